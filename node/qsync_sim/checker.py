@@ -20,6 +20,7 @@ import msgpack
 
 from qsync_sim import publishing
 from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, Model
+from qsync_sim.sessions import Sessions
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Checker:
                 self._check(operation)
         self._check_transactions()
         self._check_keys()
+        self._check_sessions()
         publishing.check(self.world)
 
     # --- the order ----------------------------------------------------------------------------
@@ -298,6 +300,10 @@ class Checker:
         for operation in self.world.history:
             if len(self.index_of.get(operation.value, [])) > 1:
                 self._fail(operation, "T9: it took effect twice")
+
+    def _check_sessions(self) -> None:
+        sessions = Sessions(self.versions, self.world.base.heartbeat_ns)
+        self.world.counters["reads of sessions checked"] += sessions.check(self.world.history)
 
     def _fail(self, operation: "Operation", reason: str) -> None:
         raise Violation(

@@ -51,6 +51,7 @@ class Operation:
     idempotency: Any = None
     is_linearizable: bool = False
     is_repeated: bool = False  # of a transaction that was tried before, with the same key
+    session: int = 0  # one for each connection to a process run
 
 
 def build_body(space: int, **more: Any) -> bytes:
@@ -261,6 +262,7 @@ class Client:
         assert member is not None
         self.sync += 1
         operation.member = member.name
+        operation.session = self.session
         operation.called_ns = world.now_ns
         operation.floor_index = world.told_index
         world.history.append(operation)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.entries import Kind
+from qsync_sim import refusals, resources
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -42,12 +43,16 @@ class Onlooker:
 
     def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None:
         kind = type(message)
+        if shell.removed_before:
+            self.world.authority.on_send(shell, peer_uuid, message)
         if kind is msg.Ack:
             self._check_ack(shell, message)
         elif kind is msg.VoteReply and message.is_granted and not message.is_prevote:
             self._check_ballot(shell, message.term, peer_uuid)
         elif kind is msg.VoteRequest and not message.is_prevote:
             self._check_ballot(shell, message.term, shell.uuid)
+        elif kind is msg.ForwardReply and message.code:
+            refusals.check(shell, message.code, message.reason, peer_uuid)
         elif kind is msg.HeartbeatReply and message.term < shell.term_before:
             raise Violation(f"D2: {shell.name} answers a heartbeat of term {message.term}")
 
@@ -76,6 +81,8 @@ class Onlooker:
 
     def on_leader(self, shell: "Shell", term: int) -> None:
         """Check the votes that elected this leader (E1)."""
+        assert shell.node is not None
+        self.world.authority.on_leader(shell, shell.node)
         # Its PROMOTE may already have restored an earlier configuration (M2).
         voters = shell.voters_before
         granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
@@ -93,6 +100,7 @@ class Onlooker:
 
     def on_started(self, shell: "Shell") -> None:
         """Check that a member sent no NACK that it had not stored."""
+        self.world.authority.on_started(shell)
         stored = {(nack.term, nack.index) for nack in _on_disk(shell).nacks}
         for place, refusers in self.refusals.items():
             if place not in stored:
@@ -126,6 +134,9 @@ class Onlooker:
         return shell.storage.last_index >= index and tail.history.last_term >= term
 
     def on_step(self, shell: "Shell", node: "Node") -> None:
+        resources.check_step(shell, node)
+        if node.replica.leader is not None:
+            self.world.authority.on_leading_step(shell, node)
         self._check_pending_changes(shell, node)
         self._note_voters(shell, node.replica.voter_uuids())
         if not self._are_equal:

@@ -6,7 +6,7 @@ from random import Random
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_sim import archive_checks, archiving, decay, faults, orders, publishing
+from qsync_sim import archive_checks, archiving, decay, faults, orders, publishing, resources
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
@@ -33,6 +33,10 @@ ARCHIVES = 0.25
 """The part of the schedules whose members archive their logs."""
 DISASTERS = 0.2
 """The part of the schedules in which a quorum is lost for good at last."""
+GLOBAL = (faults.break_connections, decay.garbage)
+"""Faults of the connections between any members, which leave no trace in the state."""
+SMALL_WINDOWS, SMALL_WINDOW_BYTES = 0.25, 3_000
+"""The part of the schedules in which leaders send little ahead of ACKs, and how many bytes."""
 LOST_STARTS = 0.03
 """Probability that the power is lost while a process starts."""
 CHECKPOINT_DELAYS = 500
@@ -73,6 +77,8 @@ class Schedule:
             # Confirmations of an even seed stop after a few rows, those of an odd one at the end.
             rows_max = Settings().confirm_rows_max
             self.world.base = replace(self.world.base, confirm_rows_max=rows_max)
+        if not is_plain and Random(f"window of {seed}").random() < SMALL_WINDOWS:
+            self.world.base = replace(self.world.base, relay_window_bytes=SMALL_WINDOW_BYTES)
         self.world.checkpoint_delays = CHECKPOINT_DELAYS
         self.world.is_tracing = is_tracing
         self.faults_limit = faults_limit
@@ -103,6 +109,7 @@ class Schedule:
             client.act()
         for workload in self.workloads:
             workload.start()
+        world.availability.start()
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
         weights = [weight for weight, _ in self._faults]
         for _ in range(count):
@@ -112,6 +119,9 @@ class Schedule:
                 if world.is_tracing:
                     world.trace.append(f"{world.now_ns / 1e6:10.3f} ---- {fault.__name__}")
                 fault(world)
+                if fault in GLOBAL:
+                    world.availability.disturb()
+                world.availability.observe()
                 self.faults_done += 1
                 for workload in self.workloads:
                     workload.wake()
@@ -126,7 +136,9 @@ class Schedule:
         archive_checks.check_progress(world, self._members())
         archive_checks.check(world)
         check_restore(world)
+        world.availability.is_watching = False
         Checker(world).check()
+        self._check_availability()
         check_workloads(world, self.workloads)
         self.check_states()
         if self._ends_in_disaster():
@@ -147,6 +159,12 @@ class Schedule:
         """Return whether the schedule has a calm end. Small limits refuse requests in it, too."""
         is_chosen = Random(f"calm end of {self.world.seed}").random() < CALM_ENDS
         return is_chosen and not self.is_plain and not self._has_small_limits()
+
+    def _check_availability(self) -> None:
+        requests = [request for workload in self.workloads for request in workload.requests]
+        is_queue_judged = not self._has_small_limits() and not self.world.machine.is_slow
+        for judged in (self.world.history, requests):
+            self.world.availability.check(judged, is_queue_judged=is_queue_judged)
 
     def end_faults(self) -> None:
         """End all faults: every member that is not removed runs, connects and keeps time."""
@@ -266,6 +284,7 @@ class Schedule:
         for shell in sorted(self.world.alive(), key=lambda one: bool(one.settings.spaces)):
             if shell not in self._members() or shell.node is None:
                 continue
+            resources.check_end(shell, shell.node)
             check_indexes(shell.name, shell.node.database)
             held = held_by(shell.settings.spaces)
             bodies = list(shell.node.database.snapshot_bodies())

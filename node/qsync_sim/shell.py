@@ -76,6 +76,7 @@ class Shell:
         self.ballot_on_disk = b""
         self.term_before = 0  # when the step began whose effects are performed
         self.voters_before: tuple[str, ...] = ()  # the same, by its log
+        self.removed_before: frozenset[str] = frozenset()  # instances that it knew as removed then
         self.disk_index = 0  # where the log on disk ended when this instance stopped
         self.disk_position = (0, 0)  # term and index of the last row then, at least
         self._woken_life = 0  # to which `wake_at_ns` belongs
@@ -300,6 +301,8 @@ class Shell:
         assert node is not None
         self.term_before = node.replica.term
         self.voters_before = node.replica.voter_uuids()
+        self.removed_before = node.replica.limbo.confirmed_configuration.removed
+        last_before = node.replica.tail.last_index
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
         machine = self.world.machine
         machine.begin()
@@ -314,6 +317,8 @@ class Shell:
         self.lag_ns = 0
         if self.life == life:
             self.world.onlooker.on_step(self, node)
+            if self.removed_before:
+                self.world.authority.on_step(self, node, inputs, last_before)
             self._sleep(node)
         return cost_ns
 

@@ -21,8 +21,10 @@ from qsync_node.core import effects as fx
 from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_sim import faults
+from qsync_sim import faults, refusals
 from qsync_sim.archiving import Archive
+from qsync_sim.authority import FENCES, Authority
+from qsync_sim.availability import MOVING, Availability
 from qsync_sim.clients import Client, Operation
 from qsync_sim.costs import INSTANT
 from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
@@ -77,6 +79,8 @@ class World:
         self.lost_starts = 0.0  # probability that the power is lost during a start
         self.onlooker = Onlooker(self)
         self.archive: Archive | None = None
+        self.authority = Authority()
+        self.availability = Availability(self)
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
         self.clients_by_session: dict[int, Receiver] = {}
@@ -236,6 +240,10 @@ class World:
 
     def command(self, shell: Shell, verb: str, **arguments: Any) -> None:
         """Send an admin verb without waiting for its answer."""
+        if verb in FENCES:
+            self.authority.on_order(shell, self._admin_sync + 1, verb)
+        if verb in MOVING:
+            self.availability.on_order(shell)
         self.send(shell, lambda sync: fx.Command(ADMIN_SESSION, sync, verb, arguments))
 
     # --- reports of shells ---------------------------------------------------------------------
@@ -287,7 +295,10 @@ class World:
             return
         if answer.session == ADMIN_SESSION:
             self._admin_answers[answer.sync] = answer
+            self.authority.on_order_answered(answer)
             return
+        if answer.code:
+            refusals.check(shell, answer.code, answer.reason, shell.uuid)
         client = self.clients_by_session.get(answer.session)
         if client is None:
             return
@@ -319,10 +330,13 @@ class World:
             if other != shell.uuid:
                 raise Violation(f"E1: term {term} has two leaders")
             self.onlooker.on_leader(shell, term)
+            self.availability.on_leadership(shell, "")
             if fields["kept"] < fields["promote_index"] - 1:
                 self.count("tails rolled back at failover")
             elif shell.node is not None and len(shell.node.replica.limbo) > 1:
                 self.count("tails adopted at failover")
+        elif event == "step_down":
+            self.availability.on_leadership(shell, fields["reason"])
         elif event == "nack":
             self.onlooker.on_nack(shell, fields["index"], fields["term"])
         elif event == "split_brain":
@@ -349,7 +363,12 @@ class World:
         for ambush in [ambush for ambush in self.ambushes if ambush[0] == event]:
             self.ambushes.remove(ambush)
             self.count("ambushes")
-            self.after(self.rng.choice([0, 200_000, 2_000_000]), partial(ambush[1], shell))
+            delay_ns = self.rng.choice([0, 200_000, 2_000_000])
+            self.after(delay_ns, partial(self._strike, ambush[1], shell))
+
+    def _strike(self, strike: Callable[[Shell], None], shell: Shell) -> None:
+        strike(shell)
+        self.availability.observe()
 
     def observe(self, shell: Shell, node: Node) -> None:
         """Record the confirmed rows of each instance and compare them (L3)."""

@@ -51,6 +51,14 @@ class Tail:
         self._bytes_max = bytes_max
 
     @property
+    def cached_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def cached_batches(self) -> int:
+        return len(self._batches) - self._start
+
+    @property
     def last_term(self) -> int:
         return self.history.last_term
 

@@ -1,0 +1,134 @@
+"""Members that must not lead, and removed instances that must not influence anything.
+
+  E10  A fence that an order reported as set is on the disk, also after a crash. A fenced member
+       still votes and acknowledges, but is elected only as a read-only leader, if its log is needed
+       (E1). A leader that is fenced writes no further user rows.
+  P1   Once a member has confirmed the removal of an instance, it grants that instance no vote,
+       acknowledges nothing to it, and counts by voters without it. A message of that instance
+       changes neither term, log, leader nor timers of the receiver.
+
+These rules have no bound in time: each violation is reported at the step in which it happens. The
+checks of removed instances run only at members that know of a removal.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core import messages as msg
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.entries import Kind
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+    from qsync_sim.shell import Shell
+
+FENCES = {"fence": True, "unfence": False}
+PROMISES = frozenset({msg.Ack, msg.VoteReply})
+
+
+class Authority:
+    """The observer of fences and removals."""
+
+    def __init__(self) -> None:
+        self._orders: dict[int, tuple[Shell, bool]] = {}  # without an answer, by their number
+        self._fenced: set[str] = set()  # UUIDs of the members whose fence was reported as set
+        self._barred: dict[str, tuple[int, int]] = {}  # process run and end of the log, by leader
+
+    # --- fences -------------------------------------------------------------------------------
+
+    def on_order(self, shell: "Shell", sync: int, verb: str) -> None:
+        """Note an order to set or clear the fence of a member."""
+        self._orders[sync] = shell, FENCES[verb]
+        if not FENCES[verb]:
+            self._fenced.discard(shell.uuid)
+
+    def on_order_answered(self, answer: fx.Answer) -> None:
+        """Note the answer to an order of the administrator."""
+        shell, is_fence = self._orders.pop(answer.sync, (None, False))
+        if shell is not None and is_fence and not answer.code:
+            is_over = any(other is shell for other, _ in self._orders.values())
+            if not is_over:
+                self._fenced.add(shell.uuid)
+
+    def on_started(self, shell: "Shell") -> None:
+        """Check that a fence survives the end of the process."""
+        if shell.uuid in self._fenced and not on_disk(shell).is_fenced:
+            raise Violation(f"E10: {shell.name} was fenced, and starts without its fence")
+
+    def on_leader(self, shell: "Shell", node: "Node") -> None:
+        """Check that a member that must not lead takes no user writes when it is elected."""
+        ballot = node.replica.ballot
+        is_fenced = ballot.is_fenced or shell.uuid in self._fenced
+        mode = node.settings.election_mode
+        if not (is_fenced or ballot.doubt_index or mode == "voter"):
+            return
+        if not node.replica.election.is_caretaker:
+            raise Violation(
+                f"E10: {shell.name} leads although it is fenced ({is_fenced}), "
+                f"diverges ({ballot.doubt_index}) or only votes ({mode})"
+            )
+
+    def on_leading_step(self, shell: "Shell", node: "Node") -> None:
+        """Check that a fenced leader writes no user rows."""
+        if not node.replica.ballot.is_fenced:
+            if self._barred:
+                self._barred.pop(shell.uuid, None)
+            return
+        last = node.replica.tail.last_index
+        life, fenced_at = self._barred.setdefault(shell.uuid, (shell.life, last))
+        if life != shell.life:
+            self._barred[shell.uuid] = shell.life, last
+            return
+        for entry in node.replica.limbo.entries:
+            if entry.is_own and entry.kind is Kind.USER and entry.batch.first_index > fenced_at:
+                raise Violation(
+                    f"E10: {shell.name} writes {entry.batch.first_index}, fenced at {fenced_at}"
+                )
+
+    # --- removed instances --------------------------------------------------------------------
+
+    @staticmethod
+    def on_send(shell: "Shell", peer_uuid: str, message: Any) -> None:
+        """Check that a member promises nothing to an instance that it knows as removed."""
+        if peer_uuid not in shell.removed_before or type(message) not in PROMISES:
+            return
+        is_flow_control = shell.settings.role == "anonymous"  # its ACKs count nowhere
+        if not is_flow_control if type(message) is msg.Ack else message.is_granted:
+            raise Violation(f"P1: {shell.name} sends {message} to a removed instance")
+
+    @staticmethod
+    def on_step(shell: "Shell", node: "Node", inputs: list[Any], last_before: int) -> None:
+        """Check a step of a member that knew of removals when it began.
+
+        Args:
+            shell: the member.
+            node: its process.
+            inputs: the inputs of the step.
+            last_before: end of its log before the step.
+        """
+        replica, removed = node.replica, shell.removed_before
+        if not removed.isdisjoint(replica.voter_uuids()):
+            raise Violation(f"M5: {shell.name} counts by a voter that was removed")
+        if not inputs or not all(
+            type(item) is fx.Received and _sender(shell, item) in removed for item in inputs
+        ):
+            return
+        election = replica.election
+        if replica.term != shell.term_before and replica.ballot.vote != shell.uuid:
+            raise Violation(f"P1: {shell.name} adopts term {replica.term} of a removed instance")
+        if replica.leader is None and replica.tail.last_index > last_before:
+            raise Violation(f"P1: {shell.name} appends rows of a removed instance")
+        if election.leader_uuid in removed or election.heard_at_ns == replica.now_ns:
+            raise Violation(f"P1: {shell.name} hears the heartbeat of a removed instance")
+        shell.world.count("messages of removed instances checked")
+
+
+def _sender(shell: "Shell", item: fx.Received) -> str:
+    link = shell.peers.links.get(item.link) if shell.peers is not None else None
+    return link.uuid if link is not None else ""
+
+
+def on_disk(shell: "Shell") -> Ballot:
+    """Return the ballot on the disk of a member."""
+    return Ballot.decode(shell.ballot_on_disk) if shell.ballot_on_disk else Ballot()

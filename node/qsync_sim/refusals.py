@@ -1,0 +1,126 @@
+"""Whether the state of a member justifies each refusal, at the step in which it refuses.
+
+The member that decides is checked: for a forwarded request the leader, whose reply is inspected.
+The state after the step still shows the cause, because requests run after all other inputs.
+
+  T11  A queue is refused as full only while it holds more than a limit allows, or while its oldest
+       entry waits for longer than half of `synchro_timeout`.
+  E1   Only a read-only leader refuses writes as read-only.
+  D5   Only a leader whose disk is nearly full refuses writes for the disk.
+  T7   A member refuses as loading only without a log, with a divergent state, or before the cluster
+       has opened.
+  T10  A member that follows a leader does not report that it knows none. A leader names its
+       PROMOTE, a switchover or a rollback as the cause only while that prevents new rows.
+  M5   Only an instance that a running member knows as removed is refused as removed.
+
+The rules have no bound in time. `availability` bounds how long a cause may last.
+"""
+
+from typing import TYPE_CHECKING
+
+from qsync_node.core.stage import State
+from qsync_node.errors import ErrorCode
+from qsync_sim.authority import on_disk
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+    from qsync_sim.shell import Shell
+
+
+def check(shell: "Shell", code: int, reason: str, client_uuid: str) -> None:
+    """Check a refusal of a member.
+
+    Args:
+        shell: the member that answers.
+        code: the error.
+        reason: its text.
+        client_uuid: the instance to whose client it answers.
+
+    Raises:
+        Violation: its state does not justify the refusal.
+    """
+    judge = _JUDGES.get(code)
+    node = shell.node
+    if judge is None or node is None:
+        return
+    shell.world.count("refusals judged")
+    if not judge(shell, node, reason, client_uuid):
+        raise Violation(f"{_RULES[code]}: {shell.name} refuses ({code}) without a cause: {reason}")
+
+
+def _is_queue_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    replica, settings = node.replica, node.settings
+    entries = replica.limbo.entries
+    if replica.leader is None:
+        return True  # the leader has decided, or it has stepped down in this step
+    size = sum(len(entry.batch.data) for entry in entries)
+    oldest = entries[0] if entries else None
+    waits_ns = replica.now_ns - oldest.written_at if oldest is not None and oldest.written_at else 0
+    return (
+        len(entries) > settings.limbo_entries_max
+        or size > settings.limbo_bytes_max
+        or waits_ns > settings.synchro_timeout_ns // 2
+    )
+
+
+def _is_read_only(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    return node.replica.leader is None or node.replica.election.is_caretaker
+
+
+def _is_disk_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    return node.replica.leader is None or node.replica.is_space_low
+
+
+def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    replica = node.replica
+    return (
+        not replica.has_origin
+        or bool(replica.split_brain)
+        or replica.doubt.is_open
+        or bool(on_disk(shell).doubt_index)  # it ended in this step, after a read was refused
+        or not node.registrar.is_open()
+        or "snapshot replaced" in reason  # paused reads
+    )
+
+
+def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    replica = node.replica
+    leader = replica.leader
+    if leader is None:
+        applier, known = replica.applier, replica.election.leader_uuid
+        is_following = applier.state is State.FOLLOWING and applier.source_uuid == known
+        return "knows no leader" not in reason or not is_following
+    if "PROMOTE" in reason:
+        return not leader.is_confirmed
+    if "switchover" in reason:
+        return leader.switchover is not None
+    if "rollback" in reason:
+        return not leader.can_append()
+    return "knows no leader" not in reason
+
+
+def _is_removed(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    return any(
+        other.node is not None
+        and client_uuid in other.node.replica.limbo.confirmed_configuration.removed
+        for other in shell.world.shells.values()
+    )
+
+
+_JUDGES = {
+    int(ErrorCode.SYNC_QUEUE_FULL): _is_queue_full,
+    int(ErrorCode.READONLY): _is_read_only,
+    int(ErrorCode.DISK_FULL): _is_disk_full,
+    int(ErrorCode.LOADING): _is_loading,
+    int(ErrorCode.NOT_LEADER): _is_without_leader,
+    int(ErrorCode.UNKNOWN_REPLICA): _is_removed,
+}
+_RULES = {
+    int(ErrorCode.SYNC_QUEUE_FULL): "T11",
+    int(ErrorCode.READONLY): "E1",
+    int(ErrorCode.DISK_FULL): "D5",
+    int(ErrorCode.LOADING): "T7",
+    int(ErrorCode.NOT_LEADER): "T10",
+    int(ErrorCode.UNKNOWN_REPLICA): "M5",
+}

@@ -1,0 +1,97 @@
+"""Bounds of memory, checked at each step of each member (T11, docs/limits.md).
+
+  queue    A leader logs user transactions only while the queue is within its limits. A step checks
+           that before its requests, and `work_per_step` ends it after at most `SLACK` of them. A
+           follower may hold the rows that it received at once, too, because a step confirms a
+           bounded number of them (G1): another `relay_window_bytes` and one chunk.
+  peers    The rows sent to a follower and not acknowledged exceed `relay_window_bytes` by one chunk
+           and one batch at most: the window is checked before each send.
+  cache    The batches kept in memory exceed `tail_cache_bytes` by the newest batch at most.
+  ends     When all clients have their answers, no member keeps a request, a forwarded request or a
+           read. A leak is unbounded in a long run.
+
+The server bounds the answers that clients have not read and the requests in flight on a connection
+(`qsync_node/server/session.py`). The simulator does not run it.
+"""
+
+from typing import TYPE_CHECKING
+
+from qsync_node.core.entries import Kind
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+    from qsync_sim.shell import Shell
+
+SLACK = 3
+"""User transactions that a step may log after it has checked the queue."""
+TRANSACTION_BYTES = 9_000
+"""The largest transaction of a workload, with its header."""
+CONTROL_BYTES = 4_000
+"""Rows of decisions, confirmations and members in a queue, at most."""
+
+
+def check_step(shell: "Shell", node: "Node") -> None:
+    """Check the bounds of a member after a step.
+
+    Raises:
+        Violation: a buffer is larger than it may be.
+    """
+    replica = node.replica
+    limbo, settings = replica.limbo, node.settings
+    if len(limbo.entries) > settings.limbo_entries_max or limbo.bytes > settings.limbo_bytes_max:
+        _check_queue(shell, node)
+    if replica.relays.by_number:
+        most = settings.relay_window_bytes + settings.relay_chunk_bytes + TRANSACTION_BYTES
+        for relay in replica.relays.by_number.values():
+            if relay.bytes_in_flight > most:
+                raise Violation(
+                    f"T11: {shell.name} has sent {relay.bytes_in_flight} bytes to a follower that "
+                    f"acknowledged none of them, {most} are allowed"
+                )
+    tail = replica.tail
+    if tail.cached_bytes > settings.tail_cache_bytes and tail.cached_batches > 1:
+        raise Violation(f"T11: {shell.name} keeps {tail.cached_bytes} bytes of recent rows")
+
+
+def _check_queue(shell: "Shell", node: "Node") -> None:
+    replica, settings = node.replica, node.settings
+    entries = [entry for entry in replica.limbo.entries if entry.kind is Kind.USER]
+    own = [entry for entry in entries if entry.is_own]
+    most = settings.limbo_bytes_max + SLACK * TRANSACTION_BYTES
+    size = sum(len(entry.batch.data) for entry in own)
+    if len(own) > settings.limbo_entries_max + SLACK or size > most:
+        raise Violation(f"T11: {shell.name} has a queue of {len(own)} transactions, {size} bytes")
+    most += settings.relay_window_bytes + settings.relay_chunk_bytes + CONTROL_BYTES
+    if replica.limbo.bytes > most:
+        raise Violation(f"T11: {shell.name} has a queue of {replica.limbo.bytes} bytes, not {most}")
+
+
+def check_end(shell: "Shell", node: "Node") -> None:
+    """Check that a member keeps nothing of clients that have all their answers.
+
+    Raises:
+        Violation: it keeps a request.
+    """
+    clients, forwarding, reads, commits = (
+        node.clients, node.forwarding, node.reads, node.clients.commits,
+    )  # fmt: skip
+    # A call of a closed session is dropped at its deadline.
+    oldest_ns = node.replica.now_ns - node.settings.request_timeout_ns
+    kept = {
+        "requests in the queue": len(clients.queue),
+        "requests after their deadline": sum(
+            call.arrived_ns < oldest_ns for call in clients.waiting
+        ),
+        "forwarded requests": len(forwarding.outgoing),
+        "answers that wait for their index": len(forwarding.covering),
+        "proofs of reads": len(reads.proofs),
+        "questions for an index": len(reads.asked),
+        "reads that wait for an index": len(reads.applying),
+        "paused reads": len(clients.stepped_reads),
+        "statements that wait": len(commits.waiters) + len(commits.unplaced),
+        "answers without a proof": len(commits.unproven),
+    }
+    for what, count in kept.items():
+        if count:
+            raise Violation(f"T11: {shell.name} keeps {count} {what} after the last answer")

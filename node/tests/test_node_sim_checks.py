@@ -1,0 +1,236 @@
+"""Each check of the simulator refuses a wrong history or state."""
+
+from typing import Any
+
+import pytest
+from worlds import REPLACE, Driven, put
+
+from qsync_node.core.entries import Kind
+from qsync_node.core.membership import Configuration, Member
+from qsync_node.core.messages import Ack, VoteReply
+from qsync_node.errors import ErrorCode
+from qsync_sim import refusals, resources
+from qsync_sim.clients import Operation
+from qsync_sim.model import SPACE
+from qsync_sim.sessions import Sessions
+from qsync_sim.shell import Shell
+from qsync_sim.violation import Violation
+
+SECOND = 1_000_000_000
+FIRST, SECOND_TUPLE = [1, "first", 0], [1, "second", 0]
+VERSIONS: dict[tuple[int, int], Any] = {(SPACE, 1): [(0, None), (10, FIRST), (20, SECOND_TUPLE)]}
+HEARTBEAT_NS = 50_000_000
+
+
+def operation(kind: str, at_ms: int, got: Any = None, **fields: Any) -> Operation:
+    """Return an answered operation of session 1, which took one millisecond."""
+    made = Operation(0, kind, 1, b"", SPACE, 1, "", "n1", at_ms * 1_000_000)
+    made.returned_ns = made.called_ns + 1_000_000
+    made.outcome, made.ceiling_index, made.session = "committed", 20, 1
+    made.tuples = [got] if got is not None else []
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def check_sessions(*history: Operation) -> int:
+    return Sessions(VERSIONS, HEARTBEAT_NS).check(list(history))
+
+
+class TestSessions:
+    """The order of states that one connection shows."""
+
+    def test_reads_that_advance_pass(self) -> None:
+        history = [operation("select", 1), operation("select", 3, FIRST)]
+        assert check_sessions(*history, operation("select", 5, SECOND_TUPLE)) == 1
+
+    def test_read_that_goes_back_on_a_connection(self) -> None:
+        with pytest.raises(Violation, match="R1"):
+            check_sessions(operation("select", 1, SECOND_TUPLE), operation("select", 3, FIRST))
+
+    def test_scan_that_goes_back_on_a_connection(self) -> None:
+        with pytest.raises(Violation, match="R1"):
+            check_sessions(operation("select", 1, SECOND_TUPLE), operation("scan", 3, FIRST))
+
+    def test_another_connection_may_show_an_older_state(self) -> None:
+        first = operation("select", 1, SECOND_TUPLE)
+        check_sessions(first, operation("select", 3, FIRST, session=2))
+
+    def test_read_without_the_own_write(self) -> None:
+        with pytest.raises(Violation, match="T10"):
+            check_sessions(operation("replace", 1, index=20), operation("select", 3, FIRST))
+
+    def test_answer_at_the_deadline_promises_nothing_about_reads(self) -> None:
+        late = operation("replace", 1, index=20, returned_ns=SECOND)
+        check_sessions(late, operation("select", 1_001, FIRST))
+
+    def test_linearizable_read_older_than_a_default_read_of_another_connection(self) -> None:
+        first = operation("select", 1, SECOND_TUPLE)
+        with pytest.raises(Violation, match="R2"):
+            check_sessions(first, operation("linearizable", 3, FIRST, session=2))
+
+
+class TestAvailability:
+    """A quorum of sound voters serves."""
+
+    def driven(self) -> Driven:
+        driven = Driven(3)
+        driven.world.availability.start()
+        return driven
+
+    def test_sound_quorum_without_a_leader(self) -> None:
+        driven = self.driven()
+        for shell in driven.shells:
+            assert shell.node is not None
+            shell.node.replica.election.can_stand = lambda: False  # type: ignore[method-assign]
+        leader = driven.leader()
+        assert leader.node is not None
+        leader.node.replica.step_down("a test")
+        with pytest.raises(Violation, match="E12: no leader"):
+            driven.run(10_000)
+
+    def test_needless_failover(self) -> None:
+        driven = self.driven()
+        driven.run(1_000)
+        leader = driven.leader()
+        assert leader.node is not None
+        leader.node.replica.step_down("a test")
+        with pytest.raises(Violation, match="E4: needless failover"):
+            driven.run(1_000)
+
+    def test_paused_leader_is_replaced_without_a_needless_failover(self) -> None:
+        driven = self.driven()
+        driven.run(1_000)
+        driven.leader().pause()
+        driven.world.availability.observe()
+        driven.run(5_000)
+        assert driven.world.availability.needless == 0
+
+    def refused(self, at_ms: int) -> Operation:
+        return operation("replace", at_ms, outcome="refused", code=int(ErrorCode.READONLY))
+
+    def test_refusal_of_a_sound_quorum(self) -> None:
+        driven = self.driven()
+        driven.run(3_000)
+        now_ms = driven.world.now_ns // 1_000_000
+        with pytest.raises(Violation, match="E12"):
+            driven.world.availability.check([self.refused(now_ms - 500)], is_queue_judged=True)
+
+    def test_refusal_during_a_partition_is_not_judged(self) -> None:
+        driven = self.driven()
+        driven.run(3_000)
+        for shell in driven.shells:
+            driven.cut_off(shell)
+        driven.world.availability.observe()
+        driven.run(1_000)
+        now_ms = driven.world.now_ns // 1_000_000
+        driven.world.availability.check([self.refused(now_ms - 500)], is_queue_judged=True)
+
+
+class TestRefusals:
+    """The state of a member justifies its refusals."""
+
+    @pytest.mark.parametrize(
+        ("code", "reason", "rule"),
+        [
+            (ErrorCode.SYNC_QUEUE_FULL, "the queue is full", "T11"),
+            (ErrorCode.READONLY, "the leader is read-only", "E1"),
+            (ErrorCode.DISK_FULL, "the disk is nearly full", "D5"),
+            (ErrorCode.LOADING, "the member is loading", "T7"),
+            (ErrorCode.NOT_LEADER, "a switchover is in progress", "T10"),
+            (ErrorCode.NOT_LEADER, "a rollback is in progress", "T10"),
+            (ErrorCode.NOT_LEADER, "the PROMOTE is not confirmed yet", "T10"),
+            (ErrorCode.UNKNOWN_REPLICA, "the member was removed", "M5"),
+        ],
+    )
+    def test_refusal_of_an_idle_leader(self, code: int, reason: str, rule: str) -> None:
+        leader = Driven(3).leader()
+        with pytest.raises(Violation, match=rule):
+            refusals.check(leader, int(code), reason, leader.uuid)
+
+    def test_follower_that_knows_its_leader(self) -> None:
+        follower = Driven(3).followers()[0]
+        reason = "the request was not logged: the member knows no leader; retry"
+        with pytest.raises(Violation, match="T10"):
+            refusals.check(follower, int(ErrorCode.NOT_LEADER), reason, follower.uuid)
+
+
+class TestResources:
+    """Buffers are bounded, and empty at the end."""
+
+    def test_request_that_is_kept_after_its_answer(self) -> None:
+        driven = Driven(3)
+        leader = driven.leader()
+        assert leader.node is not None
+        resources.check_end(leader, leader.node)
+        leader.node.reads.applying.append((1, None))  # type: ignore[arg-type]
+        with pytest.raises(Violation, match="T11"):
+            resources.check_end(leader, leader.node)
+
+    def test_queue_longer_than_its_limit(self) -> None:
+        driven = Driven(3, limbo_entries_max=2)
+        leader = driven.leader()
+        assert leader.node is not None
+        driven.cut_off(leader)
+        for key in range(3):
+            driven.send(leader, REPLACE, put(key, "value"))
+            driven.run(5)
+        resources.check_step(leader, leader.node)
+        entries = leader.node.replica.limbo.entries
+        entries.extend([next(one for one in entries if one.kind is Kind.USER)] * 4)
+        with pytest.raises(Violation, match="T11"):
+            resources.check_step(leader, leader.node)
+
+
+def removed_at(shell: Shell, uuid: str) -> None:
+    shell.removed_before = frozenset({uuid})
+
+
+class TestAuthority:
+    """Removed instances count nowhere, and voters agree about majorities."""
+
+    def test_vote_for_a_removed_instance(self) -> None:
+        driven = Driven(3)
+        follower = driven.followers()[0]
+        removed_at(follower, "removed")
+        with pytest.raises(Violation, match="P1"):
+            driven.world.onlooker.on_send(
+                follower, "removed", VoteReply(9, True, True, 1, 1, 1, 0, False)
+            )
+
+    def test_ack_to_a_removed_instance(self) -> None:
+        driven = Driven(3)
+        follower = driven.followers()[0]
+        removed_at(follower, "removed")
+        with pytest.raises(Violation, match="P1"):
+            driven.world.onlooker.on_send(follower, "removed", Ack(1, 1, 1, 1, 0, 0))
+
+    def test_member_that_counts_by_a_removed_voter(self) -> None:
+        driven = Driven(3)
+        follower, other = driven.followers()
+        assert follower.node is not None
+        removed_at(follower, other.uuid)
+        with pytest.raises(Violation, match="M5"):
+            driven.world.authority.on_step(follower, follower.node, [], 0)
+
+    def test_fence_that_a_restart_loses(self) -> None:
+        driven = Driven(3)
+        follower = driven.followers()[0]
+        driven.world.command(follower, "fence")
+        driven.run(100)
+        follower.stop(power_loss=False)
+        follower.start()
+        follower.ballot_on_disk = b""
+        with pytest.raises(Violation, match="E10"):
+            driven.world.authority.on_started(follower)
+
+    def test_two_members_that_could_win_by_disjoint_majorities(self) -> None:
+        driven = Driven(3)
+        leader = driven.leader()
+        follower = driven.followers()[0]
+        assert leader.node is not None
+        assert follower.node is not None
+        alone = Member(1, follower.uuid, follower.name, "voter", True, 1)
+        follower.node.replica.limbo.configuration = Configuration((alone,))
+        with pytest.raises(Violation, match="M2"):
+            driven.world.onlooker.on_step(follower, follower.node)
