@@ -26,6 +26,8 @@ OPERATIONS_MIN = 200
 ROWS_BEHIND = 30
 """Rows that a member may lack that follows a busy leader."""
 FAULTS_MIN = 5
+PAUSES_NS = (150 * MILLISECOND, 500 * MILLISECOND, 1200 * MILLISECOND)
+"""Longest pauses between faults: some meet the effects of others, some a settled cluster."""
 FREQUENT_WEIGHT = 20
 CALM_ENDS = 0.4
 """The part of the schedules with a calm end, which takes as long as the rest."""
@@ -113,7 +115,7 @@ class Schedule:
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
         weights = [weight for weight, _ in self._faults]
         for _ in range(count):
-            world.run_for(rng.randrange(20 * MILLISECOND, 1200 * MILLISECOND))
+            world.run_for(rng.randrange(20 * MILLISECOND, rng.choice(PAUSES_NS)))
             fault = rng.choices([fault for _, fault in self._faults], weights)[0]
             if self.faults_limit is None or self.faults_done < self.faults_limit:
                 if world.is_tracing:
