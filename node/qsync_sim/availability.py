@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 MILLISECOND = 1_000_000
 SECOND = 1000 * MILLISECOND
-INTERVAL_NS = 50 * MILLISECOND
+INTERVAL_NS = 100 * MILLISECOND
+"""Shorter than any fault that leaves no trace; each one is observed when it begins, too."""
 SETTLED_NS = SECOND
 LEADERLESS_NS = 2 * SECOND
 ANSWER_NS = 2 * SECOND

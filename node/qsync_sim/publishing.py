@@ -34,7 +34,7 @@ PUBLISH, KEYED_PUBLISH = "publish", "keyed publish"
 PUBLISHES = (PUBLISH, KEYED_PUBLISH)
 ROWS = 2
 """Rows of the log that a publication writes."""
-_BROKER_SESSION = 900
+BROKER_SESSION = 900
 _MILLISECOND = 1_000_000
 
 
@@ -71,7 +71,7 @@ def _remove(world: "World", rng: Random, number: int) -> None:
         if row is not None and row.pending:
             through = rng.randrange(row.published, row.last) + 1
             body = call("qsync.published", JOURNAL, JOURNAL_ID, through, [[through, 0, 1]])
-            shell.step([fx.Request(_BROKER_SESSION, number, CALL, body, 0, "admin", None)])
+            shell.step([fx.Request(BROKER_SESSION, number, CALL, body, 0, "admin", None)])
             world.count("publications removed")
     later_ns = rng.randrange(20, 400) * _MILLISECOND
     world.after(later_ns, lambda: _remove(world, rng, number + 1))
