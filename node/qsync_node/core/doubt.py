@@ -55,11 +55,7 @@ class Doubt:
         """Return the index after which no row may be confirmed now, or None."""
         if not self._view_index:
             return None
-        replica = self.replica
-        if replica.limbo.bytes > replica.settings.limbo_bytes_max:
-            self._begin_again()
-            return None
-        return max(self._view_index, replica.limbo.confirmed_index)
+        return max(self._view_index, self.replica.limbo.confirmed_index)
 
     def open(self, index: int) -> None:
         """Mark the state as divergent from row `index` on; from now on it is not served (T7)."""
@@ -70,6 +66,10 @@ class Doubt:
 
     def tick(self) -> None:
         replica = self.replica
+        if self._view_index and replica.limbo.bytes > replica.settings.limbo_bytes_max:
+            # Too many rows wait for the state: confirm them first.
+            self._begin_again()
+            replica.applier.is_confirm_due = True
         if not self.is_open or self._ready_index or replica.applier.state.value != "following":
             return
         if replica.now_ns - self._asked_at_ns < 2 * replica.settings.election_timeout_ns:
