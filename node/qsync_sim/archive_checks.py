@@ -37,7 +37,8 @@ def check_progress(world: "World", members: "Sequence[Shell]") -> None:
     if archive is None:
         return
     goal = world.confirmed_anywhere
-    archivers = [shell for shell in members if shell.archiver is not None]
+    # A file with a damaged block cannot be described, and status reports that.
+    archivers = [one for one in members if one.archiver is not None and not one.is_damaged]
 
     def is_done() -> bool:
         return all(one.archiver is None or one.archiver.archived_index >= goal for one in archivers)

@@ -62,6 +62,9 @@ def _check_space_change(known: Space, definition: SpaceDef) -> None:
 
 
 def _replace_definition(state: "State", known: Space, definition: SpaceDef) -> None:
+    if definition == known.definition:
+        state.set_space(definition.id, known)  # each start loads the rows of all system spaces
+        return
     space = Space(definition, known.index_defs, known.indexes, known.sequence)
     if (
         definition.fields != known.definition.fields
@@ -157,6 +160,9 @@ def _drop_index(state: "State", space: Space, index_id: int) -> None:
 
 def _put_index(state: "State", space: Space, definition: IndexDef) -> None:
     known = space.index_defs.get(definition.id)
+    if definition == known:
+        state.set_space(space.id, space)
+        return
     index_defs = dict(space.index_defs)
     index_defs[definition.id] = definition
     index_defs = dict(sorted(index_defs.items()))

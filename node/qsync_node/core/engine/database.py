@@ -11,6 +11,7 @@ not.
 
 from collections import deque
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Any
 
 from qsync_node.core.spaces import is_kept
@@ -21,7 +22,7 @@ from . import codes, reads, system
 from .access import User, fill_user
 from .bootstrap import bootstrap_rows, index_rows, space_rows
 from .build import Build, Definition
-from .definitions import IndexDef
+from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import ConfirmedIndex, HashIndex, IndexView, ReadView, TreeIndex
 from .keydef import KeyDef
@@ -42,6 +43,22 @@ TUPLE_OVERHEAD_BYTES = 48
 ENTRY_OVERHEAD_BYTES = 112
 BUILD_BYTES_MAX = 1 << 20
 """Bytes of tuples that one step of a schema change handles, see `build_tuples_max`."""
+
+
+@cache
+def _system_spaces() -> list[tuple[SpaceDef, list[IndexDef], TupleFormat]]:
+    """Return the definitions of all system spaces, which are the same in each database."""
+    by_space: dict[int, tuple[SpaceDef, list[IndexDef]]] = {}
+    for row in space_rows():
+        definition = read_space(row, is_new=True)
+        by_space[definition.id] = definition, []
+    for row in index_rows():
+        definition, index_defs = by_space[row[0]]
+        index_defs.append(read_index(row, definition))
+    return [
+        (definition, index_defs, TupleFormat(definition, index_defs))
+        for definition, index_defs in by_space.values()
+    ]
 
 
 class Database(State):
@@ -75,22 +92,14 @@ class Database(State):
 
     def _open_system_spaces(self) -> None:
         """Create the spaces that must exist before the rows that describe them can be stored."""
-        for row in space_rows():
-            definition = read_space(row, is_new=True)
-            self.spaces[definition.id] = Space(definition, {}, {})
-        by_space: dict[int, list[IndexDef]] = {}
-        for row in index_rows():
-            by_space.setdefault(row[0], []).append(read_index(row, self.space(row[0]).definition))
-        for space_id, definitions in by_space.items():
-            self.spaces[space_id] = self._with_indexes(self.space(space_id), definitions)
-
-    def _with_indexes(self, space: Space, definitions: list[IndexDef]) -> Space:
-        primary = definitions[0].parts
-        indexes: dict[int, IndexView] = {}
-        for definition in definitions:
-            key_def = KeyDef(definition.parts, definition.is_unique, primary)
-            indexes[definition.id] = self.new_index(definition, key_def)
-        return Space(space.definition, {d.id: d for d in definitions}, indexes)
+        for definition, index_defs, tuple_format in _system_spaces():
+            indexes: dict[int, IndexView] = {}
+            for index_def in index_defs:
+                key_def = KeyDef(index_def.parts, index_def.is_unique, index_defs[0].parts)
+                indexes[index_def.id] = self.new_index(index_def, key_def)
+            known = {index_def.id: index_def for index_def in index_defs}
+            space = Space(definition, known, indexes, None, tuple_format)
+            self.spaces[definition.id] = space
 
     def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
         return TreeIndex(key_def) if definition.is_tree else HashIndex(key_def)
