@@ -5,9 +5,11 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
+from qsync_sim import decay, faults, orders
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
 
@@ -155,6 +157,8 @@ MUST_HAPPEN = (
     "outcome refused",
 )
 
+FAULTS = {fault.__name__: fault for _, fault in [*faults.ALL, *orders.ALL, *decay.ALL]}
+
 
 class Result(NamedTuple):
     """The result of one schedule.
@@ -174,10 +178,17 @@ class Result(NamedTuple):
     cpu_ns: int
 
 
-def run_seed(seed: int, faults_limit: int | None = None) -> Result:
+def run_seed(
+    seed: int,
+    faults_limit: int | None = None,
+    workloads: list[str] | None = None,
+    frequent: Sequence[str] = (),
+) -> Result:
     """Run one schedule."""
     began_ns = time.process_time_ns()
-    schedule = Schedule(seed, faults_limit)
+    schedule = Schedule(
+        seed, faults_limit, frequent=[FAULTS[name] for name in frequent], workloads=workloads
+    )
     problem = ""
     try:
         schedule.run()
@@ -208,10 +219,17 @@ def show(seed: int, limit: int | None) -> None:
     sys.stdout.write("\n".join(schedule.world.trace) + "\n")
 
 
-def hunt(first: int, last: int) -> int:
-    """Run seeds until one fails, and print their number."""
+def hunt(first: int, last: int, workloads: list[str] | None, frequent: Sequence[str]) -> int:
+    """Run seeds until one fails, and print their number.
+
+    Args:
+        first: the first seed.
+        last: the last seed.
+        workloads: names of the workloads; None for those that each seed chooses.
+        frequent: names of faults and orders that happen more often than usual.
+    """
     for seed in range(first, last + 1):
-        problem = run_seed(seed).problem
+        problem = run_seed(seed, workloads=workloads, frequent=frequent).problem
         if problem:
             reason = problem.strip().splitlines()[-1]
             sys.stdout.write(f"found by seed {seed}: {reason}\n")
@@ -234,9 +252,14 @@ def main() -> int:
     parser.add_argument("--show", type=int, help="print the trace of one seed")
     parser.add_argument("--faults", type=int, help="with --show: only this number of faults")
     parser.add_argument("--hunt", help="A..B: stop at the first seed that fails")
+    parser.add_argument("--workloads", nargs="*", help="with --hunt: only these workloads")
+    parser.add_argument(
+        "--frequent", nargs="*", default=(), help="with --hunt: more of these faults and orders"
+    )
     arguments = parser.parse_args()
     if arguments.hunt is not None:
-        return hunt(*(int(part) for part in arguments.hunt.split("..")))
+        first, last = (int(part) for part in arguments.hunt.split(".."))
+        return hunt(first, last, arguments.workloads, arguments.frequent)
     if arguments.show is not None:
         show(arguments.show, arguments.faults)
         return 0

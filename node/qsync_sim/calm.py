@@ -13,6 +13,7 @@ from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_sim.clients import Operation
+    from qsync_sim.shell import Shell
     from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
@@ -21,6 +22,7 @@ SETTLED_NS = 500 * MILLISECOND
 """Time without a change of the leadership after which the members count as settled."""
 SETTLING_MAX_NS = 30 * SECOND
 ANSWER_NS = 2 * SECOND
+SWITCHOVER_NS = 2 * SECOND
 STEPS = 5
 STEP_NS = 400 * MILLISECOND
 JOINING = {1: "voter", 3: "anonymous"}
@@ -88,6 +90,7 @@ class Calm:
                 break
             self._check(operation)
         world.count("calm ends")
+        self._switch_over(leader)
 
     def _is_settled(self) -> bool:
         world = self._world
@@ -109,6 +112,40 @@ class Calm:
             shell.start()
         for shell in world.alive():
             world.command(shell, "snapshot")
+
+    def _switch_over(self, leader: "Shell") -> None:
+        """Transfer the leadership: clients wait, and no write is lost (E9).
+
+        Raises:
+            Violation: the target does not lead in time, or a write was lost.
+        """
+        world = self._world
+        assert leader.node is not None
+        term = leader.node.replica.leader
+        targets = term.successors(leader.now_ns()) if term is not None else []
+        if not targets or term is None or term.switchover is not None:
+            return
+        begin_ns = world.now_ns
+        target = world.shells[targets[-1]]
+        world.command(leader, "switchover", target=target.uuid)
+
+        def has_ended() -> bool:
+            node = target.node
+            leads = node.replica.leader if node is not None else None
+            return leads is not None and leads.is_confirmed
+
+        if not world.run_for(SWITCHOVER_NS, has_ended):
+            raise Violation(f"E9: {target.name} does not lead after a switchover")
+        world.run_for(STEP_NS)
+        for operation in reversed(world.history):
+            if operation.called_ns < begin_ns:
+                break
+            if operation.outcome in ("unknown", "rolled back"):
+                raise Violation(
+                    f"E9: a switchover lost {operation.kind} {operation.value} at "
+                    f"{operation.member}: {operation.outcome} ({operation.code})"
+                )
+        world.count("calm switchovers")
 
     def _check(self, operation: "Operation") -> None:
         world = self._world

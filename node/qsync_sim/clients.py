@@ -139,7 +139,7 @@ class Client:
     def _choose(self) -> None:
         roll = self.rng.random()
         if self.rng.random() < 0.05:
-            self._disconnect()
+            self.disconnect()
             self._later(1)
             return
         if roll < 0.12:
@@ -156,7 +156,7 @@ class Client:
         space = ASYNC_SPACE if self.rng.random() < 0.08 and kind == "replace" else SPACE
         self._do(kind, space, self.rng.randrange(KEYS))
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
         if self.member is not None and self.member.life == self.member_life:
             self.member.step([fx.SessionClosed(self.session)])
         self.member = None
@@ -292,8 +292,13 @@ class Client:
     def _give_up(self, session: int, sync: int) -> None:
         """Stop waiting for the answer; the outcome remains unknown."""
         if self.waiting is not None and (session, sync) == (self.session, self.sync):
-            self.world.count("gave_up")
-            self._disconnect()
+            member = self.member
+            if member is not None and member.life == self.member_life:
+                waiting = self.waiting
+                self.world.fail(
+                    f"G3: {waiting.kind} {waiting.value} at {member.name} has no answer"
+                )
+            self.disconnect()
             self.on_lost(session, sync)
 
     # --- answers ------------------------------------------------------------------------------
@@ -343,7 +348,7 @@ class Client:
         if operation.transaction:
             self._step_ended(operation)
         if operation.outcome in ("refused", "unknown") and self.rng.random() < 0.5:
-            self._disconnect()
+            self.disconnect()
         self._later(self.rng.choice(THINK_MS))
 
     def _step_ended(self, operation: Operation) -> None:

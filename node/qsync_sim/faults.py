@@ -451,7 +451,30 @@ def strand_a_rollback(world: "World") -> None:
     world.after(world.rng.randrange(180, 390) * MILLISECOND, die)
 
 
+def strand_a_promote(world: "World") -> None:
+    """Elect a leader whose PROMOTE no other member gets, and then another leader (L5, L6)."""
+    leader = world.leader()
+    others = [shell for shell in world.alive() if shell is not leader]
+    if leader is None or not others:
+        return
+    rival = world.rng.choice(others)
+    if rival.node is None:
+        return
+    world.count("fault promote stranded")
+    world.command(rival, "nominate", term=rival.node.replica.term)
+
+    def deafen() -> None:
+        for other in world.alive():
+            if other is not rival:
+                world.network.cut(rival, other)
+
+    # The others have its question by then, and it does not have their votes yet.
+    world.after(world.rng.randrange(500_000, 900_000), deafen)
+    world.after(world.rng.randrange(1200, 2000) * MILLISECOND, world.network.heal)
+
+
 ALL: list[tuple[int, Fault]] = [
+    (0, strand_a_promote),  # only where it is wanted often
     (5, strand_a_rollback),
     (14, ambush),
     (8, lose_what_was_promised),

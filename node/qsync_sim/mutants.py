@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import qsync_sim
+from qsync_sim.detections import summary, write_table
 
 ROOT = Path(qsync_sim.__file__).resolve().parent.parent
 DIRECTORY = ROOT / "mutants"
@@ -157,9 +158,10 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=SCHEDULES_MAX)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write", type=Path, help="page whose table of planted bugs is updated")
     arguments = parser.parse_args()
     mutants = [m for m in all_mutants() if not arguments.names or m.name in arguments.names]
-    failures = 0
+    verdicts: list[Verdict] = []
     with ThreadPoolExecutor(arguments.workers) as pool:
         jobs = {
             pool.submit(hunt, mutant, arguments.first_seed, arguments.schedules): mutant
@@ -171,12 +173,16 @@ def main() -> int:
                 verdict = job.result()
             except StaleMutant as stale:
                 verdict = Verdict(mutant, -1, 0, f"STALE {stale}")
-            failures += verdict.seed < 0
+            verdicts.append(verdict)
+            if arguments.write is not None:
+                write_table(arguments.write, all_mutants(), [verdict])
             found = f"{verdict.schedules:4} schedules" if verdict.seed >= 0 else "     NOT FOUND"
             rules = " ".join(mutant.rules)
             sys.stdout.write(f"{mutant.name:36} {rules:8} {found}  {verdict.problem[:110]}\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{len(mutants)} mutants, {failures} survived\n")
+    needed = {one.mutant.name: one.schedules for one in verdicts if one.seed >= 0}
+    failures = len(mutants) - len(needed)
+    sys.stdout.write(f"{summary(needed)}\n{len(mutants)} mutants, {failures} survived\n")
     return 1 if failures or not mutants else 0
 
 

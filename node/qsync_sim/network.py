@@ -78,6 +78,7 @@ class Network:
         self.cuts: set[tuple[str, str]] = set()
         self.latency_ns = 200_000
         self.loss = 0.0  # probability that a packet is lost
+        self.healed_ns = 0  # when cuts ended last
         self._silent: dict[Shell, list[End]] = {}  # ends whose machine has lost power, by machine
 
     # --- connecting ---------------------------------------------------------------------------
@@ -210,6 +211,7 @@ class Network:
     def heal(self) -> None:
         """End all cuts; held packets arrive in order if their connection still exists."""
         self.cuts.clear()
+        self.healed_ns = self.world.now_ns
         for end in [one for pair in list(self.ends) for one in (pair, pair.other)]:
             held, end.held = end.held, []
             for arrive in held:

@@ -46,8 +46,9 @@ ENCODED_EVERY = 16
 class Link:
     """An authenticated connection."""
 
-    def __init__(self, end: End, found: Established) -> None:
+    def __init__(self, end: End, found: Established, name: str) -> None:
         self.end = end
+        self.name = name  # of the address that this process dialled, "" if it accepted
         self.uuid = found.uuid
         self.life = found.life
         self.frames = Frames()
@@ -168,16 +169,37 @@ class SimPeers:
 
     def _establish(self, end: End, found: Established, attempt: Attempt | None) -> None:
         number = end.number = self._world.next_link()
-        link = self.links[number] = Link(end, found)
+        link = self.links[number] = Link(end, found, attempt.name if attempt else "")
         end.on_data = partial(self._on_data, link)
         end.on_closed = partial(self._on_lost, link, attempt)
         self.shell.feed(fx.LinkUp(number, found.uuid, attempt is not None, found.level))
         for other in superseded(self.links.values(), found):
             self._world.count("links to earlier processes closed")
             self._close(other)
+        self._check_superseded(found.uuid)
         if self._dialling.discover(found.known, self._own, self._now_s()):
             self._world.count("members discovered")
             self._dial()
+
+    def _check_superseded(self, uuid: str) -> None:
+        """Check that all links to a member lead to the process that has connected now."""
+        peers = self._world.shells[uuid].peers
+        for link in self.links.values():
+            if link.uuid == uuid and peers is not None and link.end.other.peers is not peers:
+                self._world.fail(f"M6: {self.shell.name} keeps a link to an earlier process")
+
+    def unfinished(self) -> list[str]:
+        """Return the links that must be closed, because the other end is, or must be opened."""
+        open_names = {link.name for link in self.links.values() if link.end.other.is_open}
+        closed = [link for link in self.links.values() if not link.end.other.is_open]
+        missing = [
+            name
+            for name, address in self._book.targets.items()
+            if self._world.at_address(address).is_alive and name not in open_names
+        ]
+        return [f"keeps a link to {link.uuid}" for link in closed] + [
+            f"has no link to {name}" for name in missing
+        ]
 
     def _on_lost(self, link: Link, attempt: Attempt | None) -> None:
         if self.links.pop(link.end.number, None) is None:
@@ -203,6 +225,7 @@ class SimPeers:
         if link is None:
             return
         self._world.onlooker.on_send(self.shell, link.uuid, message)
+        self._world.watch.on_send(self.shell, link.uuid, message)
         link.keep_alive.on_sent()
         self._sent += 1
         item = message

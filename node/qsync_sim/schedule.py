@@ -6,10 +6,19 @@ from random import Random
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_sim import archive_checks, archiving, decay, faults, orders, publishing, resources
+from qsync_sim import (
+    archive_checks,
+    archiving,
+    decay,
+    faults,
+    members,
+    orders,
+    publishing,
+    resources,
+)
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
-from qsync_sim.clients import Client
+from qsync_sim.clients import Client, Operation
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
@@ -18,6 +27,7 @@ from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 from qsync_sim.workloads import check as check_workloads
 from qsync_sim.workloads import make as make_workloads
+from qsync_sim.workloads.base import Request
 from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.workloads.order import SEQUENCE_DATA
 from qsync_sim.world import World
@@ -39,6 +49,14 @@ GLOBAL = (faults.break_connections, decay.garbage)
 """Faults of the connections between any members, which leave no trace in the state."""
 SMALL_WINDOWS, SMALL_WINDOW_BYTES = 0.25, 3_000
 """The part of the schedules in which leaders send little ahead of ACKs, and how many bytes."""
+WAIT_NS = 10 * SECOND
+"""Longer than any fault, and shorter than the deadline of a request."""
+CHECKPOINT_NS = 10 * SECOND
+"""Time for the last writes of a checkpoint, which may have met a slow disk."""
+LINKS_NS = 8 * SECOND
+"""Time in which a silent link is closed, and an address is dialled again."""
+QUIET_NS = 6 * SECOND
+"""Time in which a link without messages would be closed."""
 LOST_STARTS = 0.03
 """Probability that the power is lost while a process starts."""
 CHECKPOINT_DELAYS = 500
@@ -141,6 +159,11 @@ class Schedule:
         world.availability.is_watching = False
         Checker(world).check()
         self._check_availability()
+        self.check_waits()
+        self.check_links()
+        self.check_released()
+        world.watch.check_orders()
+        members.check(world)
         check_workloads(world, self.workloads)
         self.check_states()
         if self._ends_in_disaster():
@@ -196,9 +219,13 @@ class Schedule:
         """Check that writes are accepted and all members catch up within bounded time (E12)."""
         world = self.world
         operations = len(world.history)
-        world.run_for(
-            30 * SECOND, lambda: len(world.history) >= max(OPERATIONS_MIN, operations + 20)
-        )
+
+        def is_done() -> bool:
+            is_long = len(world.history) >= max(OPERATIONS_MIN, operations + 20)
+            return is_long and any(map(_is_accepted, world.history[operations:]))
+
+        if not world.run_for(30 * SECOND, is_done):
+            raise Violation("E12: no write was accepted within 30 s after the faults ended")
         for client in world.clients:
             client.is_stopped = True
         for workload in self.workloads:
@@ -214,6 +241,54 @@ class Schedule:
         done = world.run_for(30 * SECOND, self._has_converged)
         if not done:
             raise Violation(f"E12: no agreement 30 s after the faults ended: {self._positions()}")
+
+    def check_waits(self) -> None:
+        """Check that no request had to wait for its deadline (G3)."""
+        requests: list[Operation | Request] = list(self.world.history)
+        for workload in self.workloads:
+            requests += workload.requests
+        for request in requests:
+            waited_ns = request.returned_ns - request.called_ns
+            if waited_ns > WAIT_NS:
+                raise Violation(
+                    f"G3: {request.kind} at {request.member} waited {waited_ns / 1e6:.0f} ms, "
+                    f"answered {request.outcome} ({request.code})"
+                )
+
+    def check_links(self) -> None:
+        """Check that each process has one link to each address, and keeps its links."""
+        world = self.world
+        watch = world.watch
+        if not world.run_for(LINKS_NS, lambda: not watch.unfinished_links()):
+            raise Violation(f"Peering: {watch.unfinished_links()} after {LINKS_NS // SECOND} s")
+        if world.counters["calm ends"]:
+            before = watch.open_links()
+            world.run_for(QUIET_NS)
+            lost = before - watch.open_links()
+            if lost:
+                raise Violation(f"Peering: {len(lost)} links were lost, although nothing failed")
+
+    def check_released(self) -> None:
+        """Check that members hold nothing for connections that are closed."""
+        world = self.world
+        for client in world.clients:
+            client.disconnect()
+        for session in world.sessions:
+            session.disconnect()
+        world.run_for(SECOND)
+        if not world.run_for(
+            CHECKPOINT_NS, lambda: not any(map(_writes_checkpoint, world.alive()))
+        ):
+            raise Violation("S2: a member waits for the end of a checkpoint")
+        for shell in world.alive():
+            assert shell.node is not None
+            clients = shell.node.clients
+            held = len(clients.streams.open), clients.streams.held_bytes, len(clients.homes)
+            if any(held):
+                raise Violation(
+                    f"T11: {shell.name} holds {held} for closed connections: "
+                    "transactions, their bytes, streams"
+                )
 
     def _is_idle(self) -> bool:
         """Return whether no request waits for its answer."""
@@ -305,6 +380,14 @@ class Schedule:
                     pair for pair in zip(expected, state, strict=False) if pair[0] != pair[1]
                 ]
                 raise Violation(f"S1: {shell.name} has another state: {different[:2]}")
+
+
+def _writes_checkpoint(shell: Shell) -> bool:
+    return shell.node is not None and shell.node.is_checkpointing
+
+
+def _is_accepted(operation: Operation) -> bool:
+    return operation.outcome == "committed" and operation.kind in ("insert", "replace", "keyed")
 
 
 def _without_sequences(state: list[bytes]) -> list[bytes]:

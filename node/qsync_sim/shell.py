@@ -21,6 +21,7 @@ from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
 from qsync_node.format.keys import Type
 from qsync_node.log.errors import CorruptionError, DiskError
+from qsync_node.log.rewind import read_saved_rows
 from qsync_node.log.scheduler import ArchiveFloor, Lane, Scheduler, Seal
 from qsync_node.log.storage import Limits, Storage
 from qsync_sim.archiving import SimArchiver
@@ -62,6 +63,7 @@ class Shell:
         self.under_way: dict[Lane, Any] = {}  # the task of each lane that has one
         self.checkpoint: fx.WriteSnapshot | None = None  # under way
         self.disk_delay_ns = 200_000
+        self.write_since_ns = 0  # when the write began that is under way, 0 without one
         self.peers: SimPeers | None = None  # of the process that runs
         self.archiver: SimArchiver | None = None  # the same, if the world has an archive
         self.has_power = True
@@ -169,6 +171,7 @@ class Shell:
             )
         self.scheduler = Scheduler(lambda: self.rng.random() < JOINED)
         self.under_way = {}
+        self.write_since_ns = 0
         self.checkpoint = None
         self.fail_next_write = ""
         self.loop = EventLoop(self.world, self._turn)
@@ -319,6 +322,7 @@ class Shell:
             self.world.onlooker.on_step(self, node)
             if self.removed_before:
                 self.world.authority.on_step(self, node, inputs, last_before)
+            self.world.watch.on_step(self, node)
             self._sleep(node)
         return cost_ns
 
@@ -402,6 +406,8 @@ class Shell:
 
     def _perform_after(self, lane: Lane, delay_ns: int) -> None:
         task = self.under_way[lane] = lane.next_task()
+        if type(task) is fx.WriteLog:
+            self.write_since_ns = self.world.now_ns
         life = self.life
 
         def done() -> None:
@@ -462,10 +468,14 @@ class Shell:
         """Perform a task with the faults that wait for it; return its result or its error."""
         assert self.storage is not None
         if type(task) is fx.WriteLog:
+            self.write_since_ns = 0
             self._prepare_write(self.storage, task)
         elif type(task) is fx.WriteSnapshot:
             self.checkpoint = None
         before = self.disk.calls
+        removed = b""
+        if type(task) is fx.Rewind:
+            removed = _rows_after(self.storage, task.after_index)
         try:
             result = lane.perform(self.storage, task)
         except DiskError as error:
@@ -473,9 +483,16 @@ class Shell:
         finally:
             self.disk.on_call = None
         self.world.note_disk_calls(type(task), self.disk.calls - before)
+        if removed:
+            self._check_saved(result, removed)
         if type(task) is fx.StoreBallot:
             self.ballot_on_disk = task.data
         return result
+
+    def _check_saved(self, report: fx.Rewound, removed: bytes) -> None:
+        """Check that a truncation has saved the rows that it removed (L6)."""
+        if not report.file or read_saved_rows(self.disk, report.file) != removed:
+            self.world.fail(f"L6: {self.name} has not saved {len(removed)} bytes of rows")
 
     def _prepare_write(self, storage: Storage, task: fx.WriteLog) -> None:
         first = task.batches[0].first_index
@@ -491,6 +508,10 @@ class Shell:
             return fault if call in ("append", "sync") else None
 
         self.disk.on_call = hook
+
+
+def _rows_after(storage: Storage, index: int) -> bytes:
+    return b"".join(batch.data for batch in storage.read(index, 1 << 62))
 
 
 def content_of(entry: Entry) -> list[tuple[int, int, int, bytes]]:

@@ -33,6 +33,7 @@ from qsync_sim.onlooker import Onlooker
 from qsync_sim.recorder import Recorder, Recording
 from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
+from qsync_sim.watch import Watch
 
 if TYPE_CHECKING:
     from qsync_sim.workloads.base import Session
@@ -81,6 +82,7 @@ class World:
         self.archive: Archive | None = None
         self.authority = Authority()
         self.availability = Availability(self)
+        self.watch = Watch(self)
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
         self.clients_by_session: dict[int, Receiver] = {}
@@ -244,6 +246,7 @@ class World:
             self.authority.on_order(shell, self._admin_sync + 1, verb)
         if verb in MOVING:
             self.availability.on_order(shell)
+        self.watch.on_order(self._admin_sync + 1, shell, verb, arguments)
         self.send(shell, lambda sync: fx.Command(ADMIN_SESSION, sync, verb, arguments))
 
     # --- reports of shells ---------------------------------------------------------------------
@@ -264,6 +267,7 @@ class World:
 
     def on_stopped(self, shell: Shell) -> None:
         self.onlooker.on_stopped(shell)
+        self.watch.on_stopped(shell)
         for client in self.clients:
             client.on_member_stopped(shell)
         for session in self.sessions:
@@ -296,6 +300,7 @@ class World:
         if answer.session == ADMIN_SESSION:
             self._admin_answers[answer.sync] = answer
             self.authority.on_order_answered(answer)
+            self.watch.on_answer(answer)
             return
         if answer.code:
             refusals.check(shell, answer.code, answer.reason, shell.uuid)
@@ -320,6 +325,7 @@ class World:
             self.on_event(shell, report)
         if self.on_leadership is not None and event in ("leader", "step_down"):
             self.on_leadership(shell.name, event)
+        self.watch.on_report(shell, report)
         self._watch_switchover(event)
         if event == "rollback" and "too many" in fields["reason"]:
             self.count("anti-quorums")

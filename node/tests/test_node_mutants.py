@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from qsync_sim.detections import found_by, read_table, table_of, write_table
 from qsync_sim.mutants import (
     Mutant,
     StaleMutant,
+    Verdict,
     all_mutants,
     apply_edits,
     copy_sources,
@@ -19,7 +21,8 @@ from qsync_sim.mutants import (
 )
 
 MUTANTS = all_mutants()
-RULE = re.compile(r"[LDTREMSPJX]\d{1,2}|Leases|Storage|Persistence|Loss")
+AREAS = "Keys|Leases|Limits|Loss|Membership|Orders|Peering|Persistence|Reads|Snapshots|Storage|Time"
+RULE = re.compile(rf"[LDTREMSPGJX]\d{{1,2}}|{AREAS}")
 
 
 def test_there_are_at_least_twenty() -> None:
@@ -95,10 +98,40 @@ def test_protocol_pages_name_only_existing_evidence() -> None:
     for test in re.findall(r"test_node_\w+\.py", text):
         assert (root / "tests" / test).exists(), test
     names = {mutant.name for mutant in MUTANTS}
-    journals = ("journals.md", "journals-protocol.md")
+    journals = ("journals.md", "journals-protocol.md", "planted-bugs.md")
     with_journals = "\n".join([text, *((DOCS / page).read_text() for page in journals)])
     for name in names:
         assert f"`{name}`" in with_journals, f"{name} is in no page"
     known = names | {"snapshot_installed", "txn_limbo_wait_complete"}
     for name in re.findall(r"`([a-z]+(?:_[a-z]+){2,})`", text):
         assert name in known, name
+
+
+def test_table_lists_every_planted_bug() -> None:
+    page = (DOCS / "planted-bugs.md").read_text()
+    found = read_table(page)
+    assert set(found) == {mutant.name for mutant in MUTANTS}
+    assert table_of(MUTANTS, found) in page
+
+
+def test_areas_are_explained() -> None:
+    page = (DOCS / "planted-bugs.md").read_text()
+    for area in AREAS.split("|"):
+        assert f"\n| {area} | " in page
+
+
+def test_table_keeps_the_rows_of_other_mutants(tmp_path: Path) -> None:
+    first, second, third = MUTANTS[:3]
+    page = tmp_path / "page.md"
+    page.write_text((DOCS / "planted-bugs.md").read_text())
+    write_table(page, MUTANTS[:3], [Verdict(first, 7, 8, "D1: | `x`; more")])
+    found = read_table(page.read_text())
+    assert found[first.name] == ("`D1: / 'x'`", 8)
+    assert set(found) == {first.name, second.name, third.name}
+    write_table(page, MUTANTS[:3], [Verdict(second, -1, 300, "SURVIVED")])
+    assert second.name not in read_table(page.read_text())
+
+
+def test_finder_is_a_story_or_a_short_violation() -> None:
+    assert found_by("story full_disk differs") == "story *full_disk*"
+    assert found_by("a" * 70 + " b" * 30).endswith(" ...`")

@@ -191,7 +191,9 @@ class Session:
 
     def _give_up(self, session: int, sync: int) -> None:
         if self.waiting is not None and (session, sync) == (self.session, self._sync):
-            self.world.count("gave_up")
+            member = self.member
+            if member is not None and member.life == self._life:
+                self.world.fail(f"G3: {self.waiting.kind} at {member.name} has no answer")
             self.disconnect()
             self._on_lost(session, sync)
 

@@ -1,0 +1,44 @@
+"""Compares the confirmed rows of `_cluster` with the rules of membership (M2 to M5)."""
+
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from qsync_sim.model import DELETE, INSERT, REPLACE
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.world import World
+
+CLUSTER = 320
+IDS_MAX = 31
+
+
+def check(world: "World") -> None:
+    """Replay all changes of members.
+
+    Raises:
+        Violation: a removed instance returned, an id was wasted, or an asynchronous member votes.
+    """
+    members = {1: next(iter(world.shells))}  # uuid by id; the first is in the first snapshot
+    removed: set[str] = set()
+    for index in range(1, world.confirmed_anywhere + 1):
+        _, _, body, is_taken, row_type = world.ledger[index]
+        if not is_taken or row_type not in (INSERT, REPLACE, DELETE):
+            continue
+        fields = msgpack.unpackb(body, strict_map_key=False)
+        if fields[0x10] != CLUSTER:
+            continue
+        if row_type == DELETE:
+            removed.add(members.pop(fields[0x20][0]))
+            continue
+        number, uuid, name, role, is_voting = fields[0x21][:5]
+        if uuid in removed:
+            raise Violation(f"M5: {name} was removed, and is registered again at {index}")
+        if number not in members:
+            lowest = next(n for n in range(1, IDS_MAX + 1) if n not in members)
+            if number != lowest:
+                raise Violation(f"M5: {name} gets id {number} at {index}, but {lowest} is free")
+        if is_voting and role != "voter":
+            raise Violation(f"M2: {name} is {role} and votes from {index} on")
+        members[number] = uuid

@@ -1,0 +1,245 @@
+"""Checks of leaderships, orders and links, made while a schedule runs.
+
+The observer of disks and messages (onlooker.py) judges promises. This one knows the faults of the
+network and the disks, and judges when a member must act:
+
+  E2   a member with `election_mode: manual` asks for no votes by itself; an outdated nomination is
+       refused;
+  E3   a leader grants no PreVote;
+  E4   a leader steps down soon after it was separated from a quorum;
+  E5   a leader steps down soon after its disk has begun to hang;
+  L5   the history of terms of a member ends where its log ends;
+  L8   an unregistered replica gets confirmed rows only;
+  S4   a snapshot is sent in chunks of bounded size;
+  M3   the voters that remain after a removal have a quorum of running members;
+  M4   a new voter has almost all rows;
+  G3   every order is answered.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qsync_node.core import effects as fx
+from qsync_node.core import messages as msg
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+LATE_NS = 1100 * MILLISECOND
+"""A lease by the slowest clock, and time for a slow step."""
+HEARD_NS = 600 * MILLISECOND
+"""An election timeout by the slowest clock, after which a voter does not count as available."""
+ORDER_NS = 10 * SECOND
+"""Time for the answer to an order: its deadline by the slowest clock, and some more."""
+ROUND_NS = SECOND
+"""A new voter has the rows that its leader had before this time."""
+
+
+class Order(NamedTuple):
+    """An order that is not answered yet, with the term of the member when it was sent."""
+
+    shell: "Shell"
+    life: int
+    verb: str
+    arguments: dict[str, Any]
+    term: int
+    sent_ns: int
+
+
+class Watch:
+    """The checks of one world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._orders: dict[int, Order] = {}
+        self._leading: dict[str, int] = {}  # term that a member led at the end of its last step
+        self._separated_ns: dict[str, int] = {}  # since when a leader reaches no quorum
+        self._stopped_ns: dict[str, int] = {}
+        self._logs: dict[str, deque[tuple[int, int]]] = {}  # (time, last index) of leaders
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def on_order(self, sync: int, shell: "Shell", verb: str, arguments: dict[str, Any]) -> None:
+        """Note an order that is sent."""
+        assert shell.node is not None
+        term = shell.node.replica.term
+        now_ns = self._world.now_ns
+        self._orders[sync] = Order(shell, shell.life, verb, arguments, term, now_ns)
+
+    def on_answer(self, answer: fx.Answer) -> None:
+        """Check the answer to an order.
+
+        Raises:
+            Violation: a nomination of an earlier term was accepted.
+        """
+        order = self._orders.pop(answer.sync, None)
+        if order is None or order.verb != "nominate" or answer.code:
+            return
+        if order.arguments["term"] < order.term:
+            raise Violation(
+                f"E2: {order.shell.name} in term {order.term} accepts a nomination of "
+                f"term {order.arguments['term']}"
+            )
+
+    def check_orders(self) -> None:
+        """Check that all orders to processes that still run were answered.
+
+        Raises:
+            Violation: one was not.
+        """
+        for order in self._orders.values():
+            is_lost = order.shell.life != order.life
+            if not is_lost and self._world.now_ns - order.sent_ns > ORDER_NS:
+                raise Violation(f"G3: {order.verb} at {order.shell.name} was never answered")
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None:
+        """Check a message of the core."""
+        kind = type(message)
+        if kind is msg.Rows:
+            if message.batches:
+                self._check_rows(shell, peer_uuid, message)
+        elif kind is msg.SnapshotChunk:
+            self._check_chunk(shell, message)
+        elif kind is msg.VoteRequest and message.is_prevote:
+            self._check_candidacy(shell)
+        elif kind is msg.VoteReply and message.is_prevote and message.is_granted:
+            replica = _node(shell).replica
+            if replica.leader is not None and self._leading.get(shell.uuid) == replica.term:
+                raise Violation(f"E3: {shell.name} leads and grants a PreVote")
+
+    def _check_rows(self, shell: "Shell", peer_uuid: str, rows: msg.Rows) -> None:
+        limbo = _node(shell).replica.limbo
+        last = rows.batches[-1].last_index
+        if last > limbo.confirmed_index and limbo.configuration.by_uuid(peer_uuid) is None:
+            raise Violation(f"L8: {shell.name} sends row {last} to a replica without an id")
+
+    @staticmethod
+    def _check_chunk(shell: "Shell", chunk: msg.SnapshotChunk) -> None:
+        size = sum(map(len, chunk.bodies[:-1]))
+        if size > shell.settings.relay_chunk_bytes:
+            raise Violation(f"S4: {shell.name} sends {size} bytes of a snapshot at once")
+
+    @staticmethod
+    def _check_candidacy(shell: "Shell") -> None:
+        node = _node(shell)
+        # A member that may not lead stands if its log is needed (E1).
+        if node.settings.election_mode == "manual" and node.replica.election.may_lead():
+            raise Violation(f"E2: {shell.name} stands without an order")
+
+    # --- reports ------------------------------------------------------------------------------
+
+    def on_report(self, shell: "Shell", report: fx.Report) -> None:
+        """Check an event that a member reports."""
+        if report.event == "unregister":
+            self._check_removal(shell, report.fields["uuid"])
+        elif report.event == "promoted_to_voting":
+            self._check_promotion(shell, report.fields["uuid"])
+
+    def on_stopped(self, shell: "Shell") -> None:
+        """Note that a process has ended."""
+        self._stopped_ns[shell.uuid] = self._world.now_ns
+
+    def _check_removal(self, leader: "Shell", removed: str) -> None:
+        voters = [uuid for uuid in _node(leader).replica.voter_uuids() if uuid != removed]
+        running = sum(1 for uuid in voters if self._has_run(uuid))
+        if running < len(voters) // 2 + 1:
+            raise Violation(
+                f"M3: {leader.name} removes a member; {running} of {len(voters)} voters run"
+            )
+
+    def _has_run(self, uuid: str) -> bool:
+        """Return whether a member runs, or has run shortly before."""
+        since_ns = self._world.now_ns - self._stopped_ns.get(uuid, 0)
+        return self._world.shells[uuid].is_alive or since_ns < HEARD_NS
+
+    def _check_promotion(self, leader: "Shell", uuid: str) -> None:
+        storage = self._world.shells[uuid].storage
+        early = [
+            index
+            for at_ns, index in self._logs.get(leader.uuid, ())
+            if at_ns <= self._world.now_ns - ROUND_NS
+        ]
+        if storage is not None and early and storage.last_index < early[-1]:
+            raise Violation(
+                f"M4: {leader.name} lets a replica vote that has {storage.last_index} rows; "
+                f"{ROUND_NS // MILLISECOND} ms before, the log had {early[-1]}"
+            )
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def on_step(self, shell: "Shell", node: "Node") -> None:
+        """Check a member after its step."""
+        replica = node.replica
+        starts = replica.tail.history.starts
+        if starts and starts[-1].first_index > replica.tail.last_index:
+            raise Violation(f"L5: {shell.name} has {starts[-1]} after {replica.tail.last_index}")
+        if replica.leader is None:
+            if shell.uuid in self._leading:
+                del self._leading[shell.uuid]
+                self._separated_ns.pop(shell.uuid, None)
+                self._logs.pop(shell.uuid, None)
+            return
+        now_ns = self._world.now_ns
+        if self._leading.get(shell.uuid) != replica.term:
+            self._leading[shell.uuid] = replica.term
+            self._separated_ns.pop(shell.uuid, None)
+        log = self._logs.setdefault(shell.uuid, deque())
+        log.append((now_ns, replica.tail.last_index))
+        while len(log) > 1 and log[1][0] <= now_ns - ROUND_NS:
+            log.popleft()
+        self._check_separation(shell, replica.voter_uuids())
+        if shell.write_since_ns and now_ns - shell.write_since_ns > LATE_NS:
+            raise Violation(f"E5: {shell.name} leads, although its disk hangs")
+
+    def _check_separation(self, shell: "Shell", voters: tuple[str, ...]) -> None:
+        now_ns = self._world.now_ns
+        shells = self._world.shells
+        reached = sum(1 for uuid in voters if self._can_reach(shell, shells[uuid]))
+        if reached >= len(voters) // 2 + 1:
+            self._separated_ns.pop(shell.uuid, None)
+            return
+        healed_ns = self._world.network.healed_ns
+        since_ns = max(self._separated_ns.setdefault(shell.uuid, now_ns), healed_ns)
+        if now_ns - since_ns > LATE_NS:
+            raise Violation(
+                f"E4: {shell.name} leads, although it has reached {reached} of {len(voters)} "
+                f"voters for {(now_ns - since_ns) / 1e6:.0f} ms"
+            )
+
+    def _can_reach(self, shell: "Shell", other: "Shell") -> bool:
+        if other is shell:
+            return True
+        network = self._world.network
+        is_cut = network.is_cut(shell, other) or network.is_cut(other, shell)
+        return other.is_alive and not other.is_paused and not is_cut
+
+    # --- links --------------------------------------------------------------------------------
+
+    def unfinished_links(self) -> list[str]:
+        """Return the links that a process must still close or open."""
+        return [
+            f"{shell.name} {problem}"
+            for shell in self._world.alive()
+            if shell.peers is not None
+            for problem in shell.peers.unfinished()
+        ]
+
+    def open_links(self) -> set[int]:
+        """Return the numbers of all open links."""
+        return {
+            number
+            for shell in self._world.alive()
+            if shell.peers is not None
+            for number in shell.peers.links
+        }
+
+
+def _node(shell: "Shell") -> "Node":
+    assert shell.node is not None
+    return shell.node
