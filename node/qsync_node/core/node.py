@@ -310,6 +310,9 @@ class Node:
         elif replica.is_removed(uuid):
             if kind is msg.Forward:
                 self.forwarding.refuse_removed(item.link, message)
+            elif kind is msg.ForwardClosed:
+                # The transactions that it forwarded before its removal must not stay open (T11).
+                self.forwarding.on_message(item.link, uuid, message)
         elif kind is msg.Rows:
             replica.applier.on_rows(item.link, message)
         elif kind is msg.Ack:

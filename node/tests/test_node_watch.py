@@ -1,0 +1,85 @@
+"""Checks of the simulator on leaderships, orders and links, and bugs that they found."""
+
+import pytest
+
+from qsync_node.core import effects as fx
+from qsync_node.core.leader import Leader
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_sim.clients import BEGIN
+from qsync_sim.members import check
+from qsync_sim.schedule import Schedule
+from qsync_sim.violation import Violation
+from qsync_sim.world import World
+
+
+def test_leader_without_a_quorum_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(3)
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    for other in world.alive():
+        world.network.cut(leader, other)
+        world.network.cut(other, leader)
+    monkeypatch.setattr(Leader, "_lost_lease", lambda leader: False)
+    with pytest.raises(Violation, match="E4"):
+        world.run_for(2 * SECOND)
+
+
+def test_unanswered_order_is_reported() -> None:
+    world = World(3)
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    world.command(leader, "snapshot")
+    assert leader.node is not None
+    leader.node.procedures.snapshot_calls.clear()
+    world.run_for(11 * SECOND)
+    with pytest.raises(Violation, match="G3: snapshot"):
+        world.watch.check_orders()
+
+
+def test_returned_instance_is_reported() -> None:
+    schedule = Schedule(1, is_plain=True)
+    schedule.run()
+    world = schedule.world
+    check(world)
+    row = next(row for row in world.ledger.values() if b"voter" in row[2] and row[3])
+    last = world.confirmed_anywhere
+    removal = b"\x83\x10\xcd\x01\x40\x11\x00\x20\x91\x02"
+    world.ledger[last + 1] = (*row[:2], removal, True, 5)
+    world.ledger[last + 2] = row
+    world.confirmed_anywhere = last + 2
+    with pytest.raises(Violation, match="M5"):
+        check(world)
+
+
+def test_link_that_is_missing_is_reported() -> None:
+    world = World(3)
+    world.bootstrap(3)
+    world.run_for(100 * MILLISECOND)
+    assert not world.watch.unfinished_links()
+    shell = world.alive()[0]
+    assert shell.peers is not None
+    shell.peers.links.clear()
+    assert len(world.watch.unfinished_links()) == 2
+
+
+def test_transactions_of_a_removed_member_end_with_their_connections() -> None:
+    world = World(3)
+    world.bootstrap(3)
+    member = world.add("async")
+    member.start()
+    leader = world.leader()
+    assert leader is not None
+    assert leader.node is not None
+    replica, streams = leader.node.replica, leader.node.clients.streams
+    world.run_for(5 * SECOND, lambda: replica.limbo.configuration.by_uuid(member.uuid) is not None)
+    world.run_for(SECOND)
+    member.step([fx.Request(900, 1, BEGIN, b"", 1, "admin", None)])
+    world.run_for(SECOND, lambda: bool(streams.open))
+    world.command(leader, "unregister", uuid=member.uuid)
+    world.run_for(5 * SECOND, lambda: replica.is_removed(member.uuid))
+    assert streams.open
+    member.step([fx.SessionClosed(900)])
+    world.run_for(SECOND)
+    assert not streams.open
