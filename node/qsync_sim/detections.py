@@ -16,6 +16,7 @@ BEGIN = "<!-- planted bugs: written by `python -m qsync_sim.mutants --write` -->
 END = "<!-- end of planted bugs -->\n"
 HEAD = "| rule | planted bug | mutant | found by | schedules |\n| --- | --- | --- | --- | ---: |\n"
 PROBLEM_MAX = 80
+NOT_RUN = "not run yet"
 _ROW = re.compile(r"\| .* \| `(\w+)` \| (.*) \| (\d+) \|")
 
 
@@ -38,14 +39,17 @@ def read_table(page: str) -> dict[str, tuple[str, int]]:
 
 
 def table_of(mutants: Iterable["Mutant"], found: dict[str, tuple[str, int]]) -> str:
-    """Return the table of those mutants that have been found, with a summary before it."""
-    shown = sorted((m for m in mutants if m.name in found), key=lambda m: (m.rules[0], m.name))
+    """Return the table of all mutants, with a summary before it."""
     lines = []
-    for mutant in shown:
-        finder, schedules = found[mutant.name]
+    known: dict[str, int] = {}
+    for mutant in sorted(mutants, key=lambda one: (one.rules[0], one.name)):
+        name, finder, shown = mutant.name, NOT_RUN, ""
+        if name in found:
+            finder, known[name] = found[name]
+            shown = str(known[name])
         rules = " ".join(mutant.rules)
-        lines.append(f"| {rules} | {mutant.bug} | `{mutant.name}` | {finder} | {schedules} |\n")
-    return f"\n{summary({m.name: found[m.name][1] for m in shown})}\n\n{HEAD}{''.join(lines)}\n"
+        lines.append(f"| {rules} | {mutant.bug} | `{name}` | {finder} | {shown} |\n")
+    return f"\n{summary(known)}\n\n{HEAD}{''.join(lines)}\n"
 
 
 def summary(schedules: dict[str, int]) -> str:
