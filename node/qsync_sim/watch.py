@@ -1,6 +1,6 @@
 """Checks of leaderships, orders and links, made while a schedule runs.
 
-The observer of disks and messages (onlooker.py) judges promises. This one knows the faults of the
+Another observer inspects disks and messages, and judges promises. This one knows the faults of the
 network and the disks, and judges when a member must act:
 
   E2   a member with `election_mode: manual` asks for no votes by itself; an outdated nomination is
