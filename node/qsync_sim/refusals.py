@@ -18,6 +18,8 @@ The rules have no bound in time. `availability` bounds how long a cause may last
 
 from typing import TYPE_CHECKING
 
+from qsync_node.core import effects as fx
+from qsync_node.core.messages import ForwardReply
 from qsync_node.core.stage import State
 from qsync_node.errors import ErrorCode
 from qsync_sim.authority import on_disk
@@ -26,6 +28,19 @@ from qsync_sim.violation import Violation
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
     from qsync_sim.shell import Shell
+
+
+def is_relayed(shell: "Shell", code: int) -> bool:
+    """Return whether a member only passes on a refusal that it has just received.
+
+    It may lead by then, while the former leader has decided.
+    """
+    return any(
+        type(item) is fx.Received
+        and type(item.message) is ForwardReply
+        and item.message.code == code
+        for item in shell.inputs_now
+    )
 
 
 def check(shell: "Shell", code: int, reason: str, client_uuid: str) -> None:

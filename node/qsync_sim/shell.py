@@ -69,6 +69,7 @@ class Shell:
         self.has_power = True
         self.loop = EventLoop(world, self._turn)
         self.inputs: list[Any] = []  # of the next step
+        self.inputs_now: list[Any] = []  # of the step whose effects are performed
         self.lag_ns = 0  # between the beginning of a step and its effects
         self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
         self.wake_at_ns = 0
@@ -300,6 +301,7 @@ class Shell:
         if not inputs and not self.loop.is_step_due:
             return 0
         self.inputs, self.loop.is_step_due = [], False
+        self.inputs_now = inputs
         life, node = self.life, self.node
         assert node is not None
         self.term_before = node.replica.term

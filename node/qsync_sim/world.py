@@ -302,7 +302,7 @@ class World:
             self.authority.on_order_answered(answer)
             self.watch.on_answer(answer)
             return
-        if answer.code:
+        if answer.code and not refusals.is_relayed(shell, answer.code):
             refusals.check(shell, answer.code, answer.reason, shell.uuid)
         client = self.clients_by_session.get(answer.session)
         if client is None:
