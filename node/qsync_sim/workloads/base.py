@@ -278,6 +278,7 @@ class Workload(ABC):
         """Let most members refuse rows for a moment, so that requests are rolled back (T7)."""
         if not self.is_stopped:
             faults.nack_by_most(self.world)
+            self.world.availability.observe()
             self.wake()
 
     def wake(self) -> None:
