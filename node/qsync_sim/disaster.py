@@ -125,10 +125,10 @@ def _position(shell: "Shell") -> tuple[int, int]:
 
 
 def _pending(shell: "Shell") -> list[int]:
-    """Return the indexes of pending rows of clients."""
+    """Return the indexes of pending rows of clients that no pending decision covers."""
     assert shell.node is not None
     return [
         entry.batch.last_index
-        for entry in shell.node.replica.limbo.entries
+        for entry in shell.node.replica.limbo.surviving()
         if entry.kind is Kind.USER
     ]

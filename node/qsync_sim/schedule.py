@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from qsync_node.core import effects as fx
+from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim import (
     archive_checks,
@@ -326,7 +327,10 @@ class Schedule:
         )
 
     def _is_caught_up(self) -> bool:
-        """Return whether all members follow the leader, and lack a few rows at most."""
+        """Return whether all members follow the leader, lack a few rows at most, and refuse none.
+
+        A refused row that is still pending leads to a repair of the state once it is confirmed.
+        """
         leader = self.world.leader()
         if leader is None or leader.node is None:
             return False
@@ -335,6 +339,7 @@ class Schedule:
             shell.node is not None
             and shell.node.replica.limbo.confirmed_index >= goal - ROWS_BEHIND
             and not shell.node.replica.doubt.is_open
+            and not _refuses_pending_row(shell.node)
             for shell in self._members()
         )
 
@@ -388,6 +393,11 @@ def _writes_checkpoint(shell: Shell) -> bool:
 
 def _is_accepted(operation: Operation) -> bool:
     return operation.outcome == "committed" and operation.kind in ("insert", "replace", "keyed")
+
+
+def _refuses_pending_row(node: Node) -> bool:
+    confirmed = node.replica.limbo.confirmed_index
+    return any(nack.index > confirmed for nack in node.replica.ballot.nacks)
 
 
 def _without_sequences(state: list[bytes]) -> list[bytes]:
