@@ -221,3 +221,28 @@ def test_outdated_leader_that_lacks_confirmed_rows_is_no_split_brain(is_alone: b
     world.run_for(2 * SECOND)
     assert not anonymous.node.replica.split_brain
     assert confirmed_of(anonymous) == confirmed_of(rival)
+
+
+def test_replica_with_a_slow_disk_does_not_become_a_voter() -> None:
+    """M4: each of its rounds takes longer than an election timeout."""
+    world = World(3)
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    assert leader.node is not None
+    learner = world.add()
+    learner.disk_delay_ns = SECOND
+    learner.start()
+    limbo = leader.node.replica.limbo
+
+    def write(number: int) -> None:
+        body = build_body(SPACE, tuple=[number, "y", 0])
+        leader.step([fx.Request(55, number, REPLACE, body, 0, "admin", None)])
+        world.after(30 * MILLISECOND, lambda: write(number + 1))
+
+    write(1)
+    assert world.run_for(20 * SECOND, lambda: limbo.configuration.by_uuid(learner.uuid) is not None)
+    world.run_for(20 * SECOND)
+    assert learner.uuid not in limbo.configuration.voter_uuids
+    learner.disk_delay_ns = MILLISECOND
+    assert world.run_for(10 * SECOND, lambda: learner.uuid in limbo.configuration.voter_uuids)

@@ -35,6 +35,7 @@ class Follower:
     __slots__ = (
         "acked_max",
         "caught_up_goal",
+        "caught_up_since_ns",
         "confirmed_index",
         "heard_at_ns",
         "match",
@@ -51,7 +52,8 @@ class Follower:
         self.confirmed_index = 0
         self.heard_at_ns = 0
         self.may_lead = False
-        self.caught_up_goal = 0
+        self.caught_up_goal = 0  # where the leader's log ended when this round of catching up began
+        self.caught_up_since_ns = 0
 
 
 class Switchover:
@@ -435,10 +437,13 @@ class Leader:
         follower = self.follower(uuid)
         if not follower.caught_up_goal:
             follower.caught_up_goal = replica.tail.last_index
+            follower.caught_up_since_ns = replica.now_ns
             return
         if follower.match < follower.caught_up_goal:
             return
         follower.caught_up_goal = 0
+        if replica.now_ns - follower.caught_up_since_ns > replica.settings.election_timeout_ns:
+            return  # as a voter, it would delay writes; the next round may be shorter
         if self.can_change_membership() or uuid not in self.live_voters(replica.now_ns, uuid):
             return
         promoted = Member(
