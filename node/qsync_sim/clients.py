@@ -74,6 +74,8 @@ def build_body(space: int, **more: Any) -> bytes:
 
 THINK_MS = (0, 0, 10, 60, 300)
 """Pauses of a client after an answer. Requests take most of the time of a schedule."""
+SHORT_THINK_MS = (0, 0, 2, 20, 150)
+"""The same in a schedule that is made for its rows."""
 PUBLISHES = 0.2
 """The part of requests outside of transactions that publish, if the world has a journal."""
 SCANS = 0.3
@@ -101,6 +103,7 @@ class Client:
         self.is_repeating = False
         self.transaction = 0
         self.transactions = 0
+        self.think_ms = THINK_MS
         self.is_stopped = False
         self.keyed: Operation | None = None
         self.scans = Random(f"scans of {number} in {world.seed}")
@@ -349,7 +352,7 @@ class Client:
             self._step_ended(operation)
         if operation.outcome in ("refused", "unknown") and self.rng.random() < 0.5:
             self.disconnect()
-        self._later(self.rng.choice(THINK_MS))
+        self._later(self.rng.choice(self.think_ms))
 
     def _step_ended(self, operation: Operation) -> None:
         """Process the answer to a request of a transaction, and update the plan."""

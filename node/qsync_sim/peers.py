@@ -176,16 +176,21 @@ class SimPeers:
         for other in superseded(self.links.values(), found):
             self._world.count("links to earlier processes closed")
             self._close(other)
-        self._check_superseded(found.uuid)
+        self._check_superseded(end, found.uuid)
         if self._dialling.discover(found.known, self._own, self._now_s()):
             self._world.count("members discovered")
             self._dial()
 
-    def _check_superseded(self, uuid: str) -> None:
-        """Check that all links to a member lead to the process that has connected now."""
+    def _check_superseded(self, end: End, uuid: str) -> None:
+        """Check that all links to a member lead to the process that has connected now.
+
+        A process may have ended since it connected. Then the notice of that is under way.
+        """
         peers = self._world.shells[uuid].peers
+        if end.other.peers is not peers:
+            return
         for link in self.links.values():
-            if link.uuid == uuid and peers is not None and link.end.other.peers is not peers:
+            if link.uuid == uuid and link.end.other.peers is not peers:
                 self._world.fail(f"M6: {self.shell.name} keeps a link to an earlier process")
 
     def unfinished(self) -> list[str]:

@@ -19,7 +19,7 @@ from qsync_sim import (
 )
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
-from qsync_sim.clients import Client, Operation
+from qsync_sim.clients import SHORT_THINK_MS, Client, Operation
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
@@ -125,16 +125,14 @@ class Schedule:
             publishing.enable(world)
         for workload in self.workloads:
             workload.set_up()
-        world.clients = [Client(world, number) for number in range(rng.choice([3, 5, 8]))]
-        for client in world.clients:
-            client.act()
+        self._start_clients(rng.choice([3, 5, 8]))
         for workload in self.workloads:
             workload.start()
         world.availability.start()
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
         weights = [weight for weight, _ in self._faults]
         for _ in range(count):
-            world.run_for(rng.randrange(20 * MILLISECOND, rng.choice(PAUSES_NS)))
+            world.run_for(self._draw_pause_ns())
             fault = rng.choices([fault for _, fault in self._faults], weights)[0]
             if self.faults_limit is None or self.faults_done < self.faults_limit:
                 if world.is_tracing:
@@ -172,6 +170,20 @@ class Schedule:
             self.check_convergence()
             self.check_states()
         return world
+
+    def _start_clients(self, count: int) -> None:
+        world = self.world
+        world.clients = [Client(world, number) for number in range(count)]
+        for client in world.clients:
+            if self.is_plain:
+                client.think_ms = SHORT_THINK_MS
+            client.act()
+
+    def _draw_pause_ns(self) -> int:
+        """Return the time until the next fault."""
+        rng = self.world.rng
+        longest_ns = PAUSES_NS[-1] if self.is_plain else rng.choice(PAUSES_NS)
+        return rng.randrange(20 * MILLISECOND, longest_ns)
 
     def _ends_in_disaster(self) -> bool:
         """Return whether the schedule ends in a disaster; small limits would refuse its writes."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
 
-LATE_NS = 1100 * MILLISECOND
-"""A lease by the slowest clock, and time for a slow step."""
+SLOW_STEP_NS = 300 * MILLISECOND
+"""Time for a slow step."""
 HEARD_NS = 600 * MILLISECOND
 """An election timeout by the slowest clock, after which a voter does not count as available."""
 ORDER_NS = 10 * SECOND
@@ -194,7 +194,7 @@ class Watch:
         while len(log) > 1 and log[1][0] <= now_ns - ROUND_NS:
             log.popleft()
         self._check_separation(shell, replica.voter_uuids())
-        if shell.write_since_ns and now_ns - shell.write_since_ns > LATE_NS:
+        if shell.write_since_ns and now_ns - shell.write_since_ns > _longest_lease_ns(shell):
             raise Violation(f"E5: {shell.name} leads, although its disk hangs")
 
     def _check_separation(self, shell: "Shell", voters: tuple[str, ...]) -> None:
@@ -206,7 +206,7 @@ class Watch:
             return
         healed_ns = self._world.network.healed_ns
         since_ns = max(self._separated_ns.setdefault(shell.uuid, now_ns), healed_ns)
-        if now_ns - since_ns > LATE_NS:
+        if now_ns - since_ns > _longest_lease_ns(shell):
             raise Violation(
                 f"E4: {shell.name} leads, although it has reached {reached} of {len(voters)} "
                 f"voters for {(now_ns - since_ns) / 1e6:.0f} ms"
@@ -243,3 +243,8 @@ class Watch:
 def _node(shell: "Shell") -> "Node":
     assert shell.node is not None
     return shell.node
+
+
+def _longest_lease_ns(shell: "Shell") -> int:
+    """Return the time within which a leader notices that its lease has ended, by any clock."""
+    return 2 * shell.settings.election_timeout_ns + SLOW_STEP_NS
