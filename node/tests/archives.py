@@ -31,6 +31,7 @@ from qsync_node.format.keys import DELETE, REPLACE
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
+    SEGMENT,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -172,7 +173,7 @@ def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-LIVES_FROM, LIVES_MAX = 20, 60
+LIVES_FROM, LIVES_MAX = 34, 60
 """The first seed, and the number of seeds. In archives of earlier seeds, random damage hits keys of
 snapshots and replica ids. There the tests expect one violation, and the audit names several."""
 
@@ -212,11 +213,27 @@ def has_lost_a_disk(world: World, _: Path) -> bool:
     return bool(world.counters["fault disk lost"])
 
 
+def _are_long(archive: Path) -> bool:
+    """Return whether all members have many segments of several terms, from the beginning."""
+    logs = [
+        [file for file in manifest["files"] if file["kind"] == SEGMENT]
+        for manifest in load_manifests(archive).values()
+    ]
+    return all(
+        len(files) >= 4
+        and files[0]["after_index"] <= 1
+        and len({file["last_term"] for file in files}) >= 3
+        for files in logs
+        if files
+    )
+
+
 def is_eventful(world: World, archive: Path) -> bool:
     """Return whether an archive contains the events that an audit must handle.
 
-    These are three or more terms, snapshots at three or more indexes, and a truncated tail. No
-    disk was lost, and no member lagged when the simulation ended.
+    These are three or more terms, snapshots at three or more indexes, a truncated tail, and
+    many segments of several terms of each member. No disk was lost, and no member lagged when the
+    simulation ended.
     """
     tails = list(archive.glob("*/*.rollback.xlog"))
     snapshots = {int(path.name.split("-")[0]) for path in archive.glob("*/*.snap")} - {0}
@@ -224,6 +241,7 @@ def is_eventful(world: World, archive: Path) -> bool:
         len(world.leaders) >= 3
         and len(snapshots) >= 3
         and bool(tails)
+        and _are_long(archive)
         and not has_lost_a_disk(world, archive)
         and not is_behind(archive)
     )
