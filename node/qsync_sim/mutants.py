@@ -23,8 +23,8 @@ from qsync_sim.detections import summary, write_table
 
 ROOT = Path(qsync_sim.__file__).resolve().parent.parent
 DIRECTORY = ROOT / "mutants"
-SCHEDULES_MAX = 300
-TIMEOUT_S = 600
+SCHEDULES_MAX = 1_000
+TIMEOUT_S = 1_200
 SOUND, BROKEN, END = "<<<<<<< sound", "======= broken", ">>>>>>>"
 
 
