@@ -152,14 +152,17 @@ class Onlooker:
             self._are_equal = len({one for one in self._voters.values() if one}) <= 1
 
     def _check_majorities(self, shell: "Shell", node: "Node") -> None:
-        """Check that no two members could win or lead by disjoint majorities (M2)."""
+        """Check that no two members could win or lead by disjoint majorities (M2).
+
+        An order that took the place of a majority answers for the majorities after it (E11).
+        """
+        if any(_replica(one).ballot.was_forced for one in self.world.alive()):
+            return
         mine = node.replica.voter_uuids()
         for other in self.world.alive():
             theirs = _replica(other).voter_uuids()
             if other is shell or mine == theirs or have_overlapping_majorities(mine, theirs):
                 continue
-            if node.replica.ballot.was_forced or _replica(other).ballot.was_forced:
-                continue  # an order took the place of a majority, and answers for it (E11)
             if self._may_decide(shell) and self._may_decide(other):
                 raise Violation(
                     f"M2: {shell.name} counts by {len(mine)} voters and {other.name} by "
