@@ -152,11 +152,21 @@ def test_a_damaged_snapshot_gives_way_to_an_older_one_that_the_log_continues() -
     assert indexes(recovered.batches) == list(range(11, 31))
     storage.close()
     disk.remove("/data/00000000000000000010.snap")
-    assert Storage.open(disk, "/data", SMALL)[1].snapshot is None
-    disk.remove(segments(disk, "/data")[0])
     with pytest.raises(CorruptionError) as caught:
         Storage.open(disk, "/data", SMALL)
     assert caught.value.file == newest
+
+
+def test_member_whose_only_snapshot_is_damaged_does_not_start_empty() -> None:
+    """The log of the first member begins at index 0, but builds on the rows of the bootstrap."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    first = storage.write_snapshot({}, [body(1)] * 3)
+    storage.close()
+    damage(disk, first, disk.read(first)[:-1])
+    with pytest.raises(CorruptionError) as caught:
+        Storage.open(disk, "/data", SMALL)
+    assert caught.value.file == first
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "cut at a block", "grown"])

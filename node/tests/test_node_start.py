@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_files import SMALL, UUID, batch
 from ports import free_port
 from processes import REPLICASET, SECRET, NodeProcess, wait_until
+
+from qsync_node.core.ballot import Ballot
+from qsync_node.log.files import OsFileSystem
+from qsync_node.log.storage import Storage
 
 
 def run_node(folder: Path, **changes: Any) -> "subprocess.CompletedProcess[str]":
@@ -88,3 +93,15 @@ def test_a_flipped_bit_and_a_lost_ballot_are_refused_with_their_place(tmp_path: 
     done = run_node(tmp_path, directory=str(tmp_path / "n0"))
     assert done.returncode == 1
     assert "ballot" in sentence(done)
+
+
+def test_rows_without_a_snapshot_are_refused(tmp_path: Path) -> None:
+    ballot = Ballot(replicaset_uuid=REPLICASET).encode()
+    data = tmp_path / "data"
+    data.mkdir()
+    storage = Storage.create(OsFileSystem(), str(data), UUID, SMALL, ballot)
+    storage.write([batch(1)])
+    storage.close()
+    done = run_node(tmp_path)
+    assert done.returncode == 1
+    assert "its log has rows, but their snapshot is missing" in sentence(done)

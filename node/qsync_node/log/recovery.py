@@ -179,7 +179,8 @@ def _newest_snapshot(
 ) -> Snapshot | None:
     """Return the newest valid snapshot, None without one.
 
-    If the newest is damaged, the log must reach back to an older one or to its own beginning.
+    If the newest is damaged, the log must reach back to an older one. Rows without a snapshot are
+    no state: the first one has the rows of the bootstrap.
 
     Raises:
         CorruptionError: the newest is damaged, and the log does not reach back.
@@ -196,7 +197,7 @@ def _newest_snapshot(
         if segments and segments[0].start_index <= snapshot.index:
             return snapshot
         break
-    if first_damage is not None and not (segments and segments[0].start_index == 0):
+    if first_damage is not None:
         raise first_damage
     return None
 

@@ -23,7 +23,7 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.log.checkpoint import open_snapshot
-from qsync_node.log.errors import DiskError
+from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import Limits, Storage
@@ -120,6 +120,8 @@ class NodeServer:
                 "this cluster or an empty one"
             )
         snapshot = recovered.snapshot
+        if snapshot is None and recovered.last_index:
+            raise CorruptionError(directory, 0, "its log has rows, but their snapshot is missing")
         birth = Birth(
             self.uuid,
             self.config.settings(),
