@@ -1,8 +1,8 @@
 """The end of some schedules: most voters' disks are destroyed, and a survivor is forced (E11).
 
-All answers have been checked by then. A leader has written a few rows more, and all machines but a
-minority of the voters burn. The order goes to the survivor with the longest log. The rows that it
-keeps are those of the order. Then new members join, and the cluster must work as any other.
+All answers have been checked by then. A leader has written a few rows more, and all machines except
+a minority of the voters are destroyed. The order goes to the survivor with the longest log, which
+keeps the rows that the order keeps. Then new members join, and the cluster must work as any other.
 """
 
 from functools import partial

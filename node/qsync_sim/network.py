@@ -2,7 +2,7 @@
 
 A connection has two ends. The data of one end arrives at the other in order, after random delays. A
 cut holds everything back in one direction until it heals, as the retransmissions of TCP do. Each
-end closes by itself. The other one notices it when a packet about it arrives, or by the silence.
+end closes on its own. The other one notices when a packet about it arrives, or after a silence.
 
     packet              to                        result
     ------------------  ------------------------  --------------------------------------------------

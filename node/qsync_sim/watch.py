@@ -3,8 +3,8 @@
 Another observer inspects disks and messages, and judges promises. This one knows the faults of the
 network and the disks, and judges when a member must act:
 
-  E2   a member with `election_mode: manual` asks for no votes by itself; an outdated nomination is
-       refused;
+  E2   a member with `election_mode: manual` asks for no votes without an order; an outdated
+       nomination is refused;
   E3   a leader grants no PreVote;
   E4   a leader steps down soon after it was separated from a quorum;
   E5   a leader steps down soon after its disk has begun to hang;

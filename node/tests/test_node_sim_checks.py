@@ -82,7 +82,7 @@ class TestAvailability:
         driven = self.driven()
         for shell in driven.shells:
             assert shell.node is not None
-            shell.node.replica.election.can_stand = lambda: False  # type: ignore[method-assign]
+            shell.node.replica.election.can_stand = lambda: False  # type: ignore[method-assign]  # a bug
         leader = driven.leader()
         assert leader.node is not None
         leader.node.replica.step_down("a test")
@@ -163,7 +163,7 @@ class TestResources:
         leader = driven.leader()
         assert leader.node is not None
         resources.check_end(leader, leader.node)
-        leader.node.reads.applying.append((1, None))  # type: ignore[arg-type]
+        leader.node.reads.applying.append((1, None))  # type: ignore[arg-type]  # only counted
         with pytest.raises(Violation, match="T11"):
             resources.check_end(leader, leader.node)
 

@@ -79,10 +79,14 @@ class PutFile(NamedTuple):
 
 
 class PutManifest(NamedTuple):
-    """Replace the manifest durably; `added` is its last entry."""
+    """Replace the manifest durably. Its last entry is new."""
 
     manifest: Manifest
-    added: FileEntry
+
+    @property
+    def added(self) -> FileEntry:
+        """The new entry."""
+        return self.manifest.files[-1]
 
 
 Operation = Load | ListFiles | ReadChanges | Describe | PutFile | PutManifest
@@ -90,6 +94,8 @@ Operation = Load | ListFiles | ReadChanges | Describe | PutFile | PutManifest
 
 class Shipping:
     """The archive of one process run.
+
+    One thread calls all functions but `look`, which another one may call at any time.
 
     Attributes:
         floor: the progress that limits removals, None before it is known.
@@ -165,7 +171,7 @@ class Shipping:
                 )
             case PutFile(entry, _):
                 self._following = self._record(entry, wall_s)
-            case PutManifest(manifest, _):
+            case PutManifest(manifest):
                 self.manifest = manifest
                 self.uploads += 1
                 self._note_progress()
@@ -207,9 +213,8 @@ class Shipping:
     def _record(self, entry: FileEntry, wall_s: float) -> PutManifest:
         manifest = self.manifest
         assert manifest is not None, "the manifest is read first"
-        added = replace(entry, archived_at=wall_s)
-        files = [*manifest.files, added]
-        return PutManifest(replace(manifest, files=files, updated_at=wall_s), added)
+        files = [*manifest.files, replace(entry, archived_at=wall_s)]
+        return PutManifest(replace(manifest, files=files, updated_at=wall_s))
 
     def _tidy(self, changes: Changes, now_s: float) -> None:
         """Drop entries of files that compactions deleted or merged. The next upload stores this."""

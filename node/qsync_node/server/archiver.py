@@ -178,23 +178,22 @@ class Archiver:
         return None
 
     def _succeed(self, operation: Operation, result: Any) -> None:
-        with self._ready:
-            if self._is_stopping:
-                return  # a stored file is found under its own name by the successor
-            self._shipping.on_done(operation, result, time.monotonic(), time.time())
-            floor, is_idle = self._shipping.floor, self._shipping.is_idle
+        if self._is_stopping:
+            return  # a stored file is found under its own name by the successor
+        # Without the lock: planning takes long with many files, and `look` must not wait for it.
+        self._shipping.on_done(operation, result, time.monotonic(), time.time())
+        floor = self._shipping.floor
         if floor is not None and floor != self._floor:
             self._floor = floor
             self._disk.allow(floor)
         if isinstance(operation, PutManifest):
             added = operation.added
             self._log("archived", file=added.name, rows=added.rows, bytes=added.size)
-        if is_idle:
+        if self._shipping.is_idle:
             self.error = ""
 
     def _fail(self, reason: str) -> None:
-        with self._ready:
-            self._shipping.on_failed(time.monotonic())
+        self._shipping.on_failed(time.monotonic())
         self.failures += 1
         if reason != self.error:
             self._log("archive_failed", reason=reason)
@@ -221,7 +220,7 @@ class Archiver:
                 return self._describe(upload, start_term)
             case PutFile(entry, path):
                 self._store.put_file(entry, path)
-            case PutManifest(manifest, _):
+            case PutManifest(manifest):
                 self._store.put_manifest(manifest)
         return None
 
