@@ -167,7 +167,7 @@ def clock(world: "World") -> None:
 def nack(world: "World") -> None:
     """Prevent a member from applying user rows for some time (T7)."""
     shell = pick(world)
-    if shell is None or shell.node is None:
+    if shell is None or shell.node is None or lacks_voter(world):
         return
     world.count("fault nack")
     shell.node.refuse_rows = True
@@ -182,6 +182,8 @@ def nack(world: "World") -> None:
 
 def nack_by_most(world: "World") -> None:
     """Make too many followers refuse a row, so that its quorum is impossible (T7)."""
+    if lacks_voter(world):
+        return
     followers = [shell for shell in world.alive() if shell is not world.leader()]
     for shell in followers[: max(1, len(followers))]:
         if shell.node is not None:
@@ -244,7 +246,7 @@ def remove_member(world: "World") -> None:
     """Unregister a member, dead or alive; the leader may refuse."""
     leader = world.leader()
     candidates = [s for s in world.shells.values() if s is not leader and not s.is_removed]
-    if leader is None or leader.node is None or len(candidates) < 3:
+    if leader is None or leader.node is None or len(candidates) < 3 or lacks_voter(world):
         return
     shell = world.rng.choice(candidates)
     if leader.node.replica.limbo.configuration.by_uuid(shell.uuid) is not None:
@@ -252,18 +254,48 @@ def remove_member(world: "World") -> None:
         world.command(leader, "unregister", uuid=shell.uuid)
 
 
+def lacks_voter(world: "World") -> bool:
+    """Return whether the disk of a voter is lost or damaged, and no member replaced the voter.
+
+    A second voter that can never acknowledge a row would be more than the cluster has to survive:
+    one that refuses rows, or one that a change of the members adds to the minority.
+    """
+    lost = {
+        shell.uuid
+        for shell in world.shells.values()
+        if shell.is_removed or (shell.is_damaged and not shell.is_alive)
+    }
+    return any(
+        not lost.isdisjoint(shell.node.replica.voter_uuids())
+        for shell in world.alive()
+        if shell.node is not None
+    )
+
+
 def replaceable(world: "World") -> "Shell | None":
-    """Return a voter without whose disk nothing is lost: all others run, and one of them leads."""
+    """Return a voter without whose disk nothing is lost.
+
+    All others run and have all confirmed rows in their states, and one of them leads.
+    """
     leader = world.leader()
     if leader is None or leader.node is None:
         return None
-    configuration = leader.node.replica.limbo.configuration
-    alive = {shell.uuid for shell in world.alive() if not shell.is_removed}
-    voters = [member.uuid for member in configuration.voters]
-    if len(voters) < 3 or not alive.issuperset(voters):
+    limbo = leader.node.replica.limbo
+    voters = limbo.configuration.voter_uuids
+    whole = {shell.uuid for shell in world.alive() if _is_whole(shell)}
+    if len(voters) < 3 or not whole.issuperset(voters) or limbo.has_pending_membership:
         return None  # a second disk lost before the first is replaced may be the quorum's (E11)
     shell = world.shells[world.rng.choice(voters)]
     return None if shell is leader else shell
+
+
+def _is_whole(shell: "Shell") -> bool:
+    """Return whether a member has no row in its log that its state lacks, or may lack (T7)."""
+    if shell.is_removed or shell.node is None or shell.node.refuse_rows:
+        return False
+    ballot = shell.node.replica.ballot
+    confirmed = shell.node.replica.limbo.confirmed_index
+    return not ballot.doubt_index and all(nack.index <= confirmed for nack in ballot.nacks)
 
 
 def lose_disk(world: "World") -> None:

@@ -42,6 +42,8 @@ def set_role(world: "World") -> None:
     if members:
         member = world.rng.choice(asynchronous or members)
         role = "voter" if member.role == "async" else "async"
+        if role == "async" and faults.lacks_voter(world):
+            return  # the leader learns of a lost voter an election timeout later (M3)
         world.count(f"order role {role}")
         world.command(leader, "set_role", uuid=member.uuid, role=role)
 
