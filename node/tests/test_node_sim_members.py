@@ -10,7 +10,7 @@ from qsync_node.log.scheduler import Seal
 from qsync_sim.clients import build_body
 from qsync_sim.model import REPLACE, SPACE
 from qsync_sim.shell import Shell
-from qsync_sim.world import World
+from qsync_sim.world import ADMIN_SESSION, World
 
 
 def insert(world: World, first: int, count: int) -> None:
@@ -246,3 +246,36 @@ def test_replica_with_a_slow_disk_does_not_become_a_voter() -> None:
     assert learner.uuid not in limbo.configuration.voter_uuids
     learner.disk_delay_ns = MILLISECOND
     assert world.run_for(10 * SECOND, lambda: learner.uuid in limbo.configuration.voter_uuids)
+
+
+def test_voter_is_not_removed_if_the_quorum_would_need_a_slow_disk() -> None:
+    """M3: the voters that stay must be alive, and must have caught up."""
+    world = World(3)
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    assert leader.node is not None
+    limbo = leader.node.replica.limbo
+    slow, quick = (shell for shell in world.alive() if shell is not leader)
+    slow.disk_delay_ns = 3 * SECOND
+
+    def write(number: int) -> None:
+        body = build_body(SPACE, tuple=[number, "y", 0])
+        leader.step([fx.Request(55, number, REPLACE, body, 0, "admin", None)])
+        world.after(30 * MILLISECOND, lambda: write(number + 1))
+
+    def unregister(sync: int) -> fx.Command:
+        return fx.Command(ADMIN_SESSION, sync, "unregister", {"uuid": quick.uuid})
+
+    write(1)
+    world.run_for(4 * SECOND)
+    answer = world.ask(leader, unregister, wait_ns=SECOND)
+    assert answer is not None
+    assert "2 of the 2 remaining voters must answer and have caught up (now 1)" in answer.reason
+    assert quick.uuid in limbo.configuration.voter_uuids
+    slow.disk_delay_ns = MILLISECOND
+    world.run_for(4 * SECOND)
+    answer = world.ask(leader, unregister, wait_ns=SECOND)
+    assert answer is not None
+    assert not answer.code, answer.reason
+    assert quick.uuid not in limbo.configuration.voter_uuids

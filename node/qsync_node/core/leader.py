@@ -34,13 +34,14 @@ class Follower:
 
     __slots__ = (
         "acked_max",
-        "caught_up_goal",
-        "caught_up_since_ns",
+        "caught_up_at_ns",
         "confirmed_index",
         "heard_at_ns",
         "match",
         "may_lead",
         "nack_index",
+        "round_began_ns",
+        "round_goal",
         "sequence",
     )
 
@@ -52,8 +53,20 @@ class Follower:
         self.confirmed_index = 0
         self.heard_at_ns = 0
         self.may_lead = False
-        self.caught_up_goal = 0  # where the leader's log ended when this round of catching up began
-        self.caught_up_since_ns = 0
+        self.round_goal = 0  # where the leader's log ended when this round of catching up began
+        self.round_began_ns = 0
+        self.caught_up_at_ns = 0  # when the round began that ended last
+
+    def follow_round(self, last_index: int, now_ns: int) -> None:
+        """End the round of catching up if its goal is reached, and begin the next (M3, M4).
+
+        Args:
+            last_index: where the leader's log ends now.
+        """
+        if self.match < self.round_goal:
+            return
+        self.caught_up_at_ns = self.round_began_ns
+        self.round_goal, self.round_began_ns = last_index, now_ns
 
 
 class Switchover:
@@ -147,6 +160,7 @@ class Leader:
         follower.confirmed_index = max(follower.confirmed_index, confirmed)
         if index >= follower.acked_max:
             follower.match = follower.acked_max = index
+        follower.follow_round(tail.last_index, self.replica.now_ns)
         if uuid in self.replica.voter_uuids():
             self.advance()
             self._check_anti_quorum()
@@ -385,6 +399,8 @@ class Leader:
         follower.sequence = max(follower.sequence, reply.sequence)
         follower.may_lead = reply.may_lead
         follower.heard_at_ns = self.replica.now_ns
+        if follower.round_began_ns:
+            follower.follow_round(self.replica.tail.last_index, self.replica.now_ns)
         self._begin_wanted_round()
 
     def proven_sequence(self) -> int:
@@ -434,15 +450,7 @@ class Leader:
         member = replica.limbo.configuration.by_uuid(uuid)
         if member is None or member.is_voting or member.role != "voter":
             return
-        follower = self.follower(uuid)
-        if not follower.caught_up_goal:
-            follower.caught_up_goal = replica.tail.last_index
-            follower.caught_up_since_ns = replica.now_ns
-            return
-        if follower.match < follower.caught_up_goal:
-            return
-        follower.caught_up_goal = 0
-        if replica.now_ns - follower.caught_up_since_ns > replica.settings.election_timeout_ns:
+        if not self._has_caught_up(uuid, replica.settings.election_timeout_ns):
             return  # as a voter, it would delay writes; the next round may be shorter
         if self.can_change_membership() or uuid not in self.live_voters(replica.now_ns, uuid):
             return
@@ -473,13 +481,35 @@ class Leader:
         if busy:
             return busy
         voters = [uuid for uuid in replica.voter_uuids() if uuid != member.uuid]
-        live = [uuid for uuid in self.live_voters(replica.now_ns) if uuid != member.uuid]
-        if len(live) < needed(len(voters), replica.settings.quorum):
+        available = [
+            uuid
+            for uuid in self.live_voters(replica.now_ns)
+            if uuid in voters and self._is_caught_up_voter(uuid)
+        ]
+        wanted = needed(len(voters), replica.settings.quorum)
+        if len(available) < wanted:
             return (
-                f"only {len(live)} of the {len(voters)} remaining voters are available, which "
-                "is no quorum; restore another voter first"
+                f"{wanted} of the {len(voters)} remaining voters must answer and have caught up "
+                f"(now {len(available)}); restore another voter, or wait for it"
             )
         return ""
+
+    def _has_caught_up(self, uuid: str, within_ns: int) -> bool:
+        """Return whether a replica holds every row that the log had `within_ns` ago."""
+        follower = self.follower(uuid)
+        since_ns = follower.caught_up_at_ns
+        return bool(since_ns) and self.replica.now_ns - since_ns <= within_ns
+
+    def _is_caught_up_voter(self, uuid: str) -> bool:
+        """Return whether a voter would not hold up writes whose quorum needs it (M3).
+
+        A round began when the one before it ended, so the last complete one of a voter that
+        acknowledges within an election timeout began within two.
+        """
+        replica = self.replica
+        if uuid == replica.uuid or self.follower(uuid).match >= replica.tail.last_index:
+            return True
+        return self._has_caught_up(uuid, 2 * replica.settings.election_timeout_ns)
 
     # --- switchover ---------------------------------------------------------------------------
 
