@@ -1,10 +1,12 @@
 """Checks of the simulator on leaderships, orders and links, and bugs that they found."""
 
 import pytest
+from worlds import INSERT, Driven, node_of, put
 
 from qsync_node.core import effects as fx
 from qsync_node.core.leader import Leader
 from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN
 from qsync_sim.members import check
 from qsync_sim.schedule import Schedule
@@ -83,3 +85,23 @@ def test_transactions_of_a_removed_member_end_with_their_connections() -> None:
     member.step([fx.SessionClosed(900)])
     world.run_for(SECOND)
     assert not streams.open
+
+
+def test_request_that_a_removed_leader_never_answered_is_unknown_at_once() -> None:
+    driven = Driven(4)
+    world, old = driven.world, driven.leader()
+    member = driven.followers()[0]
+    for other in driven.followers():
+        driven.mute(old, other)
+    sync = driven.send(member, INSERT, put(1, "value"))
+    world.run_for(2 * MILLISECOND)
+    for other in driven.followers():
+        driven.mute(other, old)
+    assert world.run_for(5 * SECOND, lambda: world.leader() not in {old, None})
+    leader = driven.leader()
+    driven.ask(leader, INSERT, put(2, "value"))
+    world.command(leader, "unregister", uuid=old.uuid)
+    assert driven.run(2000, lambda: node_of(member).replica.is_removed(old.uuid))
+    driven.run(1)
+    assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
+    assert "removed" in driven.answers[sync].reason

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.core.calls import Call
 from qsync_node.core.effects import Request
-from qsync_node.core.membership import REMOVED_REASON
+from qsync_node.core.membership import REMOVED_REASON, Configuration
 from qsync_node.core.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import Type
@@ -44,6 +44,7 @@ class Forwarding:
         self.covering: list[int] = []
         self._next = 1
         self._bound: set[tuple[int, int]] = set()  # (session, link) with forwarded streams
+        self._configuration: Configuration | None = None  # the one seen last
 
     # --- forwarding member --------------------------------------------------------------------
 
@@ -119,6 +120,7 @@ class Forwarding:
 
         Their clients can then read their own writes here.
         """
+        self._leave_removed()
         if not self.covering:
             return
         confirmed = self.node.replica.limbo.confirmed_index
@@ -143,7 +145,22 @@ class Forwarding:
                 self.covering.remove(number)
                 self._finish(number, outgoing)
 
+    def _leave_removed(self) -> None:
+        """Wait no longer for a leader that was removed: its messages are ignored (M5)."""
+        replica = self.node.replica
+        configuration = replica.limbo.confirmed_configuration
+        if configuration is self._configuration:
+            return
+        self._configuration = configuration
+        for number in {outgoing.link for outgoing in self.outgoing.values()}:
+            link = replica.links.get(number)
+            if link is not None and link.peer_uuid in configuration.removed:
+                self._leave(number, "the leader was removed from the cluster")
+
     def on_link_down(self, link: int) -> None:
+        self._leave(link, "the link to the leader broke")
+
+    def _leave(self, link: int, cause: str) -> None:
         """Answer *unknown*: the leader may or may not have logged the forwarded requests."""
         for number, outgoing in list(self.outgoing.items()):
             if outgoing.link != link:
@@ -154,8 +171,7 @@ class Forwarding:
             self.node.clients.refuse(
                 outgoing.call,
                 ErrorCode.OUTCOME_UNKNOWN,
-                "the outcome is unknown: the link to the leader broke; read the data "
-                "before you retry",
+                f"the outcome is unknown: {cause}; read the data before you retry",
             )
         self._bound = {bound for bound in self._bound if bound[1] != link}
 
