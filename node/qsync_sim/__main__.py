@@ -123,6 +123,8 @@ MUST_HAPPEN = (
     "packets lost",
     "order switchover to a member",
     "order switchover to any member",
+    "switchovers stranded",
+    "event switchover_ended",
     "order promote",
     "order role voter",
     "order role async",

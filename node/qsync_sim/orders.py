@@ -1,6 +1,7 @@
 """Orders of an administrator or of the operator, some of them at a bad moment."""
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from qsync_node.core.settings import MILLISECOND, SECOND
@@ -11,16 +12,44 @@ if TYPE_CHECKING:
     from qsync_sim.world import World
 
 HANDOVER_NS = 300 * MILLISECOND
+STRANDED = 0.4
+"""The part of the switchovers to a named member which that member does not take over."""
 
 
 def switchover(world: "World") -> None:
-    """Transfer the leadership to a member, or to any."""
+    """Transfer the leadership to a member, or to any.
+
+    Some targets fail or start to refuse nominations, so that the leader waits for its deadline.
+    """
     leader = world.leader()
     if leader is None:
         return
     target = world.rng.choice(["", *(shell.uuid for shell in world.alive() if shell is not leader)])
     world.count(f"order switchover to {'a member' if target else 'any member'}")
     world.command(leader, "switchover", target=target)
+    rng = Random(f"switchover at {world.now_ns} in {world.seed}")
+    if target and rng.random() < STRANDED:
+        world.after(rng.randrange(2 * MILLISECOND), partial(_strand, world, rng, target))
+
+
+def _strand(world: "World", rng: Random, target: str) -> None:
+    """Prevent the target of a switchover from taking over."""
+    shell = world.shells[target]
+    if not shell.is_alive:
+        return
+    world.count("switchovers stranded")
+    kind = rng.choice(["kill", "power", "pause", "refuse", "refuse"])
+    later_ns = rng.randrange(200 * MILLISECOND, 7 * SECOND)
+    if kind == "refuse":
+        world.command(shell, "configure", election_mode="voter")
+        world.after(later_ns, partial(stand_again, world, shell))
+    elif kind == "pause":
+        shell.pause()
+        world.after(later_ns, shell.resume)
+    else:
+        shell.stop(power_loss=kind == "power")
+        world.after(later_ns, partial(world.start_again, shell))
+    world.availability.observe()
 
 
 def promote(world: "World") -> None:

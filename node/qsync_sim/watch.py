@@ -5,9 +5,10 @@ network and the disks, and judges when a member must act:
 
   E2   a member with `election_mode: manual` asks for no votes without an order; an outdated
        nomination is refused;
-  E3   a leader grants no PreVote;
+  E3   no member grants a PreVote while it leads or hears a leader, and a PreVote changes no term;
   E4   a leader steps down soon after it was separated from a quorum;
   E5   a leader steps down soon after its disk has begun to hang;
+  E9   a leader writes no user rows during a switchover, which ends at its deadline;
   L5   the history of terms of a member ends where its log ends;
   L8   an unregistered replica gets confirmed rows only;
   S4   a snapshot is sent in chunks of bounded size;
@@ -21,10 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qsync_node.core import effects as fx
 from qsync_node.core import messages as msg
+from qsync_node.core.entries import Kind
 from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
+    from qsync_node.core.leader import Leader, Switchover
     from qsync_node.core.node import Node
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
@@ -35,6 +38,8 @@ HEARD_NS = 600 * MILLISECOND
 """An election timeout by the slowest clock, after which a voter does not count as available."""
 ORDER_NS = 10 * SECOND
 """Time for the answer to an order: its deadline by the slowest clock, and some more."""
+SWITCHOVER_NS = 7 * SECOND
+"""Time for a switchover: its deadline of 5 s by the slowest clock, and a slow step."""
 ROUND_NS = SECOND
 """A new voter has the rows that its leader had before this time."""
 
@@ -50,6 +55,14 @@ class Order(NamedTuple):
     sent_ns: int
 
 
+class Handover(NamedTuple):
+    """A switchover in progress, when it was first seen, and where the log of its leader ended."""
+
+    switchover: "Switchover"
+    since_ns: int
+    last_index: int
+
+
 class Watch:
     """The checks of one world."""
 
@@ -60,6 +73,7 @@ class Watch:
         self._separated_ns: dict[str, int] = {}  # since when a leader reaches no quorum
         self._stopped_ns: dict[str, int] = {}
         self._logs: dict[str, deque[tuple[int, int]]] = {}  # (time, last index) of leaders
+        self._handovers: dict[str, Handover] = {}  # by leader
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -109,9 +123,7 @@ class Watch:
         elif kind is msg.VoteRequest and message.is_prevote:
             self._check_candidacy(shell)
         elif kind is msg.VoteReply and message.is_prevote and message.is_granted:
-            replica = _node(shell).replica
-            if replica.leader is not None and self._leading.get(shell.uuid) == replica.term:
-                raise Violation(f"E3: {shell.name} leads and grants a PreVote")
+            self._check_prevote(shell)
 
     def _check_rows(self, shell: "Shell", peer_uuid: str, rows: msg.Rows) -> None:
         limbo = _node(shell).replica.limbo
@@ -131,6 +143,22 @@ class Watch:
         # A member that may not lead stands if its log is needed (E1).
         if node.settings.election_mode == "manual" and node.replica.election.may_lead():
             raise Violation(f"E2: {shell.name} stands without an order")
+
+    def _check_prevote(self, shell: "Shell") -> None:
+        replica = _node(shell).replica
+        if replica.leader is not None and self._leading.get(shell.uuid) == replica.term:
+            raise Violation(f"E3: {shell.name} leads and grants a PreVote")
+        election = replica.election
+        silent_ns = replica.now_ns - election.heard_at_ns
+        # A heartbeat or a connection of this step may have arrived after the question.
+        is_heard = 0 < silent_ns < replica.settings.election_timeout_ns
+        if not is_heard or replica.link_to(election.leader_uuid) is None:
+            return
+        if not any(type(item) is fx.LinkUp for item in shell.inputs_now):
+            raise Violation(
+                f"E3: {shell.name} grants a PreVote {silent_ns / 1e6:.0f} ms after it heard "
+                "its leader"
+            )
 
     # --- reports ------------------------------------------------------------------------------
 
@@ -179,8 +207,11 @@ class Watch:
         starts = replica.tail.history.starts
         if starts and starts[-1].first_index > replica.tail.last_index:
             raise Violation(f"L5: {shell.name} has {starts[-1]} after {replica.tail.last_index}")
+        if replica.term != shell.term_before:
+            self._check_term(shell, node)
         if replica.leader is None:
             if shell.uuid in self._leading:
+                self._handovers.pop(shell.uuid, None)
                 del self._leading[shell.uuid]
                 self._separated_ns.pop(shell.uuid, None)
                 self._logs.pop(shell.uuid, None)
@@ -194,8 +225,41 @@ class Watch:
         while len(log) > 1 and log[1][0] <= now_ns - ROUND_NS:
             log.popleft()
         self._check_separation(shell, replica.voter_uuids())
+        self._check_switchover(shell, replica.leader)
         if shell.write_since_ns and now_ns - shell.write_since_ns > _longest_lease_ns(shell):
             raise Violation(f"E5: {shell.name} leads, although its disk hangs")
+
+    @staticmethod
+    def _check_term(shell: "Shell", node: "Node") -> None:
+        """Check that a candidacy or a message that is no PreVote has raised the term (E3)."""
+        term = node.replica.term
+        if node.replica.ballot.vote == shell.uuid:
+            return
+        if not any(
+            type(item) is fx.Received and _announces(item.message, term)
+            for item in shell.inputs_now
+        ):
+            raise Violation(f"E3: {shell.name} adopts term {term}, which no member is in")
+
+    def _check_switchover(self, shell: "Shell", leader: "Leader") -> None:
+        switchover, now_ns = leader.switchover, self._world.now_ns
+        if switchover is None:
+            self._handovers.pop(shell.uuid, None)
+            return
+        handover = self._handovers.get(shell.uuid)
+        if handover is None or handover.switchover is not switchover:
+            last = _node(shell).replica.tail.last_index
+            self._handovers[shell.uuid] = Handover(switchover, now_ns, last)
+            return
+        for entry in _node(shell).replica.limbo.entries:
+            index = entry.batch.first_index
+            if entry.is_own and entry.kind is Kind.USER and index > handover.last_index:
+                raise Violation(f"E9: {shell.name} writes {index} during a switchover")
+        if now_ns - handover.since_ns > SWITCHOVER_NS:
+            raise Violation(
+                f"E9: {shell.name} has held writes for "
+                f"{(now_ns - handover.since_ns) / 1e6:.0f} ms because of a switchover"
+            )
 
     def _check_separation(self, shell: "Shell", voters: tuple[str, ...]) -> None:
         now_ns = self._world.now_ns
@@ -243,6 +307,16 @@ class Watch:
 def _node(shell: "Shell") -> "Node":
     assert shell.node is not None
     return shell.node
+
+
+def _announces(message: Any, term: int) -> bool:
+    """Return whether a message proves that its sender is in `term`."""
+    kind = type(message)
+    if kind is msg.VoteRequest and message.is_prevote:
+        return False
+    if kind is msg.VoteReply and message.is_prevote and message.is_granted:
+        return False
+    return bool(getattr(message, "term", -1) == term)
 
 
 def _longest_lease_ns(shell: "Shell") -> int:

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from worlds import REPLACE, Driven, put
 
+from qsync_node.core import effects as fx
 from qsync_node.core.entries import Kind
+from qsync_node.core.leader import Switchover
 from qsync_node.core.membership import Configuration, Member
-from qsync_node.core.messages import Ack, VoteReply
+from qsync_node.core.messages import Ack, VoteReply, VoteRequest
 from qsync_node.errors import ErrorCode
 from qsync_sim import refusals, resources
 from qsync_sim.clients import Operation
@@ -153,6 +155,76 @@ class TestRefusals:
         reason = "the request was not logged: the member knows no leader; retry"
         with pytest.raises(Violation, match="T10"):
             refusals.check(follower, int(ErrorCode.NOT_LEADER), reason, follower.uuid)
+
+
+class TestWatch:
+    """Elections, terms and switchovers follow their rules at each step."""
+
+    def test_prevote_of_a_member_that_hears_its_leader(self) -> None:
+        driven = Driven(3)
+        follower, other = driven.followers()
+        assert follower.node is not None
+        follower.node.replica.election.heard_at_ns -= 1_000_000
+        with pytest.raises(Violation, match="E3"):
+            driven.world.watch.on_send(
+                follower, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0, False)
+            )
+
+    def test_prevote_of_a_leader(self) -> None:
+        driven = Driven(3)
+        leader, other = driven.leader(), driven.followers()[0]
+        with pytest.raises(Violation, match="E3"):
+            driven.world.watch.on_send(
+                leader, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0, False)
+            )
+
+    @pytest.mark.parametrize(
+        ("message", "is_allowed"),
+        [
+            (VoteRequest(7, 1, 1, True, False, 1), False),
+            (VoteReply(7, True, True, 1, 1, 1, 0, False), False),
+            (VoteReply(7, False, True, 1, 1, 1, 0, False), True),
+            (VoteRequest(7, 1, 1, False, False, 1), True),
+            (VoteRequest(6, 1, 1, False, False, 1), False),
+        ],
+    )
+    def test_term_rises_by_a_message_that_is_no_prevote(
+        self, message: VoteRequest | VoteReply, is_allowed: bool
+    ) -> None:
+        driven = Driven(3)
+        follower = driven.followers()[0]
+        node = follower.node
+        assert node is not None
+        node.replica.ballot = node.replica.ballot.in_term(7)
+        follower.inputs_now = [fx.Received(1, message)]
+        if is_allowed:
+            driven.world.watch.on_step(follower, node)
+            return
+        with pytest.raises(Violation, match="E3"):
+            driven.world.watch.on_step(follower, node)
+
+    def test_write_during_a_switchover(self) -> None:
+        driven = Driven(3)
+        leader = driven.leader()
+        assert leader.node is not None
+        term = leader.node.replica.leader
+        assert term is not None
+        term.switchover = Switchover("", 1 << 62)
+        driven.run(100)
+        term.can_append = lambda: True  # type: ignore[method-assign]  # a bug
+        with pytest.raises(Violation, match="E9"):
+            driven.send(leader, REPLACE, put(1, "value"))
+
+    def test_switchover_without_an_end(self) -> None:
+        driven = Driven(3)
+        leader = driven.leader()
+        assert leader.node is not None
+        term = leader.node.replica.leader
+        assert term is not None
+        term.switchover = Switchover("", 1 << 62)
+        driven.run(6_000)
+        with pytest.raises(Violation, match="E9"):
+            driven.run(2_000)
 
 
 class TestResources:
