@@ -42,6 +42,7 @@ MUST_HAPPEN = (
     "switchovers without a failed request",
     "linearizable reads checked",
     "linearizable reads in transactions checked",
+    "early reads",
     "keyed retries",
     "keyed transactions checked",
     "keyed transactions repeated",

@@ -11,7 +11,8 @@ against it:
   unknown        either, but once at the most;
   a read         returns a state of the order, and never one that was rolled back; a linearizable
                  one, in a transaction or not, and the answer of a write that changed nothing, none
-                 older than what any client had received before it began (R2).
+                 older than what any client had received before it began (R2), nor of a smaller
+                 index.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -182,15 +183,23 @@ class Checker:
         got = operation.tuples[0] if operation.tuples else None
         states = self._between(operation.space, operation.key, first, operation.ceiling_index)
         if operation.kind == "linearizable":
+            self._check_index(operation)
             self.world.count("linearizable reads checked")
         if got not in states:
             self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
+
+    def _check_index(self, operation: "Operation") -> None:
+        """Check that a linearizable read names no index before one that was answered (R2)."""
+        if operation.index < operation.floor_index:
+            self._fail(operation, f"R2: older than an answer at {operation.floor_index}")
 
     def _check_scan(self, operation: "Operation") -> None:
         """Check that a read of a whole space shows the state at one index (R1, R2)."""
         if operation.outcome != "committed":
             return
         is_linearizable = operation.kind == "linearizable scan"
+        if is_linearizable:
+            self._check_index(operation)
         first = operation.floor_index if is_linearizable else 0
         got = {fields[0]: fields for fields in operation.tuples}
         in_order = sorted(got, reverse=is_linearizable)

@@ -86,10 +86,10 @@ SCAN_LIMIT = 0xFFFFFFFF
 class Client:
     """A client with one session at a time."""
 
-    def __init__(self, world: "World", number: int) -> None:
+    def __init__(self, world: "World", number: int, rng: Random | None = None) -> None:
         self.world = world
         self.number = number
-        self.rng = Random(world.rng.random())
+        self.rng = rng or Random(world.rng.random())
         self.session = 1000 * (number + 1)
         self.sync = 0
         self.member: Shell | None = None

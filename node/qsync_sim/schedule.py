@@ -23,6 +23,7 @@ from qsync_sim.clients import SHORT_THINK_MS, Client, Operation
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
+from qsync_sim.readers import EarlyReader
 from qsync_sim.restoring import check_restore
 from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
@@ -40,6 +41,7 @@ FAULTS_MIN = 5
 PAUSES_NS = (150 * MILLISECOND, 500 * MILLISECOND, 1200 * MILLISECOND)
 """Longest pauses between faults: some meet the effects of others, some a settled cluster."""
 FREQUENT_WEIGHT = 20
+READERS = 2
 CALM_ENDS = 0.4
 """The part of the schedules with a calm end, which takes as long as the rest."""
 ARCHIVES = 0.25
@@ -178,6 +180,9 @@ class Schedule:
             if self.is_plain:
                 client.think_ms = SHORT_THINK_MS
             client.act()
+        if not self.is_plain:
+            world.readers = [EarlyReader(world, number) for number in range(READERS)]
+            world.clients += world.readers
 
     def _draw_pause_ns(self) -> int:
         """Return the time until the next fault."""

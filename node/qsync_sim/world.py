@@ -30,6 +30,7 @@ from qsync_sim.costs import INSTANT
 from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
 from qsync_sim.network import Network
 from qsync_sim.onlooker import Onlooker
+from qsync_sim.readers import EarlyReader
 from qsync_sim.recorder import Recorder, Recording
 from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
@@ -84,6 +85,7 @@ class World:
         self.availability = Availability(self)
         self.watch = Watch(self)
         self.clients: list[Client] = []
+        self.readers: list[EarlyReader] = []  # which are clients, too
         self.has_journal = False  # to which clients publish
         self.clients_by_session: dict[int, Receiver] = {}
         self.sessions: list[Session] = []  # of workloads
@@ -330,6 +332,8 @@ class World:
         if event == "rollback" and "too many" in fields["reason"]:
             self.count("anti-quorums")
         self._spring(shell, event)
+        for reader in self.readers:
+            reader.on_event(shell, event)
         if event == "leader":
             term = fields["term"]
             other = self.leaders.setdefault(term, shell.uuid)

@@ -12,6 +12,7 @@ from qsync_node.core.membership import Configuration, Member
 from qsync_node.core.messages import Ack, VoteReply, VoteRequest
 from qsync_node.errors import ErrorCode
 from qsync_sim import refusals, resources
+from qsync_sim.checker import Checker
 from qsync_sim.clients import Operation
 from qsync_sim.model import SPACE
 from qsync_sim.sessions import Sessions
@@ -225,6 +226,17 @@ class TestWatch:
         driven.run(6_000)
         with pytest.raises(Violation, match="E9"):
             driven.run(2_000)
+
+
+class TestLinearizableReads:
+    """A linearizable read names an index that is not before an answered one."""
+
+    @pytest.mark.parametrize("kind", ["linearizable", "linearizable scan"])
+    def test_smaller_index_than_an_answer_before(self, kind: str) -> None:
+        checker = Checker(Driven(3).world)
+        read = operation(kind, 1, index=10, floor_index=20, ceiling_index=20)
+        with pytest.raises(Violation, match="R2"):
+            checker._check(read)
 
 
 class TestResources:

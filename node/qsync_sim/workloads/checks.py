@@ -109,6 +109,9 @@ def check_read(workload: Workload, order: Order, request: Request) -> None:
     level = fields.get(0x59, 0)
     if level == DIRTY:
         return
+    is_old = request.index < request.floor_index
+    if level == LINEARIZABLE and request.outcome == "committed" and is_old:
+        workload.fail(request, f"R2: older than an answer at {request.floor_index}")
     first = request.floor_index if level == LINEARIZABLE else 0
     after = request.note if isinstance(request.note, list) else None
     got = (request.code, request.tuples)
