@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from qsync_node.core import effects as fx
+from qsync_node.errors import ErrorCode
 from qsync_sim import workloads
+from qsync_sim.clients import COMMIT
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
 from qsync_sim.workloads.access import Access
@@ -258,6 +260,26 @@ class TestKeys:
             return False
 
         refuses("keys", change, "T9")
+
+    def test_write_with_a_mark_from_before_the_window(self) -> None:
+        def change(request: Request) -> bool:
+            is_new = request.outcome == "committed" and request.index > request.floor_index
+            if request.kind != "first" or not is_new:
+                return False
+            request.key = [*request.key[:2], -1]
+            return True
+
+        refuses("keys", change, "T9: it ran at")
+
+    def test_other_transaction_with_a_known_key_gets_no_answer(self) -> None:
+        def change(request: Request) -> bool:
+            is_refused = request.kind == "reuse" and request.code == ErrorCode.KEY_REUSED
+            if request.type != COMMIT or not is_refused:
+                return False
+            request.outcome, request.code, request.index = "committed", 0, 1
+            return True
+
+        refuses("keys", change, "T9: its row is at")
 
 
 class TestAccess:
