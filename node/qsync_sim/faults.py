@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_sim.network import LATENCY_NS
 
 if TYPE_CHECKING:
     from qsync_sim.shell import Shell
@@ -98,11 +99,11 @@ def break_connections(world: "World") -> None:
 
 def slow_network(world: "World") -> None:
     world.count("fault slow network")
-    before = world.network.latency_ns
     world.network.latency_ns = world.rng.randrange(5, 120) * MILLISECOND
 
     def end() -> None:
-        world.network.latency_ns = before
+        # Not the latency before: that is the one of another such fault which has not ended.
+        world.network.latency_ns = LATENCY_NS
 
     world.after(world.rng.randrange(2 * SECOND), end)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
+LATENCY_NS = 200_000
+"""Latency of a network without faults."""
 RETRANSMISSION_NS = 200 * MILLISECOND
 """Pause before a lost packet is sent again; all that follows it waits."""
 
@@ -76,7 +78,7 @@ class Network:
         self.world = world
         self.ends: dict[End, None] = {}
         self.cuts: set[tuple[str, str]] = set()
-        self.latency_ns = 200_000
+        self.latency_ns = LATENCY_NS
         self.loss = 0.0  # probability that a packet is lost
         self.healed_ns = 0  # when cuts ended last
         self._silent: dict[Shell, list[End]] = {}  # ends whose machine has lost power, by machine

@@ -23,6 +23,7 @@ from qsync_sim.clients import SHORT_THINK_MS, Client, Operation
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
+from qsync_sim.network import LATENCY_NS
 from qsync_sim.readers import EarlyReader
 from qsync_sim.restoring import check_restore
 from qsync_sim.shell import Shell
@@ -215,7 +216,7 @@ class Schedule:
         world.ambushes.clear()
         archiving.end_faults(world)
         world.network.heal()
-        world.network.latency_ns = 200_000
+        world.network.latency_ns = LATENCY_NS
         world.network.loss = 0.0
         world.lost_starts = 0.0
         for shell in list(world.shells.values()):

@@ -11,10 +11,11 @@ from qsync_node.core.leader import Switchover
 from qsync_node.core.membership import Configuration, Member
 from qsync_node.core.messages import Ack, VoteReply, VoteRequest
 from qsync_node.errors import ErrorCode
-from qsync_sim import refusals, resources
+from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Operation
 from qsync_sim.model import SPACE
+from qsync_sim.network import LATENCY_NS
 from qsync_sim.sessions import Sessions
 from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
@@ -318,3 +319,12 @@ class TestAuthority:
         follower.node.replica.limbo.configuration = Configuration((alone,))
         with pytest.raises(Violation, match="M2"):
             driven.world.onlooker.on_step(follower, follower.node)
+
+
+def test_overlapping_faults_of_the_network_end() -> None:
+    driven = Driven(3)
+    for _ in range(3):
+        faults.slow_network(driven.world)
+        driven.run(1)
+    driven.run(2_500)
+    assert driven.world.network.latency_ns == LATENCY_NS
