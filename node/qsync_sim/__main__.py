@@ -158,6 +158,7 @@ MUST_HAPPEN = (
     "power lost during a start",
     "calm ends",
     "requests in a calm end",
+    "slow networks in a calm end",
     "outcome committed",
     "outcome rolled back",
     "outcome unknown",

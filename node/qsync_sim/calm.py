@@ -3,12 +3,16 @@
 All members run, are connected, and have fast disks. They write checkpoints, and new members join,
 while clients work. Then no member may lose or take over the leadership (E4, G1), no request may be
 refused for another reason than its own, and each is answered within `ANSWER_NS` (E12).
+
+Then the network is slow for some time, so that a heartbeat round begins before the one before it is
+answered. The leader still leads: its lease is several times longer than a round (E4).
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qsync_node.errors import ErrorCode
+from qsync_sim.network import LATENCY_NS
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -23,6 +27,11 @@ SETTLED_NS = 500 * MILLISECOND
 SETTLING_MAX_NS = 30 * SECOND
 ANSWER_NS = 2 * SECOND
 SWITCHOVER_NS = 2 * SECOND
+SLOW_LATENCY_NS = 40 * MILLISECOND
+"""Longer than half of a heartbeat interval, and shorter than a tenth of a lease."""
+SLOW_NS = 1200 * MILLISECOND
+TIMEOUT_NS = 500 * MILLISECOND
+"""The shortest `synchro_timeout` with which no row times out in the slow network."""
 STEPS = 5
 STEP_NS = 400 * MILLISECOND
 JOINING = {1: "voter", 3: "anonymous"}
@@ -83,14 +92,27 @@ class Calm:
         for step in range(STEPS):
             self._work(step)
             world.run_for(STEP_NS)
+        end_ns = world.now_ns
+        if leader.settings.synchro_timeout_ns >= TIMEOUT_NS:
+            self._slow_down()
         self._is_calm = False
         world.on_leadership = None
         for operation in reversed(world.history):
             if operation.called_ns < begin_ns:
                 break
-            self._check(operation)
+            if 0 < operation.returned_ns <= end_ns or end_ns - operation.called_ns > ANSWER_NS:
+                self._check(operation)
         world.count("calm ends")
         self._switch_over(leader)
+
+    def _slow_down(self) -> None:
+        """Let the members work in a slow network, and wait until they have caught up."""
+        world = self._world
+        world.network.latency_ns = SLOW_LATENCY_NS
+        world.run_for(SLOW_NS)
+        world.network.latency_ns = LATENCY_NS
+        world.run_for(SETTLING_MAX_NS, self._is_settled)
+        world.count("slow networks in a calm end")
 
     def _is_settled(self) -> bool:
         world = self._world
