@@ -7,6 +7,7 @@ refused operation, or one under way when the process ends, may still have been c
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,9 @@ class SimArchiver:
         if isinstance(self._under_way, (PutFile, PutManifest)) and self._rng.random() < 0.5:
             self._world.count("archive operations interrupted")
             if self._archive.is_available:
-                self._archive.put(self._shell, self._under_way)
+                # As in `_perform`: a file that nothing needs may have been removed meanwhile.
+                with suppress(FileNotFoundError):
+                    self._archive.put(self._shell, self._under_way)
         self._under_way = None
 
 
