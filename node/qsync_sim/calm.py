@@ -86,7 +86,9 @@ class Calm:
         assert leader.node is not None
         removed = leader.node.replica.is_removed
         self._partial = {
-            shell.name for shell in world.alive() if shell.settings.spaces or removed(shell.uuid)
+            shell.name
+            for shell in world.alive()
+            if shell.settings.spaces or removed(shell.uuid) or not _has_joined(shell)
         }
         begin_ns = world.now_ns
         for step in range(STEPS):
@@ -189,3 +191,7 @@ class Calm:
                 f"{operation.outcome} ({operation.code}), although nothing has failed"
             )
         world.count("requests in a calm end")
+
+
+def _has_joined(shell: "Shell") -> bool:
+    return shell.node is not None and shell.node.replica.has_origin
