@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.core import effects as fx
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.entries import Entry
+from qsync_node.core.limbo import Limbo
 from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
 from qsync_node.format.keys import Type
@@ -74,6 +75,8 @@ class Shell:
         self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
         self.wake_at_ns = 0
         self.is_removed = False
+        self.limbo_before: Limbo | None = None  # before the step under way, like the next one
+        self.confirmed_before = 0
         self.is_damaged = False  # a file at rest was changed
         self.fail_next_write = ""
         self.ballot_on_disk = b""
@@ -187,7 +190,7 @@ class Shell:
     def _start_archiver(self, peers: SimPeers) -> None:
         archive = self.world.archive
         if archive is not None and self.settings.role != "anonymous":
-            self.allow(ArchiveFloor(0, 0))  # until the manifest lists the archived files
+            self.allow(ArchiveFloor(0, 0, 0))  # until the manifest lists the archived files
             self.archiver = SimArchiver(archive, self, peers)
 
     def stop(self, power_loss: bool) -> None:
@@ -308,6 +311,8 @@ class Shell:
         self.voters_before = node.replica.voter_uuids()
         self.removed_before = node.replica.limbo.confirmed_configuration.removed
         last_before = node.replica.tail.last_index
+        self.limbo_before = node.replica.limbo
+        self.confirmed_before = self.limbo_before.confirmed_index
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
         machine = self.world.machine
         machine.begin()

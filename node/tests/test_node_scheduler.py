@@ -104,7 +104,7 @@ def test_failed_change_of_the_log_ends_the_process_run(task: Any, error: Excepti
 
 def test_removals_wait_for_the_archive() -> None:
     lane = LogLane()
-    lane.allow(ArchiveFloor(0, 0))
+    lane.allow(ArchiveFloor(0, 0, 0))
     assert not lane.has_task, "nothing was permitted by the core"
 
     class Removing:
@@ -122,12 +122,26 @@ def test_removals_wait_for_the_archive() -> None:
     storage: Any = Removing()
     assert lane.perform(storage, fx.RemoveSegments(9)) == fx.SegmentsRemoved(4)
     assert storage.removed == [("segments", 0), ("snapshots", 0)]
-    lane.allow(ArchiveFloor(5, None))
+    lane.allow(ArchiveFloor(5, None, 3))
     assert lane.next_task() == fx.RemoveSegments(9)
     lane.perform(storage, fx.RemoveSegments(9))
     assert storage.removed[2:] == [("segments", 5), ("snapshots", 7)]
-    lane.allow(ArchiveFloor(5, None))
+    lane.allow(ArchiveFloor(5, None, 3))
     assert not lane.has_task, "the archive has not progressed"
+
+
+def test_snapshot_that_replaced_the_log_stays_until_the_archive_has_seen_it(tmp_path: Path) -> None:
+    lane, storage = LogLane(), storage_in(tmp_path)
+    lane.allow(ArchiveFloor(0, None, 0))
+    lane.perform(storage, fx.InstallSnapshot(1, 290, {1: 290}, iter([])))
+    storage.write_snapshot({1: 297}, [])
+    lane.perform(storage, fx.RemoveSegments(0))
+    names = {path.name for path in (tmp_path / "data").glob("*.snap")}
+    assert names == {f"{index:020d}.snap" for index in (290, 297)}
+    lane.allow(ArchiveFloor(290, None, 290))
+    lane.perform(storage, fx.RemoveSegments(0))
+    assert [path.name for path in (tmp_path / "data").glob("*.snap")] == [f"{297:020d}.snap"]
+    storage.close()
 
 
 def test_newest_ballot_replaces_those_that_wait() -> None:

@@ -78,7 +78,7 @@ def test_pass_uploads_all_sealed_segments_and_then_waits() -> None:
     shipping.look(VIEW)
     assert one_pass(shipping) == [*OPENING, *UPLOAD, *UPLOAD]
     assert (shipping.archived_index, shipping.uploads, shipping.is_idle) == (5, 2, True)
-    assert shipping.floor == ArchiveFloor(5, None)
+    assert shipping.floor == ArchiveFloor(5, None, 0)
     shipping.look(VIEW)
     assert one_pass(shipping) == ["ListFiles"], "read once, tidied once per hour"
     shipping.look(VIEW)
@@ -89,7 +89,7 @@ def test_nothing_counts_before_its_manifest_is_stored() -> None:
     shipping = Shipping()
     shipping.look(VIEW)
     assert one_pass(shipping, fails="PutManifest") == [*OPENING, *UPLOAD]
-    assert shipping.floor == ArchiveFloor(0, None)
+    assert shipping.floor == ArchiveFloor(0, None, 0)
     assert shipping.manifest == EMPTY
     assert not shipping.is_idle
 
@@ -137,7 +137,7 @@ def test_replaced_snapshot_is_left_out() -> None:
     snapshots = ["/d/00000000000000000003.snap"]
     done = one_pass(shipping, snapshots=snapshots)
     assert done == [*OPENING, *UPLOAD, "Describe", *UPLOAD]
-    assert shipping.floor == ArchiveFloor(5, 3), "the segment begins with it"
+    assert shipping.floor == ArchiveFloor(5, 3, 0), "the segment begins with it"
 
 
 def test_segment_is_sealed_after_its_interval_or_for_an_index() -> None:

@@ -49,11 +49,13 @@ class Seal(NamedTuple):
 class ArchiveFloor(NamedTuple):
     """The progress of the archive, which limits removals (S5).
 
-    Segments after `log_index` stay, and snapshots from `snapshot_index`, if it is not None.
+    Segments after `log_index` stay, and snapshots from `snapshot_index`, if it is not None. If a
+    snapshot has replaced the log since, the new log begins after `log_start`: its snapshot stays.
     """
 
     log_index: int
     snapshot_index: int | None
+    log_start: int
 
 
 class Outcome(NamedTuple):
@@ -193,8 +195,13 @@ class LogLane(QueueLane):
         return fx.SegmentsRemoved(storage.first_available_index + 1)
 
     def _remove_snapshots(self, storage: Storage, index: int) -> None:
-        kept = self._floor.snapshot_index if self._floor is not None else None
-        storage.remove_snapshots_before(index if kept is None else min(index, kept))
+        floor = self._floor
+        if floor is not None:
+            if floor.snapshot_index is not None:
+                index = min(index, floor.snapshot_index)
+            if floor.log_start < storage.first_available_index:
+                index = min(index, storage.first_available_index)
+        storage.remove_snapshots_before(index)
 
     def on_result(self, task: Any, result: Any) -> Outcome:
         if isinstance(result, fx.LogWritten):

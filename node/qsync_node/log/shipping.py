@@ -232,7 +232,8 @@ class Shipping:
         assert self.manifest is not None, "the manifest is read first"
         files = self.manifest.files
         index = archived_index(self._contents, files)
-        self.floor = ArchiveFloor(index, needed_snapshot(self._contents, files))
+        log_start = self._contents.segments[0].after_index
+        self.floor = ArchiveFloor(index, needed_snapshot(self._contents, files), log_start)
         self.archived_index = max(self.archived_index, index)
 
 

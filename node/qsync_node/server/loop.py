@@ -142,7 +142,7 @@ class NodeServer:
         self.disk = Disk(storage, self._deliver, self._on_broken)
         self.archiver: Archiver | None = None
         if self.config.archive is not None:
-            self.disk.allow(ArchiveFloor(0, 0))  # until the manifest lists the archived files
+            self.disk.allow(ArchiveFloor(0, 0, 0))  # until the manifest lists the archived files
             self.archiver = Archiver(self.config, self.uuid, storage, self.disk, self.log)
         self.log(
             "started",
