@@ -6,6 +6,8 @@
            bounded number of them (G1): another `relay_window_bytes` and one chunk.
   peers    The rows sent to a follower and not acknowledged exceed `relay_window_bytes` by one chunk
            and one batch at most: the window is checked before each send.
+  steps    A step confirms at most `confirm_rows_max` rows that take effect, and the rest of the
+           transaction that reaches the limit (G1).
   cache    The batches kept in memory exceed `tail_cache_bytes` by the newest batch at most.
   ends     When all clients have their answers, no member keeps a request, a forwarded request or a
            read. A leak is unbounded in a long run.
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 SLACK = 3
 """User transactions that a step may log after it has checked the queue."""
+TRANSACTION_ROWS = 8
+"""The most rows of a workload's transaction."""
 TRANSACTION_BYTES = 9_000
 """The largest transaction of a workload, with its header."""
 CONTROL_BYTES = 4_000
@@ -40,6 +44,10 @@ def check_step(shell: "Shell", node: "Node") -> None:
     """
     replica = node.replica
     limbo, settings = replica.limbo, node.settings
+    if limbo is shell.limbo_before:
+        rows = limbo.confirmed_index - shell.confirmed_before
+        if rows > settings.confirm_rows_max + TRANSACTION_ROWS:
+            _check_confirmed(shell, node)
     if len(limbo.entries) > settings.limbo_entries_max or limbo.bytes > settings.limbo_bytes_max:
         _check_queue(shell, node)
     for relay in replica.relays.by_number.values():
@@ -48,6 +56,14 @@ def check_step(shell: "Shell", node: "Node") -> None:
     tail = replica.tail
     if tail.cached_bytes > settings.tail_cache_bytes and tail.cached_batches > 1:
         raise Violation(f"T11: {shell.name} keeps {tail.cached_bytes} bytes of recent rows")
+
+
+def _check_confirmed(shell: "Shell", node: "Node") -> None:
+    ledger, last = shell.world.ledger, node.replica.limbo.confirmed_index
+    taken = sum(ledger[index][3] for index in range(shell.confirmed_before + 1, last + 1))
+    most = node.settings.confirm_rows_max + TRANSACTION_ROWS
+    if taken > most:
+        raise Violation(f"G1: {shell.name} confirms {taken} rows in a step, {most} are allowed")
 
 
 def _check_window(shell: "Shell", node: "Node", sent: int) -> None:

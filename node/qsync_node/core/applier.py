@@ -474,14 +474,11 @@ class Applier:
         if goal <= limbo.confirmed_index:
             return
         self.is_confirm_due = False
-        rows_end = limbo.confirmed_index + settings.confirm_rows_max
-        work_end = replica.machine.work() + settings.work_per_step
         while self.state is State.FOLLOWING and limbo.confirmed_index < goal:
-            if limbo.confirmed_index >= rows_end or replica.machine.work() >= work_end:
+            rows = min(CONFIRM_PART_ROWS, replica.confirm_rows_left)
+            if rows <= 0 or replica.machine.work() >= settings.work_per_step:
                 self.is_confirm_due = True
                 return
-            before = limbo.confirmed_index
-            rows = min(CONFIRM_PART_ROWS, rows_end - before)
             index = limbo.step_towards(goal, rows)
             replica.doubt.before_confirm(index)
             index = replica.machine.confirmable(index)

@@ -198,7 +198,10 @@ class Leader:
         self.is_confirm_due = False
         if index <= replica.limbo.confirmed_index:
             return
-        part = replica.limbo.step_towards(index, replica.settings.confirm_rows_max)
+        if replica.confirm_rows_left <= 0:
+            self.is_confirm_due = True
+            return
+        part = replica.limbo.step_towards(index, replica.confirm_rows_left)
         goal, index = index, replica.machine.confirmable(part)
         self.is_confirm_due = index < goal
         if index <= replica.limbo.confirmed_index:
@@ -305,13 +308,13 @@ class Leader:
         replica = self.replica
         if not self.is_confirmed or self._is_decision_in_flight():
             return
+        self.advance()
+        if self.is_confirm_due or replica.leader is not self:
+            return
         if self.rollback_at and replica.now_ns >= self.rollback_deadline_ns:
             replica.step_down("no quorum confirmed a ROLLBACK within another synchro_timeout")
             return
         timeout = replica.settings.synchro_timeout_ns
-        self.advance()
-        if self.is_confirm_due or replica.leader is not self:
-            return
         # A long queue is not a lost quorum: nothing times out while the confirmed index rises.
         not_before_ns = max(self.promote_confirmed_ns, self.progress_ns)
         entry = replica.limbo.first_timed_out(replica.now_ns, timeout, not_before_ns)

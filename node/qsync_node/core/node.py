@@ -177,12 +177,10 @@ class Node:
             inputs: the inputs in their order of arrival.
         """
         replica = self.replica
-        assert now_ns >= replica.now_ns, "the clock of timers is monotonic"
-        replica.now_ns = now_ns
-        replica.wall_s = wall_s
+        replica.begin_step(now_ns, wall_s)
+        self.clients.begin_step()
         if replica.applier.is_confirm_due:
             replica.applier.confirm_due()
-        self.clients.begin_step()
         for item in inputs:
             self._handlers[type(item)](self, item)
         replica.tick()

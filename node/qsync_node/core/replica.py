@@ -84,6 +84,7 @@ class Replica:
         self.ballot = ballot
         self.now_ns = 0
         self.wall_s = 0.0
+        self.confirm_rows_left = 0  # rows that this step may still confirm (G1)
         self.out: list[fx.Effect] = []
         self.links: dict[int, Link] = {}
         self.ballot_sequence = 0
@@ -360,6 +361,7 @@ class Replica:
 
     def confirm(self, index: int) -> None:
         """Make everything up to `index` final (L3)."""
+        self.confirm_rows_left -= index - self.limbo.confirmed_index
         taken, removed = self.limbo.confirm(index)
         if any(nack.index <= index for nack in self.ballot.nacks):
             self._forget_nacks(taken, index)
@@ -421,6 +423,11 @@ class Replica:
             bool(self.unwritten)
             and self.now_ns - self.write_started_ns > self.settings.election_timeout_ns
         )
+
+    def begin_step(self, now_ns: int, wall_s: float) -> None:
+        assert now_ns >= self.now_ns, "the clock of timers is monotonic"
+        self.now_ns, self.wall_s = now_ns, wall_s
+        self.confirm_rows_left = self.settings.confirm_rows_max
 
     def tick(self) -> None:
         if self.leader is not None:
