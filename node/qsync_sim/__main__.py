@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
-from qsync_sim import decay, faults, orders
+from qsync_sim import decay, faults, orders, rare
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
 
@@ -142,6 +142,9 @@ MUST_HAPPEN = (
     "pending rows at force-rollback",
     "order two changes",
     "fault low disk",
+    "fault block divided",
+    "fault power lost while re-joining",
+    "fault promote stranded",
     "fault archive unavailable",
     "fault archive slow",
     "archive operations failed",
@@ -155,6 +158,7 @@ MUST_HAPPEN = (
     "power lost during StoreBallot",
     "power lost during WriteSnapshot",
     "power lost during Rewind",
+    "power lost during InstallSnapshot",
     "power lost during a start",
     "calm ends",
     "requests in a calm end",
@@ -166,6 +170,7 @@ MUST_HAPPEN = (
 )
 
 FAULTS = {fault.__name__: fault for _, fault in [*faults.ALL, *orders.ALL, *decay.ALL]}
+FAULTS |= {chain.__name__: chain for chain in rare.ALL}
 
 
 class Result(NamedTuple):

@@ -361,7 +361,7 @@ EVENTS = (
 def ambush(world: "World") -> None:
     """Wait for an event, then strike the member that reported it, in the middle of its work."""
     event = world.rng.choice(EVENTS)
-    strike = world.rng.choice([_kill_shell, _cut_power, _isolate, _slow_down, _partition_off])
+    strike = world.rng.choice([_kill_shell, _cut_power, isolate, _slow_down, _partition_off])
     if event == "rewind" and world.rng.random() < 0.5:
         strike = _cut_power  # a truncation takes several disk calls
     world.count("fault ambush")
@@ -378,7 +378,7 @@ def _cut_power(world: "World", shell: "Shell") -> None:
     world.after(world.rng.randrange(2 * SECOND), partial(world.start_again, shell))
 
 
-def _isolate(world: "World", shell: "Shell") -> None:
+def isolate(world: "World", shell: "Shell") -> None:
     for other in world.alive():
         if other is not shell:
             world.network.cut(shell, other)
@@ -429,7 +429,7 @@ def lose_what_was_promised(world: "World") -> None:
         world.network.heal()
         world.after(world.rng.randrange(50 * MILLISECOND), partial(world.start_again, witness))
         if leader.is_alive:
-            _isolate(world, leader)
+            isolate(world, leader)
             world.network.break_cut_off()
 
     world.after(world.rng.randrange(20, 300) * MILLISECOND, strike)

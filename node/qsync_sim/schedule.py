@@ -15,6 +15,7 @@ from qsync_sim import (
     members,
     orders,
     publishing,
+    rare,
     resources,
 )
 from qsync_sim.calm import Calm
@@ -132,6 +133,8 @@ class Schedule:
         for workload in self.workloads:
             workload.start()
         world.availability.start()
+        if not self.is_plain:
+            rare.plan(world)
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
         weights = [weight for weight, _ in self._faults]
         for _ in range(count):
