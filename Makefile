@@ -89,7 +89,7 @@ test: unit                    ## unit, story, issue and process tests, then 2,00
 	$(BIN)/python -m qsync_sim --seeds 0..1999
 
 unit: $(VENV)/.all debian     ## the tests of `make test`, without its schedules
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 coverage: $(VENV)/.all debian ## branch coverage of the unit tests, into artifacts/coverage/html; fails below its gate
 	.ci/coverage $(BIN)
