@@ -2,7 +2,7 @@
 
 A meter counts the work of the production code while it runs: functions of the engine through which
 all tuples, keys and rows pass are wrapped. A step takes a fixed time, and some time for each unit.
-`python -m qsync_sim.costs` measures these times on real steps of simulated schedules.
+`python -m qsync_sim.measure_costs` measures these times on real steps of simulated schedules.
 
 A schedule has few tuples, so that every step would be short. Some schedules therefore stand for a
 database that is many times as large on a slow machine: each unit takes as long as `scale` units.
@@ -12,27 +12,22 @@ The interpreter runs one thread at a time. While a checkpoint is written, a step
 `SWITCH_NS` for the thread that encodes tuples.
 """
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from random import Random
 from typing import Any
 
-from qsync_node.core import effects as fx
 from qsync_node.core import entries
 from qsync_node.core.engine import index
 
 SWITCH_NS = 5_000_000
 """Interval after which CPython's running thread gives another one its turn."""
-UNITS = ("steps", "inputs", "effects", "puts", "tuples", "keys", "rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Times in nanoseconds, measured by `python -m qsync_sim.costs`.
+    """Times in nanoseconds, measured by `python -m qsync_sim.measure_costs`.
 
     Attributes:
         steps: a step without inputs.
@@ -169,71 +164,3 @@ def machine_of(seed: int) -> Machine:
     if rng.random() < 0.25:
         return Machine(None)
     return Machine(Costs(), rng.choice(SCALES))
-
-
-# --- measuring ------------------------------------------------------------------------------------
-
-
-class Stopwatch:
-    """Measures the CPU time of real steps and their units."""
-
-    def __init__(self) -> None:
-        self.samples: list[tuple[tuple[int, ...], int]] = []
-
-    def step(self, step: Callable[..., list[fx.Effect]], *arguments: Any) -> list[fx.Effect]:
-        """Perform a step and note its time."""
-        before, began = METER.read(), time.thread_time_ns()
-        out = step(*arguments)
-        took = time.thread_time_ns() - began
-        units = [now - then for now, then in zip(METER.read(), before, strict=True)]
-        self.samples.append(((1, len(arguments[2]), len(out), *units), took))
-        return out
-
-    def fitted(self) -> list[float]:
-        """Return the least-squares time of each unit in nanoseconds."""
-        size = len(UNITS)
-        matrix = [[0.0] * (size + 1) for _ in range(size)]
-        for units, took in self.samples:
-            for row in range(size):
-                if units[row]:
-                    for column in range(size):
-                        matrix[row][column] += units[row] * units[column]
-                    matrix[row][size] += units[row] * took
-        return solved(matrix)
-
-
-def solved(matrix: list[list[float]]) -> list[float]:
-    """Return the solution of linear equations, given as rows with their right side at the end."""
-    size = len(matrix)
-    for pivot in range(size):
-        best = max(range(pivot, size), key=lambda row: abs(matrix[row][pivot]))
-        matrix[pivot], matrix[best] = matrix[best], matrix[pivot]
-        head = matrix[pivot]
-        for row in range(size):
-            if row != pivot and head[pivot]:
-                factor = matrix[row][pivot] / head[pivot]
-                matrix[row] = [a - factor * b for a, b in zip(matrix[row], head, strict=True)]
-    return [matrix[row][size] / matrix[row][row] for row in range(size)]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the times of all units, and print them."""
-    from qsync_node.core.node import Node  # noqa: PLC0415  # the schedule imports this module
-    from qsync_sim.schedule import Schedule  # noqa: PLC0415  # it imports this module, too
-
-    parser = argparse.ArgumentParser(prog="python -m qsync_sim.costs", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=40, help="number of schedules")
-    options = parser.parse_args(arguments)
-    stopwatch, step = Stopwatch(), Node.step
-    watched: Any = Node
-    watched.step = lambda node, *inputs: stopwatch.step(partial(step, node), *inputs)
-    for seed in range(options.seeds):
-        Schedule(seed).run()
-    for name, nanoseconds in zip(UNITS, stopwatch.fitted(), strict=True):
-        sys.stdout.write(f"{name:8} {nanoseconds / 1000:8.1f} us\n")
-    sys.stdout.write(f"{len(stopwatch.samples)} steps of {options.seeds} schedules\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,6 +13,7 @@ from qsync_sim.violation import Violation
 from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Request, Workload
 from qsync_sim.workloads.contents import check_indexes
+from qsync_sim.workloads.indexes import Indexes
 from qsync_sim.workloads.limits import Burst, Limits
 from qsync_sim.workloads.order import Order
 from qsync_sim.workloads.tables import Tables
@@ -108,7 +109,8 @@ class TestIndexes:
 
     def test_static_row_on_two_pages(self) -> None:
         workload, order = finished("indexes")
-        pages = next(pages for pages in workload.paginations if len(pages) > 2)  # type: ignore[attr-defined]
+        assert isinstance(workload, Indexes)
+        pages = next(pages for pages in workload.paginations if len(pages) > 2)
         workload.requests.clear()
         pages[1].tuples[0] = pages[0].tuples[0]
         with pytest.raises(Violation, match="R1"):
