@@ -4,6 +4,7 @@ They are drawn apart from the other faults, so that a new one changes only the s
 it.
 """
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -21,18 +22,25 @@ BEGIN_NS = (500 * MILLISECOND, 4 * SECOND)
 BLOCK_NS = 150 * MILLISECOND
 """How long a slow disk gathers the rows of one block."""
 
+INSTALL_NS = 20 * MILLISECOND
+
 
 def plan(world: "World") -> None:
     """Let one of the chains begin some time later, in some schedules."""
     rng = Random(f"rare chain of {world.seed}")
     if rng.random() < PART:
-        chain = rng.choice(ALL)
-        world.after(rng.randrange(*BEGIN_NS), partial(_begin, world, chain))
+        _after(world, rng.randrange(*BEGIN_NS), partial(rng.choice(ALL), world))
 
 
-def _begin(world: "World", chain: faults.Fault) -> None:
-    chain(world)
-    world.availability.observe()
+def _after(world: "World", delay_ns: int, fault: Callable[[], None]) -> None:
+    """Let a fault happen later, unless the schedule has ended all faults by then."""
+
+    def strike() -> None:
+        if world.has_faults:
+            fault()
+            world.availability.observe()
+
+    world.after(delay_ns, strike)
 
 
 def diverge_inside_a_block(world: "World") -> None:
@@ -56,7 +64,7 @@ def diverge_inside_a_block(world: "World") -> None:
     def end() -> None:
         leader.disk_delay_ns = 200_000
 
-    world.after(BLOCK_NS + world.rng.randrange(BLOCK_NS), isolate)
+    _after(world, BLOCK_NS + world.rng.randrange(BLOCK_NS), isolate)
     world.after(3 * BLOCK_NS, end)
 
 
@@ -68,10 +76,11 @@ def power_loss_while_rejoining(world: "World") -> None:
     world.count("fault power lost while re-joining")
     shell = world.rng.choice(others)
     shell.stop(power_loss=False)
+    shell.disk_delay_ns = INSTALL_NS  # the snapshot is being installed when the power is cut
     absent_ns = world.base.retention_ns + world.rng.randrange(SECOND)
     for other in world.alive():
-        world.after(absent_ns // 2, partial(_checkpoint, world, other))
-        world.after(absent_ns - 100 * MILLISECOND, partial(_checkpoint, world, other))
+        _after(world, absent_ns // 2, partial(_checkpoint, world, other))
+        _after(world, absent_ns - 100 * MILLISECOND, partial(_checkpoint, world, other))
     world.ambushes.append(("snapshot_taken", partial(_cut_power_of, world, shell)))
     world.after(absent_ns, partial(world.start_again, shell))
 
@@ -87,7 +96,6 @@ def _cut_power_of(world: "World", wanted: "Shell", shell: "Shell") -> None:
         world.ambushes.append(("snapshot_taken", partial(_cut_power_of, world, wanted)))
         return
     life = shell.life
-    shell.disk_delay_ns = 20 * MILLISECOND
 
     def strike() -> None:
         shell.disk_delay_ns = 200_000
@@ -95,7 +103,7 @@ def _cut_power_of(world: "World", wanted: "Shell", shell: "Shell") -> None:
             shell.stop(power_loss=True)
             world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 
-    world.after(world.rng.randrange(1, 10) * MILLISECOND, strike)
+    _after(world, world.rng.randrange(INSTALL_NS // 2), strike)
 
 
 ALL: list[faults.Fault] = [

@@ -216,6 +216,7 @@ class Schedule:
     def end_faults(self) -> None:
         """End all faults: every member that is not removed runs, connects and keeps time."""
         world = self.world
+        world.has_faults = False
         world.ambushes.clear()
         archiving.end_faults(world)
         world.network.heal()

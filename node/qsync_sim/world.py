@@ -108,6 +108,7 @@ class World:
         self._links = 0
         self.switchover_ns = 0
         self.checkpoint_delays = 1  # writes of the longest checkpoint
+        self.has_faults = True  # until the schedule ends them all
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
 
     # --- time ---------------------------------------------------------------------------------
