@@ -129,7 +129,7 @@ class Pipelined(asyncio.Protocol):
     """All requests on one connection, as a batching application would send them."""
 
     def __init__(self, target: dict[str, Any], in_flight: int, seconds: float) -> None:
-        from qsync_node.format.frame import FrameDecoder
+        from qsync_client.protocol.frame import FrameDecoder
 
         self.target = target
         self.in_flight = in_flight
@@ -166,9 +166,9 @@ class Pipelined(asyncio.Protocol):
     def _log_in(self, data: bytes) -> None:
         import msgpack
 
-        from qsync_node.format.auth import scramble
+        from qsync_client.protocol.auth import scramble
+        from qsync_client.protocol.greeting import decode_greeting
         from qsync_node.format.frame import encode_request
-        from qsync_node.format.greeting import decode_greeting
 
         salt = decode_greeting(data[:128]).salt
         proof = scramble(self.target["password"], salt)

@@ -29,12 +29,13 @@ from aiohttp import web
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, CoreV1Api
 
+from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.greeting import encode_greeting
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import Select, decode_request
 from qsync_node.core.engine.statements import execute_write
 from qsync_node.errors import ClientError
-from qsync_node.format.frame import FrameDecoder, encode_error, encode_ok, encode_tuples
-from qsync_node.format.greeting import encode_greeting
+from qsync_node.format.frame import encode_error, encode_ok, encode_tuples
 from qsync_node.format.keys import Type
 from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME
 

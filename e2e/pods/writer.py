@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from qsync_node.client import Client, ClientClosed, Committed, Outcome, RolledBack, Unknown
+from qsync_client import Client, ClientClosed, Committed, Outcome, RolledBack, Unknown
 
 VSPACE, NAME_INDEX = 281, 2
 

@@ -15,7 +15,14 @@ from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change
 from qsync_broker.operations import Publication
 from qsync_broker.watch import WatchError, WatchSession
-from qsync_node.client import Client, ClientTransaction, Committed, StatementFailed, Unknown
+from qsync_client import (
+    Client,
+    Committed,
+    StatementFailed,
+    Transaction,
+    TransactionLost,
+    Unknown,
+)
 from qsync_node.errors import QsyncError
 from qsync_node.format.journals import (
     BROKER_SPACE,
@@ -118,7 +125,7 @@ class Coordination:
         """Carry out changes of different rows; return which are known to be committed."""
         current: list[bool] = []
         try:
-            async with self._client.transaction() as transaction:
+            async with self._client.transaction(retry=False) as transaction:
                 current = await _together(_is_current(transaction, change) for change in changes)
                 if not any(current):
                     raise Conflict
@@ -126,6 +133,9 @@ class Coordination:
                 await _together(_write(transaction, change) for change in chosen)
             outcome = transaction.outcome
         except Conflict:
+            return [False] * len(changes)
+        except TransactionLost as lost:
+            log.debug("a transaction of the key space failed: %s", lost)
             return [False] * len(changes)
         except StatementFailed as failed:
             outcome = failed.outcome
@@ -220,7 +230,7 @@ class Coordination:
                 await writer.wait_closed()
 
 
-async def _is_current(transaction: ClientTransaction, change: Change) -> bool:
+async def _is_current(transaction: Transaction, change: Change) -> bool:
     """Return whether all rows that a change expects are so."""
 
     async def is_so(row: Row | Absent) -> bool:
@@ -231,7 +241,7 @@ async def _is_current(transaction: ClientTransaction, change: Change) -> bool:
     return all(await _together(is_so(row) for row in change.expected))
 
 
-async def _write(transaction: ClientTransaction, change: Change) -> None:
+async def _write(transaction: Transaction, change: Change) -> None:
     """Write and delete the rows of a change."""
     written = [transaction.replace(space_of(row), encode_row(row)) for row in change.written]
     deleted = [transaction.delete(row.space, list(row.key)) for row in change.deleted]

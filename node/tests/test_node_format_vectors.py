@@ -9,10 +9,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from qsync_node.format import auth, frame
+from qsync_client.protocol import auth
+from qsync_client.protocol import frame as decoding
+from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.greeting import decode_greeting, encode_greeting
+from qsync_node.format import frame
 from qsync_node.format.cat import cat_file, to_json
-from qsync_node.format.frame import FrameDecoder, FrameError
-from qsync_node.format.greeting import decode_greeting, encode_greeting
 from qsync_node.format.row import (
     Row,
     decode_rows,
@@ -174,9 +176,9 @@ def test_a_bad_header_is_answered_and_the_stream_continues(name: str) -> None:
     ((kind, sync, _, body),) = FrameDecoder().feed(answer)
     ping, _ = EXCHANGED["ping"]
     frames = FrameDecoder().feed(request + ping)
-    assert [found[0] for found in frames] == [frame.MALFORMED, 64]
+    assert [found[0] for found in frames] == [decoding.MALFORMED, 64]
     assert (kind, sync) == (0x8014, 0)
-    assert msgpack.unpackb(body, strict_map_key=False)[0x31] == frame.MALFORMED_HEADER_MESSAGE
+    assert msgpack.unpackb(body, strict_map_key=False)[0x31] == decoding.MALFORMED_HEADER_MESSAGE
 
 
 def test_a_replication_stream_is_read_and_written_again() -> None:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.greeting import encode_greeting
 from qsync_node.core.membership import LEVEL
 from qsync_node.errors import ErrorCode
-from qsync_node.format.frame import FrameDecoder, encode_error, encode_ok
-from qsync_node.format.greeting import encode_greeting
+from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.proofs import certificate_binding, marked_challenge
 from qsync_node.peering.addresses import (

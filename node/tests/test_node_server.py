@@ -25,8 +25,8 @@ from processes import (
 )
 from raw import Raw
 
-from qsync_node.client import Client, Committed, Refused
-from qsync_node.format.auth import scramble
+from qsync_client import Client, Committed, Refused
+from qsync_client.protocol.auth import scramble
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.frame import encode_request
 from qsync_node.format.proofs import peer_proof, sign_order

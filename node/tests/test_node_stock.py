@@ -23,8 +23,8 @@ from processes import (
 )
 from test_node_server import Raw
 
-from qsync_node.client import Client, Committed, RolledBack
-from qsync_node.format.auth import stored_hash
+from qsync_client import Client, Committed, RolledBack
+from qsync_client.protocol.auth import stored_hash
 from qsync_node.format.frame import encode_request
 
 USER, PASSWORD = "replicator", "secret"

@@ -18,9 +18,10 @@ from ports import free_port
 from processes import REPLICASET, SECRET, Cluster, NodeProcess, wait_until
 from raw import Raw
 
+from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.greeting import decode_greeting, encode_greeting
 from qsync_node.adminport import AdminPort
-from qsync_node.format.frame import FrameDecoder, encode_ok
-from qsync_node.format.greeting import decode_greeting, encode_greeting
+from qsync_node.format.frame import encode_ok
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.proofs import certificate_binding, is_marked, marked_challenge, peer_proof
 from qsync_node.server.admission import HANDSHAKES_MAX

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from processes import PASSWORD, USER, running_cluster, wait_until
 
-from qsync_node.client import Client, Committed
+from qsync_client import Client, Committed
 from qsync_node.server.trace import replay
 
 SPACE = 512

@@ -23,7 +23,7 @@ from ports import free_ports
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
-from qsync_node.client import Client, Committed
+from qsync_client import Client, Committed
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow, definitions, encode_row
 from qsync_sim.journals.keys import SPEC
 

@@ -85,7 +85,7 @@ async def _run(
     import asyncio
 
     from qsync_cli.output import progress
-    from qsync_node.client import Client, Committed
+    from qsync_client import Client, Committed
 
     latencies: list[float] = []
     failed = 0
@@ -146,7 +146,7 @@ def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: flo
 
 async def _space(client: Any, name: str) -> int:
     """Return the id of the space. Create it with one unsigned key if it is missing."""
-    from qsync_node.client import Committed
+    from qsync_client import Committed
 
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
     if not isinstance(found, Committed):

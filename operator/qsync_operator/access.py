@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qsync_node.format.auth import stored_hash
+from qsync_client.protocol.auth import stored_hash
 from qsync_node.format.journals import publish_function
 from qsync_operator.iproto import Connection
 from qsync_operator.models.spec import ClusterSpec

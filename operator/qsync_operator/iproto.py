@@ -9,9 +9,10 @@ from typing import Any
 
 import msgpack
 
-from qsync_node.format.auth import MECHANISM, scramble
-from qsync_node.format.frame import Frame, FrameDecoder, FrameError, encode_request
-from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_client.protocol.auth import MECHANISM, scramble
+from qsync_client.protocol.frame import Frame, FrameDecoder, FrameError
+from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_node.format.frame import encode_request
 from qsync_node.format.proofs import admin_password
 
 SELECT, INSERT, REPLACE, UPDATE, DELETE, AUTH, CALL = 1, 2, 3, 4, 5, 7, 10

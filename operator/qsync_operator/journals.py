@@ -16,7 +16,7 @@ from qsync_broker.allocator import can_hand_over
 from qsync_broker.folders import folders_of, refusal
 from qsync_broker.keyspace import KeySpace, Written
 from qsync_broker.spec import REPLICATION_MAX
-from qsync_node.format.auth import stored_hash
+from qsync_client.protocol.auth import stored_hash
 from qsync_node.format.journals import (
     BROKER_SPACE,
     DATA_SPACES,

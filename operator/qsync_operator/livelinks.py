@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import msgpack
 
-from qsync_node.format.frame import FrameDecoder, FrameError, encode_request
-from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_node.format.frame import encode_request
 from qsync_node.format.keys import Type
 
 WATCHED = ("box.status", "box.election")

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 from test_operator_desired import cluster_of
 
-from qsync_node.format.auth import stored_hash
+from qsync_client.protocol.auth import stored_hash
 from qsync_operator.access import AccessRefused, bring, differing, principals
 from qsync_operator.iproto import Connection
 from qsync_operator.models.cluster import QsyncCluster

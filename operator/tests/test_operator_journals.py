@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
 from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
-from qsync_node.client import Client, Refused
-from qsync_node.format.auth import stored_hash
+from qsync_client import Client, Refused
+from qsync_client.protocol.auth import stored_hash
 from qsync_node.format.journals import (
     DATA_SPACES,
     JOURNAL_SPACE,

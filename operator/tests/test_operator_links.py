@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 from ports import free_port
 from processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess
 
-from qsync_node.format.auth import stored_hash
+from qsync_client.protocol.auth import stored_hash
 from qsync_operator.access import differing, password_of
 from qsync_operator.certificates import Authority, Bundle, renew
 from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qsync_node.format.greeting import encode_greeting
+from qsync_client.protocol.greeting import encode_greeting
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
 from qsync_node.server.loop import NodeServer

@@ -53,12 +53,7 @@ from qsync_node.core.stockwire import (
 )
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
-from qsync_node.format.frame import (
-    encode_error,
-    encode_ok,
-    encode_replication_row,
-    encode_request,
-)
+from qsync_node.format.frame import encode_error, encode_ok, encode_replication_row, encode_request
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row

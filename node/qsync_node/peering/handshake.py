@@ -29,10 +29,11 @@ import hmac
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
 from qsync_node.core.membership import LEVEL
 from qsync_node.errors import ErrorCode, QsyncError
-from qsync_node.format.frame import FrameDecoder, FrameError, encode_request
-from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_node.format.frame import encode_request
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.proofs import certificate_binding, is_marked, peer_proof
 

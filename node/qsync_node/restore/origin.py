@@ -8,6 +8,7 @@ and its name. A row of `_schema` records the source and the index of the state.
 
 from typing import Any
 
+from qsync_client.protocol.auth import stored_hash
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import put_body
 from qsync_node.core.membership import CLUSTER_SPACE, LEVEL, REMOVED_SPACE, Member
@@ -21,7 +22,6 @@ from qsync_node.core.system import (
     rows_of,
     schema_value,
 )
-from qsync_node.format.auth import stored_hash
 from qsync_node.format.keys import DELETE, REPLACE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.proofs import admin_password

@@ -20,23 +20,25 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from qsync_node.core import effects as fx
-from qsync_node.core.keys import check_key
-from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.auth import EMPTY_HASH, is_valid
-from qsync_node.format.frame import (
+from qsync_client.protocol.auth import EMPTY_HASH, is_valid
+from qsync_client.protocol.frame import (
     MALFORMED,
     MALFORMED_HEADER_MESSAGE,
     Frame,
     FrameDecoder,
     FrameError,
+)
+from qsync_client.protocol.greeting import encode_greeting
+from qsync_node.core import effects as fx
+from qsync_node.core.keys import check_key
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.frame import (
     encode_answer,
     encode_committed,
     encode_error,
     encode_ok,
     encode_tuples,
 )
-from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack_bounded
 from qsync_node.format.proofs import marked_challenge

@@ -10,20 +10,16 @@ from ports import free_port
 from processes import PASSWORD, USER, Cluster, running_cluster
 from raw import Raw
 
-from qsync_node import client as client_module
-from qsync_node.client import (
+from qsync_client import (
     AccessDenied,
     Client,
     ClientClosed,
     Committed,
+    ErrorCode,
     Outcome,
     Refused,
-    RolledBack,
     StatementFailed,
-    Unknown,
-    _Connection,
 )
-from qsync_node.errors import ErrorCode
 
 SPACE = 512
 
@@ -46,7 +42,7 @@ def test_a_leader_that_is_stopped_is_left_for_another_one(
 
     The client must not try it first again.
     """
-    monkeypatch.setattr("qsync_node.client.CONNECT_S", 100.0)
+    monkeypatch.setattr("qsync_client.pool.CONNECT_S", 100.0)
 
     async def write(cluster: Cluster) -> list[Outcome]:
         leader = cluster.leader()
@@ -78,78 +74,6 @@ def test_unreachable_member_is_an_error_and_no_outcome() -> None:
         asyncio.run(write())
 
 
-class Scripted(Client):
-    """A client whose attempts end with the outcomes of a script; the last one repeats."""
-
-    def __init__(self, *script: Outcome) -> None:
-        super().__init__([], USER, PASSWORD, deadline_s=1)
-        self.script = list(script)
-
-    async def _new_key(self, deadline: float) -> list[object]:
-        return [self.client_id, next(self._numbers), 0]
-
-    async def _attempt(self, *_: object) -> Outcome:
-        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
-
-
-NOT_LEADER = Refused(int(ErrorCode.NOT_LEADER), "not me")
-FULL = Refused(int(ErrorCode.DISK_FULL), "full")
-DUPLICATE = Refused(int(ErrorCode.TUPLE_FOUND), "duplicate")
-LOST = Unknown("the connection broke")
-EXPIRED = Unknown("older than the window", int(ErrorCode.KEY_EXPIRED))
-DONE = Committed([])
-
-
-@pytest.mark.parametrize(
-    ("script", "outcome"),
-    [
-        ([DONE], DONE),
-        ([RolledBack("no quorum")], RolledBack("no quorum")),
-        ([NOT_LEADER, DONE], DONE),
-        ([NOT_LEADER], NOT_LEADER),
-        ([FULL], FULL),
-        ([LOST, DONE], DONE),
-        ([LOST, DUPLICATE], DUPLICATE),
-        ([LOST, EXPIRED], EXPIRED),
-        # A key that expired before its first attempt never ran, so the client replaces it.
-        ([EXPIRED, DONE], DONE),
-        # A refusal without execution leaves the outcome of the earlier attempt unknown.
-        ([LOST, NOT_LEADER], LOST),
-        ([LOST, FULL, DONE], DONE),
-        ([LOST, FULL], LOST),
-    ],
-)
-def test_an_outcome_covers_all_attempts(script: list[Outcome], outcome: Outcome) -> None:
-    assert asyncio.run(Scripted(*script).replace(SPACE, [1])) == outcome
-
-
-def test_a_silent_connection_is_pinged_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qsync_node.client.SILENCE_S", 0.05)
-    heard: list[bytes] = []
-
-    class Silent(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            heard.append(data)
-
-    async def ask() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(Silent, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        address = f"127.0.0.1:{port}"
-        _, connection = await loop.create_connection(
-            lambda: _Connection(address), "127.0.0.1", port
-        )
-        try:
-            async with asyncio.timeout(30):
-                await connection.ask(1, b"\x80")
-        finally:
-            server.close()
-
-    with pytest.raises(ConnectionError):
-        asyncio.run(ask())
-    assert b"\x82\x00\x40" in b"".join(heard), "a PING was sent"
-
-
 def test_client_writes_on_after_the_window_of_its_first_mark(tmp_path: Path) -> None:
     async def write(cluster: Cluster) -> list[Outcome]:
         async with Client(cluster.addresses, USER, PASSWORD) as idle:
@@ -158,8 +82,9 @@ def test_client_writes_on_after_the_window_of_its_first_mark(tmp_path: Path) -> 
                 rows = (busy.replace(SPACE, [2, number]) for number in range(1_500))
                 assert all(isinstance(o, Committed) for o in await asyncio.gather(*rows))
             outcomes.append(await idle.replace(SPACE, [1, "after"]))
-            idle._mark_s = asyncio.get_running_loop().time()
-            idle._mark = 0  # as if the cluster wrote a whole window within `MARK_AGE_S`
+            # As if the cluster wrote a whole window within `MARK_AGE_S`.
+            idle._session.keys.mark = 0
+            idle._session.keys.renew(0, asyncio.get_running_loop().time())
             outcomes.append(await idle.replace(SPACE, [1, "at once"]))
             return outcomes
 
@@ -180,21 +105,6 @@ def test_wrong_credentials_end_the_first_request(tmp_path: Path, user: str, pass
     assert denied.value.code == ErrorCode.PASSWORD_MISMATCH
 
 
-def test_documented_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert client_module.__doc__ is not None
-    lines = client_module.__doc__.splitlines()
-    example = "\n".join(line for line in lines if not line or line.startswith("    "))
-    source = "async def main(addresses, password):\n" + example
-    names = dict(vars(client_module))
-    exec(compile(source, "docstring", "exec"), names)  # noqa: S102  # runs the documented example
-    with running_cluster(tmp_path, 3) as cluster:
-        make_space(cluster)
-        asyncio.run(names["main"](cluster.addresses, PASSWORD))
-    said = capsys.readouterr().out
-    assert "a quorum holds it: [[1, 'first']]" in said
-    assert "Committed(tuples=[], index=0" in said
-
-
 def test_committed_writes_report_their_index_and_a_key_works_in_another_process(
     tmp_path: Path,
 ) -> None:
@@ -203,14 +113,14 @@ def test_committed_writes_report_their_index_and_a_key_works_in_another_process(
             key = await client.new_key()
             first = await client.insert(SPACE, [1, "a"], request_key=key)
             second = await client.replace(SPACE, [2, "b"])
-            async with client.transaction(2, has_key=True) as transaction:
+            async with client.transaction(2) as transaction:
                 await transaction.insert(SPACE, [3, "c"])
                 assert await transaction.select(SPACE, [2], iterator=6) == [[3, "c"]]
             third = transaction.outcome
             assert isinstance(first, Committed)
             assert isinstance(second, Committed)
             assert isinstance(third, Committed)
-            assert 0 < first.index < second.index < third.index
+            assert 0 < first.at < second.at < third.at
             nothing = await client.delete(SPACE, [9])
             assert isinstance(nothing, Committed)
             assert nothing.tuples == []
@@ -221,7 +131,7 @@ def test_committed_writes_report_their_index_and_a_key_works_in_another_process(
             assert page.tuples + rest.tuples == [[1, "a"], [2, "b"], [3, "c"]]
         async with Client(cluster.addresses, USER, PASSWORD) as other:
             again = await other.insert(SPACE, [1, "a"], request_key=key)
-            assert again == Committed([], first.index)
+            assert again == Committed([], first.at)
             with pytest.raises(StatementFailed) as failed:
                 async with other.transaction() as transaction:
                     await transaction.insert(SPACE, [1, "twice"])

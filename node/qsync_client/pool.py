@@ -1,0 +1,319 @@
+"""The connections of a client: it finds the leader, follows it, and reads in the client's zone.
+
+Every member forwards requests to the leader, so any connection works. One to the leader is faster.
+A new connection watches `box.election`, which names the leader. If another member becomes the
+leader, the pool connects to it in the background. Requests in flight finish on the old connection.
+
+If a connection ends, hints that its member leads are ignored for `DOUBT_S`: a member that stopped
+still accepts connections, and others name it as the leader until they elect another one.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qsync_client.connection import SILENCE_S
+from qsync_client.errors import AccessDenied, ClientClosed, QsyncError
+from qsync_client.link import Link, Watcher
+
+CONNECT_S = 1.0
+"""Initial time limit per address, doubled each round up to `CONNECT_MAX_S`: an unavailable machine
+must not delay the connection to another one, and a busy one needs time."""
+CONNECT_MAX_S = 8.0
+DOUBT_S = 5.0
+"""Time after the loss of a connection in which hints that its member leads are ignored."""
+AGAIN_S = 0.1
+"""Pause after no address accepted a connection."""
+_ELECTION = "box.election"
+_FAILURES = (OSError, TimeoutError, QsyncError)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An address of a member, HOST:PORT, and the zone that it is in; "" for an unknown zone."""
+
+    address: str
+    zone: str = ""
+
+
+class Pool:
+    """Connections to the members of one cluster."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        user: str,
+        password: str,
+        *,
+        tls: ssl.SSLContext | None,
+        size: int,
+        zone: str,
+        deadline_s: float,
+    ) -> None:
+        """Prepare a pool, which connects when a connection is needed.
+
+        Args:
+            members: addresses; the pool connects to no others.
+            user: name of the user.
+            password: password of the user.
+            tls: context of the connections; None for plain ones.
+            size: maximum number of connections for writes, all to one member.
+            zone: zone of this client, for reads; "" reads from the member that takes writes.
+            deadline_s: time limit of requests, for the text of errors.
+        """
+        self.addresses = [member.address for member in members]
+        self.connect_s = CONNECT_S
+        self.silence_s = SILENCE_S
+        self._user = user
+        self._password = password
+        self._tls = tls
+        self._size = size
+        self._deadline_s = deadline_s
+        self._near = [one.address for one in members if zone and one.zone == zone]
+        self._writers: list[Link] = []
+        self._reader: Link | None = None
+        self._reader_failed_s = -DOUBT_S
+        self._retired: set[Link] = set()
+        self._uuids: dict[str, str] = {}  # instance uuid -> address
+        self._lost = ("", 0.0)  # address of the last lost connection, and its time
+        self._lock = asyncio.Lock()
+        self._reader_lock = asyncio.Lock()
+        self._followers: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._followers:
+            task.cancel()
+        for link in [*self._writers, *self._retired, *([self._reader] if self._reader else [])]:
+            link.close()
+        self._writers.clear()
+        self._reader = None
+
+    # --- connections for requests ---------------------------------------------------------------
+
+    async def writer(self, deadline: float) -> Link:
+        """Return a connection to the leader if it is known, else to the first reachable member.
+
+        Args:
+            deadline: time of the event loop.
+
+        Raises:
+            AccessDenied: a member refused the credentials, and no other one accepted them.
+            ClientClosed: no member was reachable by the deadline.
+        """
+        link = self._least_busy()
+        if link is not None and (not self._can_grow(link) or self._lock.locked()):
+            return link
+        reason = ["the list of addresses is empty"]
+        try:
+            async with asyncio.timeout_at(deadline), self._lock:
+                link = self._least_busy()
+                if link is not None:
+                    return await self._grow(link) if self._can_grow(link) else link
+                return await self._find(reason)
+        except TimeoutError:
+            raise ClientClosed(
+                f"no member answered within {self._deadline_s:.0f} s: {reason[0]}"
+            ) from None
+
+    async def reader(self, deadline: float) -> Link:
+        """Return a connection to a member in the client's zone, or else `writer`.
+
+        Raises:
+            AccessDenied: as `writer`.
+            ClientClosed: as `writer`.
+        """
+        if not self._near:
+            return await self.writer(deadline)
+        if self._reader is not None and not self._reader.is_over:
+            return self._reader
+        async with self._reader_lock:
+            if self._reader is not None and not self._reader.is_over:
+                return self._reader
+            self._reader = await self._find_near(deadline)
+        return self._reader or await self.writer(deadline)
+
+    def _least_busy(self) -> Link | None:
+        alive = [link for link in self._writers if not link.is_over]
+        if len(alive) < len(self._writers):
+            lost = next(link for link in self._writers if link.is_over)
+            self._ask_last(lost.address)
+            self._lost = (lost.address, asyncio.get_running_loop().time())
+            self._writers = alive
+        return min(alive, key=lambda link: link.pending, default=None)
+
+    def _can_grow(self, link: Link) -> bool:
+        return link.pending > 0 and len(self._writers) < self._size
+
+    async def _grow(self, link: Link) -> Link:
+        """Return one more connection to the member of `link`, or `link` if it accepts no more."""
+        try:
+            more = await self._connect(link.address, self.connect_s)
+        except _FAILURES:
+            return link
+        self._writers.append(more)
+        return more
+
+    # --- finding members ------------------------------------------------------------------------
+
+    async def _find(self, reason: list[str]) -> Link:
+        """Connect to one of the addresses, and retry until one accepts.
+
+        Args:
+            reason: receives the newest failure.
+
+        Raises:
+            AccessDenied: a member refused the credentials, and no other one accepted them.
+        """
+        patience_s = self.connect_s
+        while True:
+            denied: AccessDenied | None = None
+            for address in list(self.addresses):
+                try:
+                    return await self._connect_through(address, patience_s)
+                except AccessDenied as error:
+                    denied = error  # a lagging member may not know a new user yet
+                    self._ask_last(address)
+                except _FAILURES as error:
+                    reason[0] = f"{address}: {error or type(error).__name__}"
+                    self._ask_last(address)
+            if denied is not None:
+                raise denied
+            patience_s = min(patience_s * 2, CONNECT_MAX_S)
+            await asyncio.sleep(AGAIN_S)
+
+    def _ask_last(self, address: str) -> None:
+        """Move `address` to the end of the list."""
+        if address in self.addresses:
+            self.addresses.remove(address)
+            self.addresses.append(address)
+
+    async def _connect_through(self, address: str, patience_s: float) -> Link:
+        """Connect to the leader that the member at `address` names, or to that member."""
+        link = await self._connect(address, patience_s)
+        watcher, leader = await self._watch_leader(link, patience_s)
+        if leader and leader != link.uuid:
+            direct = await self._connect_to_leader(leader, patience_s)
+            if direct is not None:
+                link.close()
+                link = direct
+                watcher, _ = await self._watch_leader(link, patience_s)
+        self._use(link, watcher)
+        return link
+
+    async def _watch_leader(self, link: Link, patience_s: float) -> tuple[Watcher, str]:
+        """Return a watcher of the leader, and the uuid that the member knows for it, or ""."""
+        try:
+            watcher = link.watch(_ELECTION)
+            async with asyncio.timeout(patience_s):
+                return watcher, _leader_in(await watcher.get())
+        except BaseException:
+            link.close()
+            raise
+
+    async def _connect_to_leader(self, uuid: str, patience_s: float) -> Link | None:
+        """Return a connection to the member `uuid`, or None if it cannot be reached."""
+        address = self._uuids.get(uuid)
+        lost, lost_s = self._lost
+        if address is not None:
+            if address == lost and asyncio.get_running_loop().time() - lost_s < DOUBT_S:
+                return None
+            with contextlib.suppress(*_FAILURES):
+                return await self._connect(address, patience_s)
+            return None
+        known = set(self._uuids.values())
+        unknown = [one for one in self.addresses if one not in known and one != lost]
+        found: Link | None = None
+        attempts = (self._connect(one, patience_s) for one in unknown)
+        for link in await asyncio.gather(*attempts, return_exceptions=True):
+            if isinstance(link, Link):
+                if link.uuid == uuid and found is None:
+                    found = link
+                else:
+                    link.close()
+        return found
+
+    async def _find_near(self, deadline: float) -> Link | None:
+        """Return a connection to a member in the client's zone, or None if none is reachable."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._reader_failed_s < DOUBT_S:
+            return None
+        for address in list(self._near):
+            patience_s = min(self.connect_s, deadline - loop.time())
+            with contextlib.suppress(*_FAILURES):
+                return await self._connect(address, patience_s)
+            self._near.remove(address)
+            self._near.append(address)
+        self._reader_failed_s = loop.time()
+        return None
+
+    async def _connect(self, address: str, patience_s: float) -> Link:
+        """Return a connection that is logged in.
+
+        Raises:
+            AccessDenied: the member refused the credentials.
+            OSError: the member cannot be reached.
+            QsyncError: the member refused the log-in for another reason.
+            TimeoutError: the member did not answer within `patience_s`.
+        """
+        host, _, port = address.rpartition(":")
+        link = Link(address, self._user, self._password, self.silence_s)
+        try:
+            async with asyncio.timeout(patience_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link, host.strip("[]"), int(port), ssl=self._tls
+                )
+                await link.log_in()
+        except BaseException:
+            link.close()
+            raise
+        self._uuids[link.uuid] = address
+        return link
+
+    # --- following the leader -------------------------------------------------------------------
+
+    def _use(self, link: Link, watcher: Watcher) -> None:
+        """Send requests through `link` from now on."""
+        for old in self._writers:
+            self._retired.add(old)
+            old.retire()
+        self._retired = {old for old in self._retired if not old.is_over}
+        self._writers = [link]
+        task = asyncio.get_running_loop().create_task(self._follow(link, watcher))
+        self._followers.add(task)
+        task.add_done_callback(self._followers.discard)
+
+    async def _follow(self, link: Link, watcher: Watcher) -> None:
+        """Move to another leader when `link` reports one, and end with `link`."""
+        leader = ""
+        with contextlib.suppress(ConnectionError):
+            while not link.is_over:
+                # A leader that cannot be reached now may be reachable later.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(DOUBT_S):
+                        leader = _leader_in(await watcher.get())
+                if leader and leader != link.uuid and await self._move(link, leader):
+                    return
+
+    async def _move(self, link: Link, leader: str) -> bool:
+        """Replace `link` by a connection to the leader, and return whether this succeeded."""
+        async with self._lock:
+            if link not in self._writers:
+                return True
+            direct = await self._connect_to_leader(leader, self.connect_s)
+            if direct is None:
+                return False
+            try:
+                watcher, _ = await self._watch_leader(direct, self.connect_s)
+            except _FAILURES:
+                return False
+            self._use(direct, watcher)
+            return True
+
+
+def _leader_in(election: Any) -> str:
+    """Return the uuid of the leader in a value of `box.election`, or ""."""
+    return str(election.get("leader_uuid") or "") if isinstance(election, dict) else ""

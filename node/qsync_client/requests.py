@@ -1,0 +1,179 @@
+"""Requests of clients as bodies of packets. Nothing here waits or connects."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from qsync_client.errors import SchemaError
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.constants import Iterator, Key, Type
+from qsync_client.schema import Index, Row, Schema, Space
+
+_SPACE, _INDEX, _LIMIT, _OFFSET, _ITERATOR = (
+    int(Key.SPACE_ID),
+    int(Key.INDEX_ID),
+    int(Key.LIMIT),
+    int(Key.OFFSET),
+    int(Key.ITERATOR),
+)
+_KEY, _TUPLE, _OPS = int(Key.KEY), int(Key.TUPLE), int(Key.OPS)
+_AFTER_POSITION, _AFTER_TUPLE = int(Key.AFTER_POSITION), int(Key.AFTER_TUPLE)
+_FETCH_POSITION, _ISOLATION = int(Key.FETCH_POSITION), int(Key.TXN_ISOLATION)
+_LINEARIZABLE = 4
+
+Fields = Sequence[Any] | Mapping[str, Any]
+"""A tuple as a sequence, or as a mapping from names of fields."""
+Operations = Sequence[Sequence[Any]]
+"""Operations of an update, such as `[("+", "balance", 5)]`: operator, field and argument. A field
+is a name, a path or a position from 0. `(":", field, position, length, text)` splices."""
+IteratorName = Iterator | int | str
+"""An `Iterator`, its number, or its name such as "GE"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: type and body, and the version of the schema that its names come from."""
+
+    kind: int
+    body: bytes
+    space: Space | None = None
+    schema_version: int = 0
+    """0 if no name was used; then the server does not check the version."""
+
+    def as_row(self, fields: Any) -> Any:
+        """Return a tuple of the answer as a row, and a result of a procedure as it is."""
+        return fields if self.kind == Type.CALL else Row(fields, self.space)
+
+
+class Target:
+    """A space that is given by id or by name; `schema` is needed for names only."""
+
+    __slots__ = ("_schema", "id", "space")
+
+    def __init__(self, space: int | str, schema: Schema | None) -> None:
+        self._schema = schema
+        if isinstance(space, str):
+            assert schema is not None, "the caller reads the schema first"
+            self.space: Space | None = schema.space(space)
+            self.id = self.space.id
+        else:
+            self.space, self.id = None, space
+
+    @property
+    def _version(self) -> int:
+        return self._schema.version if self.space is not None and self._schema is not None else 0
+
+    def _request(self, kind: Type, more: dict[int, Any]) -> Request:
+        # The space comes first, for the fast path of the server.
+        body = msgpack.packb({_SPACE: self.id, **more})
+        return Request(int(kind), body, self.space, self._version)
+
+    def _named(self) -> Space:
+        if self.space is None:
+            raise SchemaError(
+                ErrorCode.NO_SUCH_SPACE, "names need the name of the space, not its id"
+            )
+        return self.space
+
+    def _fields(self, fields: Fields) -> list[Any]:
+        if isinstance(fields, Mapping):
+            return self._named().tuple_of(fields)
+        return list(fields)
+
+    def _index(self, index: int | str) -> int:
+        return self._named().index(index).id if isinstance(index, str) else index
+
+    def insert(self, fields: Fields) -> Request:
+        return self._request(Type.INSERT, {_TUPLE: self._fields(fields)})
+
+    def replace(self, fields: Fields) -> Request:
+        return self._request(Type.REPLACE, {_TUPLE: self._fields(fields)})
+
+    def update(self, key: Any, operations: Operations, index: int | str) -> Request:
+        more = {_INDEX: self._index(index), _KEY: key_of(key)}
+        return self._request(Type.UPDATE, {**more, _TUPLE: [list(one) for one in operations]})
+
+    def delete(self, key: Any, index: int | str) -> Request:
+        return self._request(Type.DELETE, {_INDEX: self._index(index), _KEY: key_of(key)})
+
+    def upsert(self, fields: Fields, operations: Operations) -> Request:
+        more = {_TUPLE: self._fields(fields), _OPS: [list(one) for one in operations]}
+        return self._request(Type.UPSERT, more)
+
+    def select(
+        self,
+        key: Any,
+        index: int | str,
+        iterator: IteratorName,
+        limit: int,
+        *,
+        after: bytes | Sequence[Any] = b"",
+        fetch_position: bool = False,
+        linearizable: bool = False,
+    ) -> Request:
+        more: dict[int, Any] = {
+            _INDEX: self._index(index),
+            _LIMIT: limit,
+            _OFFSET: 0,
+            _ITERATOR: iterator_of(iterator),
+            _KEY: key_of(key),
+        }
+        if after:
+            is_position = isinstance(after, bytes)
+            more[_AFTER_POSITION if is_position else _AFTER_TUPLE] = (
+                after if is_position else list(after)
+            )
+        if fetch_position:
+            more[_FETCH_POSITION] = True
+        if linearizable:
+            more[_ISOLATION] = _LINEARIZABLE
+        return self._request(Type.SELECT, more)
+
+    def index(self, index: int | str) -> Index | None:
+        """Return the index if its space is named."""
+        if self.space is None:
+            return None
+        if isinstance(index, str):
+            return self.space.index(index)
+        return next((one for one in self.space.indexes if one.id == index), None)
+
+
+def key_of(key: Any) -> list[Any]:
+    """Return a key as the list of its parts: a scalar is a key of one part, None has no parts."""
+    if key is None:
+        return []
+    return list(key) if isinstance(key, (list, tuple)) else [key]
+
+
+def iterator_of(iterator: IteratorName) -> int:
+    """Return the number of an iterator.
+
+    Raises:
+        ValueError: no iterator has this name.
+    """
+    if not isinstance(iterator, str):
+        return int(iterator)
+    try:
+        return int(Iterator[iterator.upper()])
+    except KeyError:
+        names = ", ".join(one.name for one in Iterator)
+        raise ValueError(f"unknown iterator {iterator!r}: use one of {names}") from None
+
+
+def call(name: str, arguments: Sequence[Any]) -> Request:
+    body = msgpack.packb({int(Key.FUNCTION_NAME): name, _TUPLE: list(arguments)})
+    return Request(int(Type.CALL), body)
+
+
+def begin(isolation: int, timeout_s: float = 0.0) -> Request:
+    """Return a BEGIN; 0 leaves the isolation or the timeout to the member."""
+    fields: dict[int, Any] = {_ISOLATION: isolation}
+    if timeout_s:
+        fields[int(Key.TIMEOUT)] = timeout_s
+    return Request(int(Type.BEGIN), msgpack.packb(fields))
+
+
+COMMIT = Request(int(Type.COMMIT), b"\x80")
+ROLLBACK = Request(int(Type.ROLLBACK), b"\x80")

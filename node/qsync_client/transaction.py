@@ -1,0 +1,318 @@
+"""Interactive transactions: BEGIN, statements, and COMMIT with an idempotency key.
+
+    state      input                             next state
+    NEW        BEGIN succeeds                    OPEN
+    OPEN       a statement                       OPEN
+    OPEN       an error leaves the block         ENDED, after ROLLBACK
+    OPEN       COMMIT is answered                ENDED, with its outcome
+    OPEN       COMMIT is not answered            UNCERTAIN
+    UNCERTAIN  `_resolve` finds the outcome      ENDED, with that outcome
+    UNCERTAIN  the deadline passes               ENDED, with Unknown
+
+To resolve an unknown COMMIT, the client repeats the recorded requests in a new stream:
+
+- If each statement has the same result as before, COMMIT with the same key is safe. Either the
+  first attempt is found, or the transaction executes as if it had been sent now.
+- If a result differs, the first attempt may be the reason, or another client. Then the statements
+  must not execute again. The client lets the transaction time out before COMMIT: the server looks
+  for the key first and reports the first attempt, or refuses the timed-out transaction.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from enum import Enum, auto
+from types import TracebackType
+from typing import Any
+
+from qsync_client.errors import (
+    ClientClosed,
+    QsyncError,
+    StatementFailed,
+    TransactionLost,
+    hopeless_error,
+)
+from qsync_client.keys import RequestKey
+from qsync_client.link import Link
+from qsync_client.outcomes import Committed, Outcome, Refused, RolledBack, Unknown, outcome_of
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.constants import Iterator
+from qsync_client.requests import (
+    COMMIT,
+    ROLLBACK,
+    Fields,
+    IteratorName,
+    Operations,
+    Request,
+    begin,
+    call,
+)
+from qsync_client.retry import TRY_AGAIN
+from qsync_client.schema import Row
+from qsync_client.session import RETRY_WAIT_S, Make, Session
+
+QUERY_S = 0.3
+"""Timeout of the transaction that only looks for the key of an unknown COMMIT."""
+PAGE_ROWS = 1000
+"""Rows that `count` reads at once."""
+
+
+class State(Enum):
+    """States of a transaction."""
+
+    NEW = auto()
+    OPEN = auto()
+    UNCERTAIN = auto()
+    ENDED = auto()
+
+
+class Transaction:
+    """One interactive transaction. After the block, `outcome` contains its outcome.
+
+    Statements return rows. They raise `StatementFailed` with an outcome if the server refuses them,
+    and `TransactionLost` if the connection ended, which rolls the transaction back.
+    """
+
+    def __init__(self, session: Session, isolation: int, has_key: bool) -> None:
+        self.outcome: Outcome | None = None
+        self._session = session
+        self._isolation = isolation
+        self._has_key = has_key
+        self._state = State.NEW
+        self._key: RequestKey | None = None
+        self._stream = 0
+        self._link: Link | None = None
+        self._recorded: list[tuple[Request, tuple[int, bytes] | None] | None] = []
+
+    # --- begin and end --------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Transaction":
+        deadline = self._session.deadline()
+        if self._has_key:
+            self._key = await self._session.transaction_key(deadline)
+        self._link, self._stream = await self._begin(deadline)
+        self._state = State.OPEN
+        return self
+
+    async def _begin(self, deadline: float, timeout_s: float = 0.0) -> tuple[Link, int]:
+        """Open a stream; nothing is logged yet, so attempts are repeated until the deadline.
+
+        Raises:
+            ClientClosed: no member was reachable by the deadline.
+            StatementFailed: the server refused the transaction.
+        """
+        loop = asyncio.get_running_loop()
+        request = begin(self._isolation, timeout_s)
+        while True:
+            link = await self._session.pool.writer(deadline)
+            stream = self._session.next_stream()
+            outcome: Outcome
+            try:
+                async with asyncio.timeout_at(deadline):
+                    answer = await link.ask(request, stream=stream)
+                outcome = outcome_of(answer.kind, answer.body)
+            except (ConnectionError, TimeoutError) as error:
+                outcome = Refused(ErrorCode.NOT_LEADER, str(error) or "no answer to BEGIN")
+            if isinstance(outcome, Committed):
+                link.streams += 1
+                return link, stream
+            is_final = not isinstance(outcome, Refused) or outcome.code not in TRY_AGAIN
+            if is_final or loop.time() + RETRY_WAIT_S >= deadline:
+                raise hopeless_error(outcome) or StatementFailed(outcome)
+            await asyncio.sleep(RETRY_WAIT_S)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._link is not None
+        try:
+            if kind is not None:
+                # If the connection ends, the member rolls the transaction back.
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout(self._session.deadline_s):
+                        await self._link.ask(ROLLBACK, stream=self._stream)
+                return
+            self.outcome = await self._commit(self._session.deadline())
+        finally:
+            self._state = State.ENDED
+            self._link.release_stream()
+
+    async def _commit(self, deadline: float) -> Outcome:
+        assert self._link is not None
+        outcome = await self._commit_once(self._link, self._stream, deadline)
+        if not isinstance(outcome, Unknown):
+            return outcome
+        if outcome.code == ErrorCode.KEY_EXPIRED:
+            return RolledBack(outcome.reason)  # the only attempt did not run
+        self._state = State.UNCERTAIN
+        return outcome if self._key is None else await self._resolve(outcome, deadline)
+
+    async def _commit_once(self, link: Link, stream: int, deadline: float) -> Outcome:
+        asked_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await link.ask(COMMIT, stream=stream, key=self._key)
+        except (ConnectionError, TimeoutError) as broken:
+            return Unknown(str(broken) or "no answer before the deadline")
+        outcome = outcome_of(answer.kind, answer.body)
+        if isinstance(outcome, Committed) and outcome.at:
+            self._session.keys.renew(outcome.at, asked_s)
+        return outcome
+
+    # --- an unknown COMMIT ----------------------------------------------------------------------
+
+    async def _resolve(self, unknown: Unknown, deadline: float) -> Outcome:
+        """Return the outcome of a COMMIT without an answer, or `unknown` at the deadline."""
+        loop = asyncio.get_running_loop()
+        while loop.time() + RETRY_WAIT_S < deadline:
+            with contextlib.suppress(ConnectionError, TimeoutError, QsyncError):
+                outcome = await self._repeat(deadline)
+                is_found = isinstance(outcome, Committed | RolledBack)
+                if is_found or (
+                    isinstance(outcome, Unknown) and outcome.code == ErrorCode.KEY_EXPIRED
+                ):
+                    return outcome
+            await asyncio.sleep(RETRY_WAIT_S)
+        return unknown
+
+    async def _repeat(self, deadline: float) -> Outcome:
+        """Repeat the transaction as the head of this module describes."""
+        link, stream = await self._begin(deadline)
+        try:
+            if await self._replay(link, stream, deadline):
+                return await self._commit_once(link, stream, deadline)
+            await link.ask(ROLLBACK, stream=stream)
+        finally:
+            link.release_stream()
+        link, stream = await self._begin(deadline, QUERY_S)
+        try:
+            await self._replay(link, stream, deadline)
+            # Once the timeout has passed, COMMIT cannot execute: it only looks for the key.
+            await asyncio.sleep(2 * QUERY_S)
+            return await self._commit_once(link, stream, deadline)
+        finally:
+            link.release_stream()
+
+    async def _replay(self, link: Link, stream: int, deadline: float) -> bool:
+        """Send the recorded requests; return whether all answers are those of the first attempt."""
+        recorded = [one for one in self._recorded if one is not None]
+        async with asyncio.timeout_at(deadline):
+            answers = await asyncio.gather(
+                *(link.ask(request, stream=stream, is_checked=False) for request, _ in recorded)
+            )
+        before = [answer for _, answer in recorded]
+        return [(answer.kind, answer.body) for answer in answers] == before
+
+    # --- statements -----------------------------------------------------------------------------
+
+    async def _run(self, space: int | str, make: Make) -> Committed:
+        """Execute one statement.
+
+        Raises:
+            AccessDenied: the user lacks a privilege.
+            SchemaError: a space, an index or a field does not exist.
+            StatementFailed: the server refused the statement.
+            TransactionLost: the connection ended.
+        """
+        if self._state is not State.OPEN or self._link is None:
+            raise ClientClosed("the transaction is not open: use it inside its `async with` block")
+        deadline = self._session.deadline()
+        while True:
+            request = await self._session.request(space, make, deadline)
+            outcome = await self._execute(self._link, request, deadline)
+            if isinstance(outcome, Committed):
+                return outcome
+            if isinstance(outcome, Refused) and outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
+                await self._session.read_schema(deadline)
+                continue
+            raise hopeless_error(outcome) or StatementFailed(outcome)
+
+    async def _execute(self, link: Link, request: Request, deadline: float) -> Outcome:
+        place = len(self._recorded)
+        self._recorded.append((request, None))  # requests are recorded as they are sent
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await link.ask(request, stream=self._stream)
+        except (ConnectionError, TimeoutError) as error:
+            reason = str(error) or "no answer before the deadline"
+            lost = RolledBack(f"the transaction ended before COMMIT: {reason}")
+            raise TransactionLost(lost) from error
+        outcome = outcome_of(answer.kind, answer.body, request.as_row)
+        if isinstance(outcome, Refused) and outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
+            self._recorded[place] = None  # the server did not count it as a statement
+        else:
+            self._recorded[place] = (request, (answer.kind, answer.body))
+        return outcome
+
+    async def get(self, space: int | str, key: Any, *, index: int | str = 0) -> Row | None:
+        """Return the tuple with a key of a unique index, or None. See `Client.get`."""
+        rows = await self.select(space, key, index=index, limit=1)
+        return rows[0] if rows else None
+
+    async def select(
+        self,
+        space: int | str,
+        key: Any = (),
+        *,
+        index: int | str = 0,
+        iterator: IteratorName = Iterator.EQ,
+        limit: int = 1000,
+        after: bytes | Sequence[Any] = b"",
+    ) -> list[Row]:
+        """Return rows, those that this transaction wrote included. See `Client.select`."""
+        found = await self._run(
+            space, lambda to: to.select(key, index, iterator, limit, after=after)
+        )
+        return found.tuples
+
+    async def count(
+        self,
+        space: int | str,
+        key: Any = (),
+        *,
+        index: int | str = 0,
+        iterator: IteratorName = Iterator.EQ,
+    ) -> int:
+        """Return the number of rows of a selection. The client reads the rows, in pages."""
+        total, after = 0, b""
+        while True:
+            page = await self._run(
+                space,
+                lambda to, after=after: to.select(  # type: ignore[misc]
+                    key, index, iterator, PAGE_ROWS, after=after, fetch_position=True
+                ),
+            )
+            total += len(page.tuples)
+            after = page.position
+            if len(page.tuples) < PAGE_ROWS or not after:
+                return total
+
+    async def insert(self, space: int | str, fields: Fields) -> list[Row]:
+        """Insert a tuple and return it. See `Client.insert`."""
+        return (await self._run(space, lambda to: to.insert(fields))).tuples
+
+    async def replace(self, space: int | str, fields: Fields) -> list[Row]:
+        """Insert or replace a tuple and return it. See `Client.replace`."""
+        return (await self._run(space, lambda to: to.replace(fields))).tuples
+
+    async def update(
+        self, space: int | str, key: Any, operations: Operations, *, index: int | str = 0
+    ) -> list[Row]:
+        """Change fields of one tuple; return it, or nothing. See `Client.update`."""
+        return (await self._run(space, lambda to: to.update(key, operations, index))).tuples
+
+    async def upsert(self, space: int | str, fields: Fields, operations: Operations) -> list[Row]:
+        """Insert a tuple or update the existing one; return nothing. See `Client.upsert`."""
+        return (await self._run(space, lambda to: to.upsert(fields, operations))).tuples
+
+    async def delete(self, space: int | str, key: Any, *, index: int | str = 0) -> list[Row]:
+        """Delete one tuple; return it, or nothing. See `Client.delete`."""
+        return (await self._run(space, lambda to: to.delete(key, index))).tuples
+
+    async def publish(self, journal: str, content: bytes) -> None:
+        """Publish to a journal; `outcome` contains journal and sequence after the block."""
+        request = call("qsync.publish", (journal, content))
+        await self._run(0, lambda to: request)

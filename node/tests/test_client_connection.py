@@ -1,0 +1,155 @@
+"""The client's side of a connection, without sockets: bytes in, events out."""
+
+import msgpack
+import pytest
+
+from qsync_client.connection import (
+    Answered,
+    Connection,
+    Ended,
+    Event,
+    LoggedIn,
+    Notified,
+    State,
+)
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.constants import Type
+from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.greeting import encode_greeting
+
+UUID = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11"
+GREETING = encode_greeting(UUID, b"s" * 32)
+
+
+def answer(kind: int, sync: int, body: object = None, schema_version: int = 7) -> bytes:
+    header = msgpack.packb({0: kind, 1: sync, 5: schema_version})
+    packed = header + (b"" if body is None else msgpack.packb(body))
+    return msgpack.packb(len(packed)) + packed
+
+
+def new() -> Connection:
+    return Connection("app", "secret", 0.0, silence_s=1.0)
+
+
+def ready() -> Connection:
+    connection = new()
+    connection.receive(GREETING, 0.0)
+    connection.take_output()
+    connection.receive(answer(0, 1), 0.0)
+    assert connection.state is State.READY
+    return connection
+
+
+def sent(connection: Connection) -> list[tuple[int, int, dict[int, object]]]:
+    """Return type, number and header of each packet of the output."""
+    frames = FrameDecoder().feed(connection.take_output())
+    return [(kind, sync, header) for kind, sync, header, _ in frames]
+
+
+@pytest.mark.parametrize("size", [1, 7, 128])
+def test_greeting_in_any_pieces_is_answered_with_a_log_in(size: int) -> None:
+    connection = new()
+    for start in range(0, len(GREETING), size):
+        assert connection.state is State.GREETING
+        assert connection.receive(GREETING[start : start + size], 0.0) == []
+    assert connection.state is State.LOGIN
+    assert [kind for kind, _, _ in sent(connection)] == [Type.AUTH]
+    (event,) = connection.receive(answer(0, 1), 0.0)
+    assert isinstance(event, LoggedIn)
+    assert event.greeting.instance_uuid == UUID
+    assert connection.state is State.READY
+
+
+def test_refused_log_in_ends_the_connection_with_its_code() -> None:
+    connection = new()
+    connection.receive(GREETING, 0.0)
+    code = int(ErrorCode.PASSWORD_MISMATCH)
+    events = connection.receive(answer(0x8000 + code, 1, {0x31: "no"}), 0.0)
+    assert events == [Ended("no", code)]
+    assert connection.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("before", "data"),
+    [
+        (b"", b"HTTP/1.1 400 Bad Request".ljust(128)),
+        (GREETING + answer(0, 1), b"\xa3abc"),
+        (GREETING + answer(0, 1), answer(int(Type.EVENT), 3, {1: 2})),
+        (GREETING, b""),
+    ],
+)
+def test_invalid_bytes_and_the_end_of_the_stream_end_the_connection(
+    before: bytes, data: bytes
+) -> None:
+    connection = new()
+    if before:
+        connection.receive(before, 0.0)
+    events = connection.receive(data, 0.0)
+    assert [type(event) for event in events] == [Ended]
+    assert connection.state is State.CLOSED
+    assert connection.receive(b"more", 0.0) == []
+    assert connection.close() == []
+
+
+def test_answers_are_matched_by_number_and_carry_the_schema_version() -> None:
+    connection = ready()
+    first = connection.request(int(Type.SELECT), b"\x80", 0.0)
+    second = connection.request(
+        int(Type.COMMIT), b"\x80", 0.0, stream=4, key=("me", 1, 9), schema_version=3
+    )
+    headers = [header for _, _, header in sent(connection)]
+    assert headers[1] == {0: int(Type.COMMIT), 1: second, 0x0A: 4, 0x70: ["me", 1, 9], 5: 3}
+    assert connection.pending == 2
+    unrelated = answer(0, 99)
+    events = connection.receive(answer(0, second, {0x30: []}, 8) + unrelated, 0.0)
+    assert events == [Answered(second, 0, msgpack.packb({0x30: []}), 8)]
+    assert connection.receive(answer(0, first), 0.0) == [Answered(first, 0, b"", 7)]
+    assert connection.pending == 0
+
+
+def test_silence_while_an_answer_is_pending_causes_one_ping_then_the_end() -> None:
+    connection = ready()
+    assert connection.tick(100.0) == [], "an idle connection may be silent"
+    connection.request(int(Type.INSERT), b"\x80", 100.0)
+    connection.take_output()
+    assert connection.tick(100.9) == []
+    assert sent(connection) == []
+    connection.tick(101.1)
+    connection.tick(101.5)
+    assert [kind for kind, _, _ in sent(connection)] == [Type.PING]
+    (event,) = connection.tick(102.1)
+    assert isinstance(event, Ended)
+
+
+def test_answered_ping_keeps_a_connection_whose_write_waits_for_its_quorum() -> None:
+    connection = ready()
+    write = connection.request(int(Type.INSERT), b"\x80", 0.0)
+    connection.take_output()
+    events: list[Event] = []
+    for second in range(1, 60):
+        events += connection.tick(second + 0.5)
+        for kind, sync, _ in sent(connection):
+            assert kind == Type.PING
+            events += connection.receive(answer(0, sync), second + 0.5)
+    assert events == []
+    assert connection.receive(answer(0, write), 60.0) == [Answered(write, 0, b"", 7)]
+
+
+def test_notification_is_repeated_only_after_it_is_acknowledged() -> None:
+    connection = ready()
+    connection.watch("box.status", 0.0)
+    assert [kind for kind, _, _ in sent(connection)] == [Type.WATCH]
+    data = answer(int(Type.EVENT), 2, {0x57: "box.status", 0x58: {"is_ro": False}})
+    assert connection.receive(data, 0.0) == [Notified("box.status", {"is_ro": False})]
+    assert sent(connection) == []
+    connection.acknowledge("box.status", 0.0)
+    assert [kind for kind, _, _ in sent(connection)] == [Type.WATCH]
+    connection.unwatch("box.status")
+    assert [kind for kind, _, _ in sent(connection)] == [Type.UNWATCH]
+
+
+def test_a_message_before_the_final_answer_is_ignored() -> None:
+    connection = ready()
+    sync = connection.request(int(Type.CALL), b"\x80", 0.0)
+    assert connection.receive(answer(int(Type.CHUNK), sync, {0x30: []}), 0.0) == []
+    assert connection.receive(answer(0, sync), 0.0) == [Answered(sync, 0, b"", 7)]
