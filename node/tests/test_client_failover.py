@@ -3,11 +3,15 @@
 import asyncio
 import os
 import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ports import free_port
-from processes import PASSWORD, USER, Cluster, running_cluster
+from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
 from qsync_client import (
@@ -19,7 +23,10 @@ from qsync_client import (
     Outcome,
     Refused,
     StatementFailed,
+    SyncClient,
+    Unknown,
 )
+from qsync_client.session import Session
 
 SPACE = 512
 
@@ -140,3 +147,126 @@ def test_committed_writes_report_their_index_and_a_key_works_in_another_process(
     with running_cluster(tmp_path, 3) as cluster:
         make_space(cluster)
         asyncio.run(write(cluster))
+
+
+@pytest.mark.parametrize("is_synchronous", [False, True])
+def test_leader_killed_during_keyed_writes_loses_and_doubles_none(
+    tmp_path: Path, is_synchronous: bool
+) -> None:
+    """Each worker adds 1 to its own row and inserts a row for each addition."""
+    workers, kills, unknown_answers = 8, 3, 0
+
+    async def work(client: Client, worker: int, stop: asyncio.Event) -> int:
+        done = 0
+        while not stop.is_set():
+            added = await client.update(SPACE, worker, [("+", 1, 1)])
+            made = await client.insert(SPACE, [1000 * (1 + worker) + done, 0])
+            assert isinstance(added, Committed), added
+            assert isinstance(made, Committed), made
+            done += 1
+            await asyncio.sleep(0.005)
+        return done
+
+    def work_in_thread(client: SyncClient, worker: int, stop: threading.Event) -> int:
+        done = 0
+        while not stop.is_set():
+            added = client.update(SPACE, worker, [("+", 1, 1)])
+            made = client.insert(SPACE, [1000 * (1 + worker) + done, 0])
+            assert isinstance(added, Committed), added
+            assert isinstance(made, Committed), made
+            done += 1
+            time.sleep(0.01)
+        return done
+
+    def kill_leaders(cluster: Cluster) -> None:
+        for _ in range(kills):
+            time.sleep(0.7)
+            leader = cluster.leader()
+            leader.kill()
+            cluster.leader()
+            leader.start(cluster.peers)
+            wait_until("the killed member follows", lambda: leader.status()["role"] == "follower")  # noqa: B023
+
+    async def asynchronously(cluster: Cluster) -> list[int]:
+        stop = asyncio.Event()
+        async with Client(cluster.addresses, USER, PASSWORD, pool_size=2) as client:
+            tasks = [asyncio.create_task(work(client, one, stop)) for one in range(workers)]
+            await asyncio.to_thread(kill_leaders, cluster)
+            stop.set()
+            return await asyncio.gather(*tasks)
+
+    def in_threads(cluster: Cluster) -> list[int]:
+        stop = threading.Event()
+        with (
+            SyncClient(cluster.addresses, USER, PASSWORD) as client,
+            ThreadPoolExecutor(workers) as threads,
+        ):
+            futures = [threads.submit(work_in_thread, client, n, stop) for n in range(workers)]
+            kill_leaders(cluster)
+            stop.set()
+            return [future.result() for future in futures]
+
+    attempt = Session._attempt
+
+    async def counted(self: Session, *arguments: Any) -> Outcome:
+        nonlocal unknown_answers
+        outcome = await attempt(self, *arguments)
+        unknown_answers += isinstance(outcome, Unknown)
+        return outcome
+
+    with running_cluster(tmp_path, 3) as cluster, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Session, "_attempt", counted)
+        make_space(cluster)
+        with SyncClient(cluster.addresses, USER, PASSWORD) as client:
+            for worker in range(workers):
+                client.insert(SPACE, [worker, 0])
+        done = in_threads(cluster) if is_synchronous else asyncio.run(asynchronously(cluster))
+        with SyncClient(cluster.addresses, USER, PASSWORD) as client:
+            sums = [client.get(SPACE, worker, linearizable=True) for worker in range(workers)]
+            count = client.count(SPACE, linearizable=True)
+    assert unknown_answers > 0, "the kills interrupted writes"
+    assert sums == [[worker, number] for worker, number in enumerate(done)]
+    assert count == workers + sum(done)
+    assert min(done) > 5
+
+
+def test_transactions_survive_a_killed_leader(tmp_path: Path) -> None:
+    """Money moves between two rows: the sum stays, and each reported move happened once."""
+
+    async def move(client: Client, stop: asyncio.Event) -> tuple[int, int]:
+        moved = unknown = 0
+        while not stop.is_set():
+            try:
+                async with client.transaction() as transaction:
+                    await transaction.update(SPACE, 1, [("-", 1, 1)])
+                    await transaction.update(SPACE, 2, [("+", 1, 1)])
+            except StatementFailed:
+                continue  # nothing was committed
+            moved += isinstance(transaction.outcome, Committed)
+            unknown += isinstance(transaction.outcome, Unknown)
+        return moved, unknown
+
+    async def run(cluster: Cluster) -> None:
+        stop = asyncio.Event()
+        async with Client(cluster.addresses, USER, PASSWORD) as client:
+            for row in ([1, 0], [2, 0]):
+                await client.insert(SPACE, row)
+            task = asyncio.create_task(move(client, stop))
+            for _ in range(2):
+                await asyncio.sleep(1)
+                leader = cluster.leader()
+                leader.kill()
+                await asyncio.to_thread(cluster.leader)
+                leader.start(cluster.peers)
+            await asyncio.sleep(1)
+            stop.set()
+            moved, unknown = await task
+            first = await client.get(SPACE, 1, linearizable=True)
+            second = await client.get(SPACE, 2, linearizable=True)
+            assert unknown == 0
+            assert (first, second) == ([1, -moved], [2, moved])
+            assert moved > 5
+
+    with running_cluster(tmp_path, 3) as cluster:
+        make_space(cluster)
+        asyncio.run(run(cluster))
