@@ -43,6 +43,7 @@ RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -
 
 FROM node-needs AS node-build
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY node/qsync_client node/qsync_client
 COPY node/qsync_node node/qsync_node
 COPY node/qsync_broker node/qsync_broker
 COPY operator/qsync_operator operator/qsync_operator
@@ -74,6 +75,7 @@ RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -
 
 FROM spark-needs AS spark-build
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY node/qsync_client node/qsync_client
 COPY node/qsync_node node/qsync_node
 COPY node/qsync_broker node/qsync_broker
 COPY node/qsync_spark node/qsync_spark

@@ -197,6 +197,7 @@ PLATFORM ?= $(shell uname -s | tr A-Z a-z)-$(shell uname -m | sed 's/x86_64/amd6
 
 dist: $(VENV)/.all            ## files of a release into dist/: sdist, wheel, charts, manifest, SBOMs
 	$(BIN)/python -m build --no-isolation --outdir $(DIST)
+	$(BIN)/python -m build --no-isolation --outdir $(DIST) node/qsync_client
 	for chart in charts/*; do .ci/package-chart "$$chart" $(VERSION) $(REGISTRY) $(DIST); done
 	$(MAKE) manifests MANIFESTS=$(DIST)/qsync-operator.yaml HELM_SET="\
 	  --set image.repository=$(REGISTRY)/qsync-operator \

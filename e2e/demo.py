@@ -158,7 +158,9 @@ def audit(cluster: LocalCluster, ledger: Path) -> int:
     """Audit the archive if PySpark and Java are installed. Otherwise print why not."""
     console.print("[bold]5.[/] qsync local audit orders: proofs from the archived logs")
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
-        console.print("   skipped: it needs Java 17 and qsync[spark], which `make venv` installs")
+        console.print(
+            "   skipped: it needs Java 17 and qsync-db[spark], which `make venv` installs"
+        )
         return 0
     try:
         said = cluster.qsync("local", "audit", cluster.name, "--ledger", str(ledger),

@@ -21,12 +21,29 @@ MERMAID = Path(sys.prefix) / "mermaid.min.js"
 
 CLIENT = """# Python client
 
-`qsync_node.client` retries with an idempotency key until the outcome of a request is known.
+`qsync_client` retries with an idempotency key until the outcome of a request is known.
+[Clients](clients.md) is a guide.
 
-::: qsync_node.client
+::: qsync_client.client
     options:
       show_root_heading: false
       show_root_toc_entry: false
+
+::: qsync_client.transaction.Transaction
+
+::: qsync_client.sync.SyncClient
+    options:
+      members: false
+
+::: qsync_client.outcomes
+    options:
+      members: [Committed, RolledBack, Unknown, Refused]
+
+::: qsync_client.errors
+
+::: qsync_client.schema
+    options:
+      members: [Row, Schema, Space, Index, Field]
 """
 
 

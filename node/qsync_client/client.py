@@ -89,7 +89,7 @@ class Client:
             pool_size: maximum number of connections for writes. With one, requests of this client
                 arrive in the order in which they were sent.
             zone: zone of this client. Default reads go to a member of this zone if one is
-                reachable; they may lag behind the leader, and behind this client's own writes.
+                reachable; they may lag behind the leader and lack this client's own writes.
             client_id: name in idempotency keys, at most 64 characters, which no other client has.
                 "" draws a random one.
         """

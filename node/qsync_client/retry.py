@@ -20,7 +20,7 @@ Transitions by the outcome of an attempt:
     UNCERTAIN  Refused: no retry can heal it           RETURN the Unknown
     any        any other                               RETURN
 
-A member may refuse a request before it looks for the key. Such a refusal does not tell whether the
+A member may refuse a request before it looks for the key. Such a refusal does not show whether the
 first attempt was logged, so the outcome of the earlier attempt counts.
 """
 

@@ -1,4 +1,4 @@
-"""What the requests of one client share: connections, keys, the schema, and repeated attempts."""
+"""Connections, keys and the schema of one client, and the repeated attempts of its requests."""
 
 import asyncio
 import contextlib
@@ -153,7 +153,6 @@ class Session:
             elif step is Step.RENEW_KEY:
                 self.keys.expire()
                 key = await self.new_key(deadline)
-                continue
             await asyncio.sleep(RETRY_WAIT_S)
 
     async def _attempt(

@@ -277,7 +277,7 @@ for name in names:
     lock = (root / "locks" / "spark.txt").read_text()
     locked = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
     assert "qsync-spark" in imported
-    ours = {"qsync", "setuptools"}  # a hook of the editable installation
+    ours = {"qsync-db", "setuptools"}  # a hook of the editable installation
     assert not imported - copied - locked - ours
 
 

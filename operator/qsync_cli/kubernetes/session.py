@@ -57,7 +57,7 @@ def _namespace(where: Where) -> str:
         raise Failure(
             FailureReason.NOT_INSTALLED,
             f"cannot reach Kubernetes: the package {error.name} is missing; run `pip "
-            "install 'qsync[operator]'`, or use --local or --address",
+            "install 'qsync-db[operator]'`, or use --local or --address",
         ) from error
     return where.namespace or current_namespace(where.context)
 

@@ -65,7 +65,7 @@ def _failure(what: str, code: int, said: list[str], folder: Path | None) -> Fail
     if any("No module named" in line for line in lines):
         return Failure(
             FailureReason.NOT_INSTALLED,
-            f"{what} failed: PySpark is missing; run `pip install 'qsync[spark]'`",
+            f"{what} failed: PySpark is missing; run `pip install 'qsync-db[spark]'`",
         )
     if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
         return Failure(

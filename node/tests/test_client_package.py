@@ -1,0 +1,89 @@
+"""The client installs alone: a wheel, msgpack, and nothing else of Qsync."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from email import message_from_string
+from pathlib import Path
+from zipfile import ZipFile
+
+import msgpack
+import pytest
+from processes import PASSWORD, USER, running_cluster
+
+import qsync_client
+from qsync_node import __version__
+
+SOURCE = Path(qsync_client.__file__).parent
+PROJECT = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
+
+PROGRAM = """
+import sys
+import qsync_client
+from qsync_client import Committed, SyncClient
+
+assert not [name for name in sys.modules if name.startswith("qsync_node")]
+FORMAT = [{{"name": "id", "type": "unsigned"}}]
+with SyncClient(sys.argv[1:], {user!r}, {password!r}) as client:
+    client.insert(280, [512, 1, "kv", "memtx", 0, {{"is_sync": True}}, FORMAT])
+    client.insert(288, [512, 0, "primary", "tree", {{"unique": True}}, [[0, "unsigned"]]])
+    outcome = client.insert("kv", {{"id": 1}})
+    assert isinstance(outcome, Committed), outcome
+    print(qsync_client.__file__, client.get("kv", 1).as_dict())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel built from a copy of the sources, so that the build leaves nothing there."""
+    folder = tmp_path_factory.mktemp("client")
+    copy = shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+         "--disable-pip-version-check", "-w", str(folder), str(copy)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_wheel_contains_the_whole_package_and_its_types(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = message_from_string(
+            archive.read(f"qsync_client-{__version__}.dist-info/METADATA").decode()
+        )
+    sources = {f"qsync_client/{path.relative_to(SOURCE)}" for path in SOURCE.rglob("*.py")}
+    assert sources | {"qsync_client/py.typed"} <= names
+    assert metadata["Name"] == "qsync-client"
+    assert metadata.get_all("Requires-Dist") == ["msgpack>=1.1"]
+
+
+def test_client_has_the_version_of_the_node() -> None:
+    assert PROJECT["version"] == qsync_client.__version__ == __version__
+
+
+def test_wheel_with_msgpack_alone_talks_to_a_server(wheel: Path, tmp_path: Path) -> None:
+    """msgpack is copied from this environment, so the test needs no network."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (library,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    shutil.copytree(Path(msgpack.__file__).parent, library / "msgpack")
+    with ZipFile(wheel) as archive:
+        archive.extractall(library)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(user=USER, password=PASSWORD))
+    with running_cluster(tmp_path / "cluster", 1) as cluster:
+        done = subprocess.run(
+            [str(tmp_path / "venv" / "bin" / "python"), "-I", str(program), *cluster.addresses],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        )
+    assert done.returncode == 0, done.stderr
+    assert str(library) in done.stdout
+    assert "{'id': 1}" in done.stdout
