@@ -2,8 +2,8 @@
 
 A key is `[client, number, mark]`. The cluster remembers keys until its log has grown by a window,
 by default 100,000 rows. The mark is an index of the log from shortly before the first attempt, so
-the cluster can distinguish a new key from one that it has forgotten. `Keys` renews the mark: each answer
-to a keyed write contains a newer index, and an idle client asks for one (`CALL qsync.mark`).
+the cluster can distinguish a new key from a forgotten one. `Keys` renews the mark: each answer to a
+keyed write contains a newer index, and an idle client asks for one (`CALL qsync.mark`).
 """
 
 import itertools
