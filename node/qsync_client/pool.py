@@ -10,6 +10,7 @@ still accepts connections, and others name it as the leader until they elect ano
 
 import asyncio
 import contextlib
+import random
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Pool:
         self._size = size
         self._deadline_s = deadline_s
         self._near = [one.address for one in members if zone and one.zone == zone]
+        random.shuffle(self._near)  # clients of a zone spread over its members
         self._writers: list[Link] = []
         self._reader: Link | None = None
         self._reader_failed_s = -DOUBT_S

@@ -25,6 +25,8 @@ from qsync_client.schema import VINDEX, VSPACE, Schema, decode_schema
 
 RETRY_WAIT_S = 0.02
 """Pause between attempts."""
+DENIED_S = 5.0
+"""Time after which a user without rights on `qsync.mark` asks for a mark again."""
 _SCHEMA_ROWS_MAX = 1_000_000
 _PING = Request(int(Type.PING), b"\x80")
 
@@ -42,6 +44,7 @@ class Session:
         self._streams = itertools.count(1)
         self._marking = asyncio.Lock()
         self._mark_denied: AccessDenied | None = None
+        self._mark_denied_s = 0.0
         self._schema: Schema | None = None
         self._reading_schema = asyncio.Lock()
 
@@ -220,9 +223,10 @@ class Session:
         return self.keys.next()
 
     async def _take_mark(self, link: Link, deadline: float) -> None:
-        if self._mark_denied is not None:
-            raise self._mark_denied
         asked_s = asyncio.get_running_loop().time()
+        if self._mark_denied is not None and asked_s - self._mark_denied_s < DENIED_S:
+            raise self._mark_denied
+        self._mark_denied = None
         async with asyncio.timeout_at(deadline):
             answer = await link.ask(call("qsync.mark", ()))
         outcome = outcome_of(answer.kind, answer.body)
@@ -235,6 +239,7 @@ class Session:
                 f"{outcome.reason}; an idempotency key needs it: grant execute on the universe, "
                 "or write with retry=False",
             )
+            self._mark_denied_s = asked_s
             raise self._mark_denied
         raise RequestFailed(outcome)
 
