@@ -154,8 +154,8 @@ class Connection:
 
     def watch(self, key: str, now_s: float) -> None:
         """Watch a key, or request the value after the last notification."""
-        assert self.state is State.READY, self.state
-        self._send_unanswered(Type.WATCH, {_EVENT_KEY: key})
+        if self.state is State.READY:
+            self._send_unanswered(Type.WATCH, {_EVENT_KEY: key})
 
     acknowledge = watch
 
@@ -212,11 +212,18 @@ class Connection:
 
     def _decode(self, data: bytes) -> list[Event]:
         events: list[Event] = []
+        failure = ""
         try:
-            for frame in self._decoder.feed(data):
+            frames = self._decoder.feed(data)
+        except FrameError as error:
+            frames, failure = error.frames, error.why  # answers before the error are valid
+        try:
+            for frame in frames:
                 self._take(frame, events)
-        except (FrameError, ValueError, LookupError) as error:
-            events += self._end(f"the server sent invalid bytes: {error}")
+        except (ValueError, LookupError) as error:
+            failure = str(error)
+        if failure and self.state is not State.CLOSED:
+            events += self._end(f"the server sent invalid bytes: {failure}")
         return events
 
     def _take(self, frame: Frame, events: list[Event]) -> None:

@@ -47,8 +47,7 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.address = address
         self.uuid = ""
-        self.streams = 0
-        """Number of open transactions."""
+        self._streams = 0  # transactions that use this connection
         self._user = user
         self._connection = Connection(user, password, self._loop.time(), silence_s)
         self._transport: asyncio.Transport | None = None
@@ -102,7 +101,10 @@ class Link(asyncio.Protocol):
             self._transport.write(output)
 
     def _notify(self, event: Notified) -> None:
-        for watcher in self._watchers.get(event.key, ()):
+        watchers = self._watchers.get(event.key)
+        if not watchers:
+            return  # it was sent before UNWATCH arrived; WATCH would subscribe again
+        for watcher in watchers:
             watcher.put(event.value)
         self._connection.acknowledge(event.key, self._loop.time())
 
@@ -220,12 +222,17 @@ class Link(asyncio.Protocol):
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._is_retired and not self._waiting and not self.streams:
+        if self._is_retired and not self._waiting and not self._streams:
             self.close()
+
+    def hold_stream(self) -> None:
+        """Keep the connection open for a transaction, also if it retires. Call this before BEGIN:
+        between its answer and the first statement, no request is pending."""
+        self._streams += 1
 
     def release_stream(self) -> None:
         """Report that a transaction of this connection has ended."""
-        self.streams -= 1
+        self._streams -= 1
         self._close_if_unused()
 
     def close(self) -> None:

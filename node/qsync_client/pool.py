@@ -84,9 +84,11 @@ class Pool:
         self._lock = asyncio.Lock()
         self._reader_lock = asyncio.Lock()
         self._followers: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Requests from now on raise `ClientClosed`."""
+        self._is_closed = True
         for task in self._followers:
             task.cancel()
         for link in [*self._writers, *self._retired, *([self._reader] if self._reader else [])]:
@@ -106,6 +108,8 @@ class Pool:
             AccessDenied: a member refused the credentials, and no other one accepted them.
             ClientClosed: no member was reachable by the deadline.
         """
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
         link = self._least_busy()
         if link is not None and (not self._can_grow(link) or self._lock.locked()):
             return link
@@ -128,7 +132,7 @@ class Pool:
             AccessDenied: as `writer`.
             ClientClosed: as `writer`.
         """
-        if not self._near:
+        if not self._near or self._is_closed:
             return await self.writer(deadline)
         if self._reader is not None and not self._reader.is_over:
             return self._reader
@@ -224,7 +228,11 @@ class Pool:
             if address == lost and asyncio.get_running_loop().time() - lost_s < DOUBT_S:
                 return None
             with contextlib.suppress(*_FAILURES):
-                return await self._connect(address, patience_s)
+                direct = await self._connect(address, patience_s)
+                if direct.uuid == uuid:
+                    return direct
+                direct.close()
+                self._uuids.pop(uuid, None)  # the address now belongs to another member
             return None
         known = set(self._uuids.values())
         unknown = [one for one in self.addresses if one not in known and one != lost]

@@ -69,8 +69,18 @@ class _Loop:
             while (item := self.run(following())) is not _END:
                 yield item
         finally:
-            with contextlib.suppress(ClientClosed):
-                self.run(_close(items))
+            self._finish(_close(items))
+
+    def _finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine, without waiting for it in the thread itself.
+
+        The garbage collector may end an iterator in any thread.
+        """
+        if threading.current_thread() is self._thread:
+            self._loop.create_task(coroutine)
+            return
+        with contextlib.suppress(ClientClosed):
+            self.run(coroutine)
 
     def stop(self) -> None:
         """End the thread."""

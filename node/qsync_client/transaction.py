@@ -106,15 +106,18 @@ class Transaction:
         while True:
             link = await self._session.pool.writer(deadline)
             stream = self._session.next_stream()
-            outcome: Outcome
+            outcome: Outcome | None = None
+            link.hold_stream()
             try:
                 async with asyncio.timeout_at(deadline):
                     answer = await link.ask(request, stream=stream)
                 outcome = outcome_of(answer.kind, answer.body)
             except (ConnectionError, TimeoutError) as error:
                 outcome = Refused(ErrorCode.NOT_LEADER, str(error) or "no answer to BEGIN")
+            finally:
+                if not isinstance(outcome, Committed):
+                    link.release_stream()
             if isinstance(outcome, Committed):
-                link.streams += 1
                 return link, stream
             is_final = not isinstance(outcome, Refused) or outcome.code not in TRY_AGAIN
             if is_final or loop.time() + RETRY_WAIT_S >= deadline:

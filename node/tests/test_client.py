@@ -443,6 +443,35 @@ def test_reads_go_to_the_zone_and_elsewhere_without_it(cluster: Cluster) -> None
     assert asyncio.run(reader_in(gone)) == leader
 
 
+def test_closed_client_raises_at_once(cluster: Cluster) -> None:
+    async def body() -> None:
+        client = Client(cluster.addresses, USER, PASSWORD)
+        assert isinstance(await client.replace("accounts", [1, 1]), Committed)
+        await client.close()
+        with pytest.raises(ClientClosed):
+            await client.replace("accounts", [1, 1])
+
+    asyncio.run(body())
+
+
+def test_address_that_leads_to_another_member_is_not_taken_for_the_leader(
+    cluster: Cluster,
+) -> None:
+    """As behind a balancer: the address of the leader's uuid now belongs to another member."""
+    leader = cluster.leader()
+    follower = next(one for one in cluster.addresses if one != leader.address)
+
+    async def body() -> None:
+        async with Client([follower], USER, PASSWORD) as client:
+            pool = client._session.pool
+            pool._uuids[leader.status()["uuid"]] = follower
+            assert await pool._connect_to_leader(leader.status()["uuid"], 5) is None
+            assert leader.status()["uuid"] not in pool._uuids
+            assert isinstance(await client.replace("accounts", [1, 1]), Committed)
+
+    asyncio.run(body())
+
+
 # --- the synchronous client -----------------------------------------------------------------------
 
 

@@ -153,3 +153,15 @@ def test_a_message_before_the_final_answer_is_ignored() -> None:
     sync = connection.request(int(Type.CALL), b"\x80", 0.0)
     assert connection.receive(answer(int(Type.CHUNK), sync, {0x30: []}), 0.0) == []
     assert connection.receive(answer(0, sync), 0.0) == [Answered(sync, 0, b"", 7)]
+
+
+def test_closed_connection_ignores_watches() -> None:
+    """Events of one read may end with `Ended`; the caller still acknowledges those before it."""
+    connection = ready()
+    connection.watch("box.status", 0.0)
+    data = answer(int(Type.EVENT), 2, {0x57: "box.status", 0x58: 1}) + b"\xa3abc"
+    assert [type(event) for event in connection.receive(data, 0.0)] == [Notified, Ended]
+    connection.take_output()
+    connection.acknowledge("box.status", 0.0)
+    connection.unwatch("box.status")
+    assert connection.take_output() == b""
