@@ -116,9 +116,13 @@ def test_keyed_insert_is_resolved_through_another_member(cluster: Cluster, langu
     assert f"examples/keyed_insert.{suffix}" in page
 
 
-def blocks(page: str, language: str = "python") -> list[str]:
-    text = (ROOT / "docs" / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize(("language", "suffix"), [("py", "py"), ("go", "go")])
+def test_printed_core_is_that_of_the_program(language: str, suffix: str) -> None:
+    page = (ROOT / "docs" / "unknown-outcomes.md").read_text()
+    (block,) = re.findall(rf"^    ```{language}\n(.*?)^    ```", page, re.MULTILINE | re.DOTALL)
+    program = (EXAMPLES / f"keyed_insert.{suffix}").read_text()
+    lines = {line.strip() for line in program.splitlines()}
+    assert {line.strip() for line in block.splitlines()} <= lines
 
 
 def run(source: str, cluster: Cluster, folder: Path, **more: Any) -> None:
