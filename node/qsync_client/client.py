@@ -35,7 +35,7 @@ privileges, `SchemaError` for unknown spaces, indexes and fields.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -370,7 +370,7 @@ class Client:
         index: int | str = 0,
         iterator: IteratorName = Iterator.EQ,
         linearizable: bool = False,
-    ) -> AsyncIterator[Row]:
+    ) -> AsyncGenerator[Row, None]:
         """Yield all rows of a selection, in pages. Writes between two pages are visible.
 
         Args:
@@ -423,7 +423,7 @@ class Client:
         rows = self.scan(space, key, index=index, iterator=iterator, linearizable=linearizable)
         return sum([1 async for _ in rows])
 
-    async def watch(self, key: str) -> AsyncIterator[Any]:
+    async def watch(self, key: str) -> AsyncGenerator[Any, None]:
         """Yield the value of a key, and its newest value after each change.
 
         Values that follow each other quickly may be skipped. After a failover the watch continues

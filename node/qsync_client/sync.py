@@ -15,7 +15,7 @@ import concurrent.futures
 import contextlib
 import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -59,7 +59,7 @@ class _Loop:
             future.cancel()
             raise
 
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous iterator."""
 
         async def following() -> Any:
@@ -69,7 +69,7 @@ class _Loop:
             while (item := self.run(following())) is not _END:
                 yield item
         finally:
-            self._finish(_close(items))
+            self._finish(items.aclose())
 
     def _finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine, without waiting for it in the thread itself.
@@ -89,10 +89,6 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-async def _close(items: Any) -> None:
-    await items.aclose()
 
 
 class SyncClient:

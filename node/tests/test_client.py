@@ -392,7 +392,7 @@ def test_watch_and_writes_follow_a_new_leader(cluster: Cluster) -> None:
                 while writer_of(client) != other.address:
                     await asyncio.sleep(0.05)
             assert isinstance(await client.replace("accounts", [1, 1]), Committed)
-            await watch.aclose()  # type: ignore[attr-defined]
+            await watch.aclose()
 
     asyncio.run(body())
 

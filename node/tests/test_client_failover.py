@@ -20,6 +20,7 @@ from qsync_client import (
     ClientClosed,
     Committed,
     ErrorCode,
+    Member,
     Outcome,
     Refused,
     StatementFailed,
@@ -270,3 +271,28 @@ def test_transactions_survive_a_killed_leader(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 3) as cluster:
         make_space(cluster)
         asyncio.run(run(cluster))
+
+
+def test_reads_continue_after_the_member_of_the_zone_died(tmp_path: Path) -> None:
+    async def read(cluster: Cluster) -> None:
+        leader = cluster.leader()
+        near = next(node for node in cluster.nodes if node is not leader)
+        members = [Member(node.address, node.name) for node in cluster.nodes]
+        async with Client(members, USER, PASSWORD, zone=near.name) as client:
+            assert isinstance(await client.replace(SPACE, [1, "a"]), Committed)
+            async with asyncio.timeout(30):
+                while await client.get(SPACE, 1) is None:
+                    await asyncio.sleep(0.01)
+            near.kill()
+            for _ in range(20):
+                assert await client.get(SPACE, 1) == [1, "a"]
+            assert client._session.pool._reader is None
+            near.start(cluster.peers)
+            async with asyncio.timeout(60):
+                while client._session.pool._reader is None:
+                    await client.get(SPACE, 1)
+                    await asyncio.sleep(0.1)
+
+    with running_cluster(tmp_path, 3) as cluster:
+        make_space(cluster)
+        asyncio.run(read(cluster))

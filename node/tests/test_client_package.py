@@ -87,3 +87,49 @@ def test_wheel_with_msgpack_alone_talks_to_a_server(wheel: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert str(library) in done.stdout
     assert "{'id': 1}" in done.stdout
+
+
+USE = """
+from qsync_client import (
+    Client, Committed, Refused, RolledBack, Row, SyncClient, SyncTransaction, Unknown,
+)
+
+def use(client: SyncClient) -> int:
+    match client.insert("accounts", {"id": 1}):
+        case Committed(rows, at=index):
+            return index + len(rows)
+        case RolledBack(reason) | Unknown(reason) | Refused(_, reason):
+            return len(reason)
+
+def read(client: SyncClient, transaction: SyncTransaction) -> Row | None:
+    return client.get("accounts", 1) or transaction.get("accounts", 1)
+
+async def use_later(client: Client) -> None:
+    reveal_type(await client.get("accounts", 1))
+    async for row in client.scan("accounts"):
+        reveal_type(row)
+    client.insert(1.5, [])
+"""
+
+
+def test_types_of_the_installed_wheel_reach_a_strict_program(wheel: Path, tmp_path: Path) -> None:
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "library")
+    (tmp_path / "use.py").write_text(USE)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull,
+         "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent", "use.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MYPYPATH": "library"},
+    )  # fmt: skip
+    lines = [line.partition(": ")[2] for line in done.stdout.splitlines()]
+    assert [line for line in lines if line.startswith("note: Revealed")] == [
+        'note: Revealed type is "qsync_client.schema.Row | None"',
+        'note: Revealed type is "qsync_client.schema.Row"',
+    ]
+    errors = [line for line in lines if line.startswith("error")]
+    assert len(errors) == 1, "only the space that is neither name nor id"
+    assert 'has incompatible type "float"' in errors[0]
