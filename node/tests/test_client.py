@@ -457,7 +457,7 @@ def test_closed_client_raises_at_once(cluster: Cluster) -> None:
 def test_address_that_leads_to_another_member_is_not_taken_for_the_leader(
     cluster: Cluster,
 ) -> None:
-    """As behind a balancer: the address of the leader's uuid now belongs to another member."""
+    """A balancer may connect the address of the leader to another member."""
     leader = cluster.leader()
     follower = next(one for one in cluster.addresses if one != leader.address)
 

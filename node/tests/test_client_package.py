@@ -108,7 +108,7 @@ async def use_later(client: Client) -> None:
     reveal_type(await client.get("accounts", 1))
     async for row in client.scan("accounts"):
         reveal_type(row)
-    client.insert(1.5, [])
+    await client.insert(1.5, [])
 """
 
 
