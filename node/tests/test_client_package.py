@@ -18,6 +18,7 @@ import qsync_client
 from qsync_node import __version__
 
 SOURCE = Path(qsync_client.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
 
 PROGRAM = """
@@ -118,7 +119,8 @@ def test_types_of_the_installed_wheel_reach_a_strict_program(wheel: Path, tmp_pa
     (tmp_path / "use.py").write_text(USE)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull,
-         "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent", "use.py"],
+         "--cache-dir", str(ROOT / ".mypy_cache" / "client"), "--follow-imports", "silent",
+         "use.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
