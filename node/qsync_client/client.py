@@ -297,8 +297,7 @@ class Client:
         in another process, and gets the outcome of the first attempt.
 
         Raises:
-            AccessDenied: no member accepts the credentials, or the user may not execute
-                `qsync.mark`.
+            AccessDenied: no member accepts the credentials.
             ClientClosed: no member was reachable by the deadline.
         """
         return await self._session.new_key(self._session.deadline())
@@ -464,8 +463,7 @@ class Client:
             isolation: 0 for the default of the member, 1 for read-committed, 2 for read-confirmed,
                 3 for best-effort, 4 for linearizable.
             retry: True to commit with an idempotency key, so that `Committed` has the index and
-                an unknown COMMIT is resolved. A user that may not execute `qsync.mark` has no
-                key. False for one attempt without a key.
+                an unknown COMMIT is resolved. False for one attempt without a key.
         """
         return Transaction(self._session, isolation, retry)
 

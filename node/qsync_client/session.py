@@ -15,9 +15,8 @@ from qsync_client.errors import (
 )
 from qsync_client.keys import MARK_AGE_S, Keys, RequestKey
 from qsync_client.link import Link
-from qsync_client.outcomes import Committed, Outcome, Refused, Unknown, outcome_of
+from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
 from qsync_client.pool import Pool
-from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Iterator, Type
 from qsync_client.requests import Request, Target, call
 from qsync_client.retry import Retry, Step
@@ -25,8 +24,6 @@ from qsync_client.schema import VINDEX, VSPACE, Schema, decode_schema
 
 RETRY_WAIT_S = 0.02
 """Pause between attempts."""
-DENIED_S = 5.0
-"""Time after which a user without rights on `qsync.mark` asks for a mark again."""
 _SCHEMA_ROWS_MAX = 1_000_000
 _PING = Request(int(Type.PING), b"\x80")
 
@@ -43,8 +40,6 @@ class Session:
         self.deadline_s = deadline_s
         self._streams = itertools.count(1)
         self._marking = asyncio.Lock()
-        self._mark_denied: AccessDenied | None = None
-        self._mark_denied_s = 0.0
         self._schema: Schema | None = None
         self._reading_schema = asyncio.Lock()
 
@@ -204,7 +199,7 @@ class Session:
         """Return a key with a recent mark, or with the old mark if no member returns a new one.
 
         Raises:
-            AccessDenied: the credentials are wrong, or the user may not execute `qsync.mark`.
+            AccessDenied: the credentials are wrong.
             ClientClosed: no member was reachable by the deadline.
         """
         loop = asyncio.get_running_loop()
@@ -224,32 +219,10 @@ class Session:
 
     async def _take_mark(self, link: Link, deadline: float) -> None:
         asked_s = asyncio.get_running_loop().time()
-        if self._mark_denied is not None and asked_s - self._mark_denied_s < DENIED_S:
-            raise self._mark_denied
-        self._mark_denied = None
         async with asyncio.timeout_at(deadline):
             answer = await link.ask(call("qsync.mark", ()))
         outcome = outcome_of(answer.kind, answer.body)
         if isinstance(outcome, Committed):
             self.keys.renew(int(outcome.tuples[0]), asked_s)
             return
-        if isinstance(outcome, Refused) and outcome.code == ErrorCode.ACCESS_DENIED:
-            self._mark_denied = AccessDenied(
-                outcome.code,
-                f"{outcome.reason}; an idempotency key needs it: grant execute on the universe, "
-                "or write with retry=False",
-            )
-            self._mark_denied_s = asked_s
-            raise self._mark_denied
         raise RequestFailed(outcome)
-
-    # --- for transactions -----------------------------------------------------------------------
-
-    async def transaction_key(self, deadline: float) -> RequestKey | None:
-        """Return a key, or None if the user may not have one."""
-        try:
-            return await self.new_key(deadline)
-        except AccessDenied:
-            if self._mark_denied is None:
-                raise
-            return None

@@ -89,7 +89,7 @@ class Transaction:
     async def __aenter__(self) -> "Transaction":
         deadline = self._session.deadline()
         if self._has_key:
-            self._key = await self._session.transaction_key(deadline)
+            self._key = await self._session.new_key(deadline)
         self._link, self._stream = await self._begin(deadline)
         self._state = State.OPEN
         return self

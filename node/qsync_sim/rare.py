@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PART = 0.3
 """The part of the schedules that have one of these chains."""
-BEGIN_NS = (500 * MILLISECOND, 4 * SECOND)
+BEGIN_NS = (200 * MILLISECOND, 2 * SECOND)
 BLOCK_NS = 150 * MILLISECOND
 """How long a slow disk gathers the rows of one block."""
 

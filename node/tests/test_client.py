@@ -333,36 +333,28 @@ def test_errors_that_cannot_heal_raise_at_once(cluster: Cluster) -> None:
                 clerk.select(COUNTERS),
                 clerk.insert(COUNTERS, [1, 1], retry=False),
                 clerk.call("box.ctl.promote"),
-                clerk.insert("accounts", [900, 1]),
             ):
                 with pytest.raises(AccessDenied):
                     await attempt
-            with pytest.raises(AccessDenied, match="retry=False"):
-                await clerk.new_key()
 
     started = time.monotonic()
     asyncio.run(body())
     assert time.monotonic() - started < 30, "nothing was retried until the deadline of 60 s"
 
 
-def test_user_without_a_mark_writes_without_keys_until_it_is_granted(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qsync_client.session.DENIED_S", 0.0)
-
+def test_user_with_rights_on_one_space_writes_with_keys(cluster: Cluster) -> None:
     async def body() -> None:
         async with Client(cluster.addresses, "clerk", "clerk") as clerk:
-            assert isinstance(await clerk.replace("accounts", [901, 1], retry=False), Committed)
+            key = await clerk.new_key()
+            first = await clerk.replace("accounts", [901, 1], request_key=key)
+            assert isinstance(first, Committed)
+            again = await clerk.replace("accounts", [901, 1], request_key=key)
+            assert isinstance(again, Committed)
+            assert again.at == first.at
             async with clerk.transaction() as transaction:
                 await transaction.delete("accounts", 901)
-            assert transaction.outcome == Committed([])
-            for privileges, is_keyed in ((24 | 4, True), (24, False)):
-                async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as admin:
-                    await admin.replace(312, [1, 60, "universe", 0, privileges])
-                if is_keyed:
-                    outcome = await clerk.replace("accounts", [901, 1])
-                    assert isinstance(outcome, Committed)
-                    assert outcome.at > 0
+            assert isinstance(transaction.outcome, Committed)
+            assert transaction.outcome.at > first.at > 0
 
     asyncio.run(body())
 

@@ -97,7 +97,7 @@ def test_user_writes_no_other_space(cluster: Cluster, space: int, row: list[Any]
     assert refused.value.code == ACCESS_DENIED
 
 
-@pytest.mark.parametrize("name", ["qsync.status", "qsync.mark", "box.info", "box.ctl.promote"])
+@pytest.mark.parametrize("name", ["qsync.status", "box.info", "box.ctl.promote"])
 def test_user_executes_no_procedure(cluster: Cluster, name: str) -> None:
     with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
         database.call(name)
