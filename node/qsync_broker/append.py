@@ -10,10 +10,11 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qsync_broker.coverage import Span
 from qsync_broker.flow import Pace
+from qsync_broker.health import StoreState
 from qsync_broker.keyspace import Change
 from qsync_broker.labels import LabelSet
 from qsync_broker.loss import (
@@ -38,6 +39,7 @@ from qsync_broker.registers import (
     published_in,
     unpack_registers,
 )
+from qsync_broker.replica import Host, Replica
 from qsync_broker.requests import (
     Append,
     Appended,
@@ -54,15 +56,37 @@ from qsync_broker.status import Status
 from qsync_broker.wholeness import partial_after, partial_brokers
 from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, Row, next_revision
 
-if TYPE_CHECKING:
-    from qsync_broker.replica import Host, Replica
-
-
 PIECE_BYTES = 128 << 10
 REGISTERS_BYTES_MAX = 64 << 10
 """Maximum size of packed registers: each proposal carries them."""
 OFFSET_MAX = (1 << 63) - 1
 """Greatest offset; peers and storage accept no greater one."""
+
+
+class AppendHost(Host, Protocol):
+    """The broker, as the appends at it use it."""
+
+    def desired_replicas(self, journal: JournalRow) -> int:
+        """Return the number of brokers that a journal's route must have."""
+
+    def store_state(self, url: str) -> StoreState:
+        """Return the health of a store."""
+
+    @property
+    def space_problem(self) -> str:
+        """Return why the disk takes no further content, or ""."""
+
+    def wake(self, append: "AppendMachine") -> None:
+        """Advance an append in this step."""
+
+    def ask_content(self, append: "AppendMachine") -> None:
+        """Let the client send the content of an append."""
+
+    def content_sent(self, append: "AppendMachine") -> None:
+        """Note that a part of the content was sent to all peers."""
+
+    def finish(self, append: "AppendMachine") -> None:
+        """Answer an append that has a result."""
 
 
 class AppendMachine:
@@ -82,7 +106,7 @@ class AppendMachine:
 
     def __init__(
         self,
-        host: "Host",
+        host: AppendHost,
         number: int,
         request: Append,
         deadline_ns: int,
@@ -124,6 +148,10 @@ class AppendMachine:
             handler = getattr(self, f"on_{self.state.value}")
             if not handler():
                 return
+
+    def wake(self) -> None:
+        """Advance the append in this step."""
+        self._host.wake(self)
 
     def fail(self, reason: str) -> None:
         """End the append with an error, wherever it is."""
@@ -291,7 +319,7 @@ class AppendMachine:
         if self.state in TERMINAL:
             return
         self._change = "done" if is_done else "refused"
-        self._host.wake(self)
+        self.wake()
 
     def on_send_pipeline_sync(self) -> bool:
         """Send Prepare to all peers, or the chosen state once they have promised."""
@@ -613,7 +641,7 @@ class AppendMachine:
         has_content = bool(self.inputs) and isinstance(self.inputs[0], Piece)
         return self._refuse(Status.NOT_ALLOWED if has_content else Status.SUSPENDED)
 
-    def _take_publications(self, replica: "Replica") -> bool:
+    def _take_publications(self, replica: Replica) -> bool:
         """Queue the publications that the journal lacks (X3); return False if some are missing.
 
         The spool is synchronised, and includes all proposals of this pipeline.
@@ -634,7 +662,7 @@ class AppendMachine:
         replica.limit.take(len(content))
         return True
 
-    def _handle(self, received: Input, replica: "Replica", pipeline: Pipeline) -> bool:
+    def _handle(self, received: Input, replica: Replica, pipeline: Pipeline) -> bool:
         if isinstance(received, Break):
             return self._end(State.ERROR, error=received.reason)
         if self._is_finished:
@@ -653,7 +681,7 @@ class AppendMachine:
         self._is_finished = True
         return self._propose(replica, pipeline)
 
-    def _propose(self, replica: "Replica", pipeline: Pipeline) -> bool:
+    def _propose(self, replica: Replica, pipeline: Pipeline) -> bool:
         request, spool = self.request, replica.spool
         registers = unpack_registers(spool.registers)
         if request.union is not None or request.subtract is not None:

@@ -355,7 +355,7 @@ class Broker:
         effects, self._effects = self._effects, []
         return effects
 
-    # --- services for journals (Host) ---------------------------------------------------------
+    # --- services for journals and appends (Host, AppendHost) ---------------------------------
 
     @property
     def unix_s(self) -> int:
@@ -430,7 +430,7 @@ class Broker:
         replica = self._holdings.assigned.get(journal)
         if replica is not None:
             for append in replica.woken:
-                self.wake(append)
+                append.wake()
 
     @property
     def append_states(self) -> list[State]:

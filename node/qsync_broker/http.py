@@ -52,11 +52,10 @@ from qsync_broker.refusals import explain, explain_not_yet
 from qsync_broker.registers import registers_problem
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
-from qsync_broker.resolver import NO_BROKER, Resolution, resolve
+from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem
 from qsync_broker.status import Status, refusal
-from qsync_broker.wholeness import broker_for_read
 from qsync_node.format.journals import BrokerId, JournalRow
 
 APPEND_S = 60.0

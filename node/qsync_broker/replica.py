@@ -18,8 +18,6 @@ from qsync_broker.spool import Choice, Proposal, Spool, SpoolMismatchError
 from qsync_node.format.journals import BrokerId, JournalRow, Route
 
 if TYPE_CHECKING:
-    from qsync_broker.append import AppendMachine
-    from qsync_broker.health import StoreState
     from qsync_broker.keyspace import Change, KeySpace
 
 
@@ -36,18 +34,8 @@ class Host(Protocol):
     def replica(self, journal: str) -> "Replica | None":
         """Return the journal's replica at this broker."""
 
-    def desired_replicas(self, journal: JournalRow) -> int:
-        """Return the number of brokers that a journal's route must have."""
-
     def stated_replicas(self, journal: JournalRow) -> int:
         """Return the number of brokers that a journal has while it is not suspended."""
-
-    def store_state(self, url: str) -> "StoreState":
-        """Return the health of a store."""
-
-    @property
-    def space_problem(self) -> str:
-        """Return why the disk takes no further content, or ""."""
 
     def transact(self, change: "Change", done: Callable[[bool], None]) -> None:
         """Carry out a transaction; `done` gets whether it is known to be committed."""
@@ -69,26 +57,24 @@ class Host(Protocol):
     def close(self, peer: BrokerId, stream: int) -> None:
         """End a stream."""
 
-    def wake(self, append: "AppendMachine") -> None:
-        """Advance an append in this step."""
-
     def wake_journal(self, journal: str) -> None:
         """Advance all appends of a journal in this step."""
-
-    def ask_content(self, append: "AppendMachine") -> None:
-        """Let the client send the content of an append."""
-
-    def content_sent(self, append: "AppendMachine") -> None:
-        """Note that a part of the content was sent to all peers."""
-
-    def finish(self, append: "AppendMachine") -> None:
-        """Answer an append that has a result."""
 
     def completed(self, replica: "Replica", fragment: LocalFragment) -> None:
         """Persist a completed fragment."""
 
     def readable(self, journal: str) -> None:
         """Wake readers of a journal: more bytes are visible."""
+
+
+class QueuedAppend(Protocol):
+    """An append, as its journal's queue uses it (`qsync_broker.append`)."""
+
+    def wake(self) -> None:
+        """Advance the append in this step."""
+
+    def fail(self, reason: str) -> None:
+        """End the append with an error."""
 
 
 class Settings(NamedTuple):
@@ -166,15 +152,15 @@ class Replica:
         self.completed: dict[int, LocalFragment] = {}
         self.promised = spool.epoch
         self.pipeline: Pipeline | None = None
-        self.sender: AppendMachine | None = None
-        self.in_flight: deque[AppendMachine] = deque()
+        self.sender: QueuedAppend | None = None
+        self.in_flight: deque[QueuedAppend] = deque()
         self.is_index_known = not settings.stores
         self.remote = RemoteIndex()
         self.store_error = ""
         self.append_error = ""
         self.is_end_known = True
         self.limit = Limit(settings.max_rate)
-        self._queue: deque[AppendMachine] = deque()
+        self._queue: deque[QueuedAppend] = deque()
         self._host = host
         self._stream: PeerStream | None = None
 
@@ -258,18 +244,18 @@ class Replica:
 
     # --- pipeline -----------------------------------------------------------------------------
 
-    def enqueue(self, append: "AppendMachine") -> None:
+    def enqueue(self, append: QueuedAppend) -> None:
         """Queue an append for the sending side of the pipeline."""
         self._queue.append(append)
         self._next()
 
-    def sent(self, append: "AppendMachine") -> None:
+    def sent(self, append: QueuedAppend) -> None:
         """Give the sending side to the next append; this one waits for acknowledgements."""
         self.in_flight.append(append)
         self.sender = None
         self._next()
 
-    def release(self, append: "AppendMachine") -> None:
+    def release(self, append: QueuedAppend) -> None:
         """Forget an append, wherever it is."""
         if append is self.sender:
             self.sender = None
@@ -285,10 +271,10 @@ class Replica:
     def _next(self) -> None:
         if self.sender is None and self._queue:
             self.sender = self._queue.popleft()
-            self._host.wake(self.sender)
+            self.sender.wake()
 
     @property
-    def woken(self) -> list["AppendMachine"]:
+    def woken(self) -> list[QueuedAppend]:
         """Return the appends that can advance: the oldest in flight, and the sender.
 
         The end of an append wakes the journal, and with it the next one.
@@ -297,7 +283,7 @@ class Replica:
         return [*first, self.sender] if self.sender is not None else first
 
     @property
-    def waiting(self) -> list["AppendMachine"]:
+    def waiting(self) -> list[QueuedAppend]:
         """Return all appends of this journal at this broker."""
         sender = [self.sender] if self.sender is not None else []
         return [*self.in_flight, *sender, *self._queue]
@@ -406,7 +392,7 @@ class Replica:
         self.close_pipeline(reason)
         self._end_stream(reason)
         for append in self.waiting:
-            self._host.wake(append)
+            append.wake()
 
     def stop(self, reason: str) -> None:
         """End replication and all appends: the broker stops."""

@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 from qsync_broker.keyspace import KeySpace
+from qsync_broker.replica import Replica
 from qsync_broker.status import Status
+from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import BrokerId, JournalRow, Route
 
 SUSPEND_FULL = 2
@@ -60,3 +62,24 @@ def resolve(
         refusals = (Status.NOT_JOURNAL_BROKER, Status.NOT_JOURNAL_PRIMARY_BROKER)
         status = refusals[needs_primary]
     return Resolution(status, journal, route, broker if status is Status.OK else me, keys.revision)
+
+
+def broker_for_read(
+    row: JournalRow, route: Route, replica: Replica, me: BrokerId, offset: int
+) -> BrokerId | None:
+    """Return the whole broker that must serve a read, or None if this one has all its bytes.
+
+    Args:
+        row: the journal.
+        route: its brokers.
+        replica: the journal at this broker.
+        me: this broker.
+        offset: offset of the first wanted byte, negative for the write head.
+    """
+    if me not in partial_brokers(row) or not 0 <= offset < replica.spool.begin:
+        return None
+    if replica.hole(offset, replica.spool.begin) is None:
+        return None
+    order = (*route.members[route.primary :], *route.members) if route.primary >= 0 else ()
+    whole = (one for one in order if one in row.route.members and one not in row.partial)
+    return next(whole, None)

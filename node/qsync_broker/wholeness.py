@@ -8,13 +8,9 @@ fragments.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from qsync_broker.messages import Promised
-from qsync_node.format.journals import BrokerId, JournalRow, Members, Route
-
-if TYPE_CHECKING:
-    from qsync_broker.replica import Replica
+from qsync_node.format.journals import BrokerId, JournalRow, Members
 
 
 def has_store(row: JournalRow) -> bool:
@@ -62,24 +58,3 @@ def _has_all(promise: Promised, end: int) -> bool:
     Of an open fragment, it would discard the bytes that it does not know as confirmed (J4).
     """
     return not promise.missing and promise.begin == promise.end == end
-
-
-def broker_for_read(
-    row: JournalRow, route: Route, replica: "Replica", me: BrokerId, offset: int
-) -> BrokerId | None:
-    """Return the whole broker that must serve a read, or None if this one has all its bytes.
-
-    Args:
-        row: the journal.
-        route: its brokers.
-        replica: the journal at this broker.
-        me: this broker.
-        offset: offset of the first wanted byte, negative for the write head.
-    """
-    if me not in partial_brokers(row) or not 0 <= offset < replica.spool.begin:
-        return None
-    if replica.hole(offset, replica.spool.begin) is None:
-        return None
-    order = (*route.members[route.primary :], *route.members) if route.primary >= 0 else ()
-    whole = (one for one in order if one in row.route.members and one not in row.partial)
-    return next(whole, None)

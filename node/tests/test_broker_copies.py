@@ -17,8 +17,9 @@ from qsync_broker.events import Effect, ReadSpool, SendPeer, SpoolRead
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import Content, Copied, Drop, Operation, SpoolKey
 from qsync_broker.provider import Provider
+from qsync_broker.resolver import broker_for_read
 from qsync_broker.spool import Choice
-from qsync_broker.wholeness import broker_for_read, partial_after
+from qsync_broker.wholeness import partial_after
 from qsync_node.format.journals import AssignmentRow, BrokerId, JournalRow, Members, Route
 from qsync_sim.journals.keys import SPEC, Keys
 from qsync_sim.journals.moves import Moves

@@ -18,7 +18,7 @@ from qsync_broker.reader import JournalReader, ReadError
 from qsync_broker.registers import registers_problem
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Appended, Break
-from qsync_broker.resolver import NO_BROKER, Resolution, resolve
+from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc.answers import (
     Context,
@@ -45,7 +45,6 @@ from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem, store_problem, stores_of
 from qsync_broker.status import Status
 from qsync_broker.stores import StoreError
-from qsync_broker.wholeness import broker_for_read
 
 APPEND_S = 60.0
 FIRST_S = 15.0

@@ -13,7 +13,7 @@ from qsync_broker import events as ev
 from qsync_broker.reader import find
 from qsync_broker.replica import Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece
-from qsync_broker.wholeness import broker_for_read
+from qsync_broker.resolver import broker_for_read
 from qsync_node.format.journals import BrokerId
 from qsync_sim.journals.clock import MS, SECOND, Clock
 from qsync_sim.journals.cluster import Cluster
