@@ -9,16 +9,17 @@ append succeeds.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from qsync_broker.keyspace import KeySpace
+from qsync_broker.lease import BrokerConfig
 from qsync_broker.replica import Replica
 from qsync_broker.requests import Append, Suspend
 from qsync_broker.states import State
-from qsync_node.format.journals import NO_ROUTE, Route
+from qsync_node.format.journals import NO_ROUTE, BrokerId, Route
 
 if TYPE_CHECKING:
     from qsync_broker.append import AppendMachine
-    from qsync_broker.broker import Broker
 
 PULSE_NS = 60_000_000_000
 """Interval between two pulses of a journal."""
@@ -37,6 +38,21 @@ STABLE_PULSES = 15
 """Pulses with one route after which an idle journal may be suspended, as in Gazette."""
 
 
+class PulseHost(Protocol):
+    """The broker, as its pulses use it."""
+
+    me: BrokerId
+    config: BrokerConfig
+    keys: KeySpace
+
+    @property
+    def is_fenced(self) -> bool:
+        """Return whether this broker's lease may have ended."""
+
+    def replica(self, journal: str) -> Replica | None:
+        """Return the journal's replica at this broker."""
+
+
 class _Journal:
     __slots__ = ("last_ns", "route", "stable")
 
@@ -49,14 +65,14 @@ class _Journal:
 class Pulses:
     """Pulses of all journals of a broker."""
 
-    def __init__(self, broker: "Broker", begin: Callable[[Append], int]) -> None:
+    def __init__(self, host: PulseHost, begin: Callable[[Append], int]) -> None:
         """Begin without journals.
 
         Args:
-            broker: the broker.
+            host: the broker.
             begin: begins an append without content, and returns its number.
         """
-        self._broker = broker
+        self._host = host
         self._begin = begin
         self._journals: dict[str, _Journal] = {}  # in the order in which ticks examine them
         self._under_way: dict[int, None] = {}
@@ -74,7 +90,7 @@ class Pulses:
                 return
             name = next(iter(self._journals))
             journal = self._journals.pop(name)
-            replica = self._broker.replica(name)
+            replica = self._host.replica(name)
             if replica is None:
                 self._failing.discard(name)
             else:
@@ -82,15 +98,15 @@ class Pulses:
                 self._pulse(name, journal, replica, now_ns)
 
     def _pulse(self, name: str, journal: _Journal, replica: Replica, now_ns: int) -> None:
-        broker = self._broker
-        row, route = broker.keys.journals.get(name), broker.keys.route(name)
-        if row is None or route.primary < 0 or route.members[route.primary] != broker.me:
+        host = self._host
+        row, route = host.keys.journals.get(name), host.keys.route(name)
+        if row is None or route.primary < 0 or route.members[route.primary] != host.me:
             return
-        if broker.is_fenced or replica.sender is not None or replica.in_flight:
+        if host.is_fenced or replica.sender is not None or replica.in_flight:
             return
         last_ns = journal.last_ns
         is_news = last_ns is None or (
-            not broker.keys.is_consistent(row) and now_ns - last_ns > PULSE_AGAIN_NS
+            not host.keys.is_consistent(row) and now_ns - last_ns > PULSE_AGAIN_NS
         )
         interval_ns = self._interval_ns(name)
         if not is_news and last_ns is not None and now_ns - last_ns < interval_ns:
@@ -99,7 +115,7 @@ class Pulses:
         journal.stable = 0 if is_news or journal.route != route else journal.stable + 1
         journal.route = route
         # Soon after a change, its clients may be about to append, and listings may be old.
-        is_idle = broker.config.auto_suspend and journal.stable >= STABLE_PULSES
+        is_idle = host.config.auto_suspend and journal.stable >= STABLE_PULSES
         suspend = Suspend.IF_FLUSHED if is_idle else Suspend.NO_RESUME
         self._under_way[self._begin(Append(name, suspend=suspend, may_proxy=False))] = None
 
