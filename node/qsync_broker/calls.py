@@ -2,13 +2,19 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from qsync_broker import events as ev
 from qsync_broker.requests import Append, Appended, Input
 
-if TYPE_CHECKING:
-    from qsync_broker.server import BrokerServer
+
+class CallHost(Protocol):
+    """The server, as the appends under way use it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def feed(self, event: ev.Event) -> None:
+        """Queue an input for the next step of the core."""
 
 
 class AppendCall:
@@ -20,11 +26,11 @@ class AppendCall:
         begun_s: monotonic time at which it began, in seconds.
     """
 
-    def __init__(self, server: "BrokerServer", number: int, request: Append) -> None:
+    def __init__(self, host: CallHost, number: int, request: Append) -> None:
         self.request = request
-        self.result: asyncio.Future[tuple[Appended, bool]] = server.loop.create_future()
-        self.begun_s = server.loop.time()
-        self._server = server
+        self.result: asyncio.Future[tuple[Appended, bool]] = host.loop.create_future()
+        self.begun_s = host.loop.time()
+        self._host = host
         self._number = number
         self._news = asyncio.Event()  # content is wanted, or there is a result
 
@@ -37,7 +43,7 @@ class AppendCall:
         """Pass on content, the end, or a break of the client."""
         if not self.result.done():
             self._news.clear()
-        self._server.feed(ev.AppendReceived(self._number, received))
+        self._host.feed(ev.AppendReceived(self._number, received))
 
     def want(self) -> None:
         """Note that the broker accepts content."""
@@ -53,6 +59,9 @@ class AppendCall:
         """Wait until content is wanted, or the append has its result; return whether it is."""
         await self._news.wait()
         return not self.result.done()
+
+
+Call = TypeVar("Call", bound=AppendCall)
 
 
 async def until_result(reading: Coroutine[Any, Any, bytes], call: AppendCall) -> bytes | None:

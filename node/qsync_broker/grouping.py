@@ -19,14 +19,12 @@ waits.
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from qsync_broker.calls import AppendCall
+from qsync_broker.calls import AppendCall, Call, CallHost
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
-
-if TYPE_CHECKING:
-    from qsync_broker.server import BrokerServer
 
 SMALL = 64 << 10
 """Maximum size of an append that is grouped, in bytes."""
@@ -37,6 +35,15 @@ HELD_MAX = 64 << 20
 APPEND_S = 60.0
 
 
+class GroupHost(Protocol):
+    """The server, as groups use it."""
+
+    def begin(
+        self, request: Append, timeout_s: float, make: Callable[[CallHost, int, Append], Call]
+    ) -> Call:
+        """Begin an append whose call `make` returns, given its number."""
+
+
 class Group(AppendCall):
     """Appends of one journal that are proposed together.
 
@@ -45,8 +52,12 @@ class Group(AppendCall):
         size: size of their content in bytes.
     """
 
-    def __init__(self, server: "BrokerServer", number: int, request: Append) -> None:
-        super().__init__(server, number, request)
+    def __init__(
+        self, host: CallHost, number: int, request: Append, taken: Callable[["Group"], None]
+    ) -> None:
+        """Begin an empty group; `taken` is called when its content is taken."""
+        super().__init__(host, number, request)
+        self._on_taken = taken
         self.size = 0
         self._count = 0
         self._contents: list[bytes] = []
@@ -79,7 +90,7 @@ class Group(AppendCall):
     def _take(self) -> list[bytes]:
         contents, self._contents = self._contents, []
         if contents:
-            self._server.groups.taken(self)
+            self._on_taken(self)
         return contents
 
 
@@ -111,8 +122,8 @@ class Groups:
         held: content in bytes that waits for the core.
     """
 
-    def __init__(self, server: "BrokerServer") -> None:
-        self._server = server
+    def __init__(self, host: GroupHost) -> None:
+        self._host = host
         self._open: dict[str, Group] = {}
         self.held = 0
 
@@ -129,13 +140,16 @@ class Groups:
         name = _stem(request.journal)
         group = self._open.get(name)
         if group is None or request != group.request:
-            group = self._server.begin(request, APPEND_S, Group)
+            group = self._host.begin(request, APPEND_S, self._new)
             self._open[name] = group
         self.held += len(content)
         joined = Grouped(group, group.join(content), content)
         if group.size >= GROUP_BYTES:
             self.close(request.journal)
         return joined
+
+    def _new(self, host: CallHost, number: int, request: Append) -> Group:
+        return Group(host, number, request, self.taken)
 
     def close(self, journal: str) -> None:
         """Close the open group of a journal, because another append begins after it."""

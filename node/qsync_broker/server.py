@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from qsync_broker import events as ev
 from qsync_broker.allocator import can_hand_over
 from qsync_broker.broker import Broker
-from qsync_broker.calls import AppendCall
+from qsync_broker.calls import AppendCall, Call, CallHost
 from qsync_broker.config import ServerConfig, split_address
 from qsync_broker.coordinating import Coordinating
 from qsync_broker.disk import Disk
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from qsync_broker.tls import BrokerTls
 
 log = logging.getLogger("qsync.broker")
-
-Call = TypeVar("Call", bound=AppendCall)
 
 TICK_S = 0.02
 EXIT_S = 30.0
@@ -399,10 +397,12 @@ class BrokerServer:
         self.groups.close(request.journal)
         return self.begin(request, timeout_s, AppendCall)
 
-    def begin(self, request: Append, timeout_s: float, kind: type[Call]) -> Call:
-        """Begin an append whose call is of a certain kind."""
+    def begin(
+        self, request: Append, timeout_s: float, make: Callable[[CallHost, int, Append], Call]
+    ) -> Call:
+        """Begin an append whose call `make` returns, given its number."""
         self._numbers += 1
-        call = kind(self, self._numbers, request)
+        call = make(self, self._numbers, request)
         self._calls[self._numbers] = call
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1_000_000_000)
         self.feed(ev.AppendBegun(self._numbers, request, deadline_ns))
