@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from qsync_node.core.calls import Call, Waiter, Write
 from qsync_node.core.engine.overlay import Pending
 from qsync_node.core.entries import Entry, Kind
-from qsync_node.core.stockrows import space_of
 from qsync_node.core.system import OWN_SPACES, SCHEMA_SPACE, is_own_mark
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import space_of
 
 if TYPE_CHECKING:
     from qsync_node.core.clients import Clients

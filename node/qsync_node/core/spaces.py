@@ -20,16 +20,15 @@ Invariants
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from qsync_node.core.stockrows import space_of
 from qsync_node.format.batch import LogBatch
+from qsync_node.format.body import space_of
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT
 from qsync_node.format.row import decode_rows, encode_header, scan_rows
 
 if TYPE_CHECKING:
     from qsync_node.core.ballot import Ballot
-    from qsync_node.core.settings import Settings
 
 FIRST_USER_SPACE = 512
 SPACE_ID_MAX = 0x7FFFFFFF
@@ -41,6 +40,18 @@ NEEDS_EVERYTHING = (
 )
 
 _CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
+
+
+class SpaceSettings(Protocol):
+    """The settings of a member that its list of spaces depends on."""
+
+    @property
+    def role(self) -> str:
+        """Return the role that the member requests."""
+
+    @property
+    def spaces(self) -> tuple[str | int, ...]:
+        """Return the names or ids of its user spaces, empty for all."""
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -135,7 +146,7 @@ def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
     )
 
 
-def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -> str:
+def refusal_to_change(ballot: "Ballot", before: SpaceSettings, after: SpaceSettings) -> str:
     """Return the reason why a running replica cannot adopt these settings, or "" if it can."""
     if after.role != before.role and (ballot.spaces or before.spaces):
         return NEEDS_EVERYTHING
@@ -148,7 +159,7 @@ def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -
 
 
 def refusal_to_start(
-    ballot: "Ballot", settings: "Settings", find: Callable[[str], int | None]
+    ballot: "Ballot", settings: SpaceSettings, find: Callable[[str], int | None]
 ) -> str:
     """Return the reason why a stored state does not fit the settings, or "" if it does (F1).
 

@@ -40,7 +40,7 @@ from qsync_node.core.engine import system
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE
 from qsync_node.core.spaces import NEEDS_EVERYTHING, refusal_to_serve
-from qsync_node.core.stockrows import snapshot_row, space_of, stock_rows
+from qsync_node.core.stockrows import snapshot_row, stock_rows
 from qsync_node.core.stockwire import (
     OK,
     Stage,
@@ -53,6 +53,7 @@ from qsync_node.core.stockwire import (
 )
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.body import space_of
 from qsync_node.format.frame import encode_error, encode_ok, encode_replication_row, encode_request
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack

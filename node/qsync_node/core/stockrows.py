@@ -17,6 +17,7 @@ from typing import Any
 from qsync_node.core.membership import CLUSTER_SPACE
 from qsync_node.core.system import PRIVATE_SPACES
 from qsync_node.format.batch import LogBatch
+from qsync_node.format.body import space_of
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows
@@ -27,8 +28,6 @@ _PRIVATE_KEY = "qsync_"
 _READABLE = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 _FLAGS_FIELD = 5
 _SYNC = "is_sync"
-_BODY_START = 0x10
-_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 
 Body = dict[int, Any]
 
@@ -75,19 +74,6 @@ def snapshot_row(body: bytes) -> Row | None:
         changed = _system_body(INSERT, body, "", 0)
         return None if changed is None else Row(INSERT, body=changed)
     return Row(INSERT, body=body)
-
-
-def space_of(body: bytes) -> int:
-    """Return the space id of a row; it is the first field of nearly every body."""
-    if body[1] == _BODY_START:
-        head = body[2]
-        if head < 0x80:  # a fixint is its own value
-            return head
-        width = _WIDTHS.get(head, 0)
-        if width:
-            return int.from_bytes(body[3 : 3 + width], "big")
-    space: int = _unpack(body)[Key.SPACE_ID]
-    return space
 
 
 def _unpack(body: bytes) -> Body:
