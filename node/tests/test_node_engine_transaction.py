@@ -85,7 +85,7 @@ class Leader:
         self.pending.confirm(self.push(request_).changes)
 
     def begin(self) -> Callable[[Request], Any]:
-        self.transaction: Transaction = self.pending.begin()
+        self.transaction = Transaction(self.pending)
 
         def execute(request_: Request) -> list[Any]:
             assert self.transaction.catch_up(Steps())

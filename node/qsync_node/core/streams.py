@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.core.engine.publishing import TRANSACTION_MAX, Publish
 from qsync_node.core.engine.requests import Select, decode_user_request
+from qsync_node.core.engine.transaction import Transaction
 from qsync_node.core.keys import digest_of_next
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
@@ -25,7 +26,6 @@ from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
 if TYPE_CHECKING:
     from qsync_node.core.calls import Call
     from qsync_node.core.clients import Clients
-    from qsync_node.core.engine.transaction import Transaction
     from qsync_node.core.node import Node
 
 TIMEOUT_KEY = 0x56
@@ -189,12 +189,12 @@ class Streams:
         pending = self.clients.commits.pending
         assert pending is not None
         deadline_ns = self.node.replica.now_ns + timeout_ns
-        self.open[key] = Stream(pending.begin(), deadline_ns, is_strangers, isolation == 4)
+        self.open[key] = Stream(Transaction(pending), deadline_ns, is_strangers, isolation == 4)
         self._by_owner.setdefault(call.owner, set()).add(call.stream)
         self._strangers += is_strangers
         self.clients.answer(call, [])
 
-    def _living(self, stream: Stream) -> "Transaction":
+    def _living(self, stream: Stream) -> Transaction:
         """Return the stream's transaction.
 
         Raises:

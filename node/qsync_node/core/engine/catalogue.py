@@ -6,7 +6,7 @@ layer when a user executes the statement, and again in the state that keeps the 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
@@ -17,16 +17,14 @@ from .fields import decode
 from .index import IndexView
 from .keydef import KeyDef
 from .space import SequenceUse, Space
+from .state import State
 from .tupleformat import TupleFormat
-
-if TYPE_CHECKING:
-    from .state import State
 
 Fields = list[Any] | None
 EMPTY_PASSWORD_HASH = "vhvewKp0tNyweZQ+cFKAlsyphfg="
 
 
-def on_change(state: "State", space_id: int, old: bytes | None, new: bytes | None) -> None:
+def on_change(state: State, space_id: int, old: bytes | None, new: bytes | None) -> None:
     handler = _HANDLERS.get(space_id)
     if handler is not None:
         handler(
@@ -39,7 +37,7 @@ def on_change(state: "State", space_id: int, old: bytes | None, new: bytes | Non
 # --- spaces ---------------------------------------------------------------------------------------
 
 
-def _on_space(state: "State", old: Fields, new: Fields) -> None:
+def _on_space(state: State, old: Fields, new: Fields) -> None:
     if new is None:
         assert old is not None
         _drop_space(state, old[0], old[2])
@@ -61,7 +59,7 @@ def _check_space_change(known: Space, definition: SpaceDef) -> None:
         raise rows.alter_error(known.name, "replication group is immutable")
 
 
-def _replace_definition(state: "State", known: Space, definition: SpaceDef) -> None:
+def _replace_definition(state: State, known: Space, definition: SpaceDef) -> None:
     if definition == known.definition:
         state.set_space(definition.id, known)  # each start loads the rows of all system spaces
         return
@@ -75,7 +73,7 @@ def _replace_definition(state: "State", known: Space, definition: SpaceDef) -> N
 
 
 def _check_tuples(
-    state: "State", space: Space, definition: SpaceDef, tuple_format: TupleFormat
+    state: State, space: Space, definition: SpaceDef, tuple_format: TupleFormat
 ) -> None:
     if state.build_of(space.id, definition) is not None:
         return
@@ -86,7 +84,7 @@ def _check_tuples(
             tuple_format.validate(decode(packed))
 
 
-def _drop_space(state: "State", space_id: int, name: str) -> None:
+def _drop_space(state: State, space_id: int, name: str) -> None:
     space = state.find_space(space_id)
     if space is not None and space.index_defs:
         raise _cannot_drop(name, "the space has indexes")
@@ -105,7 +103,7 @@ def _cannot_drop(name: str, reason: str) -> ClientError:
     return ClientError(ErrorCode.DROP_SPACE, f"Can't drop space '{name}': {reason}")
 
 
-def _on_truncate(state: "State", old: Fields, new: Fields) -> None:
+def _on_truncate(state: State, old: Fields, new: Fields) -> None:
     if new is None:
         return
     space = state.own_space(new[0])
@@ -126,7 +124,7 @@ def _on_truncate(state: "State", old: Fields, new: Fields) -> None:
 # --- indexes --------------------------------------------------------------------------------------
 
 
-def _on_index(state: "State", old: Fields, new: Fields) -> None:
+def _on_index(state: State, old: Fields, new: Fields) -> None:
     row = new if new is not None else old
     assert row is not None
     space = state.own_space(row[0])
@@ -140,7 +138,7 @@ def _on_index(state: "State", old: Fields, new: Fields) -> None:
     _put_index(state, space, rows.read_index(new, space.definition))
 
 
-def _drop_index(state: "State", space: Space, index_id: int) -> None:
+def _drop_index(state: State, space: Space, index_id: int) -> None:
     if index_id == 0 and space.is_system:
         raise ClientError(
             ErrorCode.LAST_DROP,
@@ -158,7 +156,7 @@ def _drop_index(state: "State", space: Space, index_id: int) -> None:
     state.set_space(space.id, Space(space.definition, index_defs, indexes, space.sequence))
 
 
-def _put_index(state: "State", space: Space, definition: IndexDef) -> None:
+def _put_index(state: State, space: Space, definition: IndexDef) -> None:
     known = space.index_defs.get(definition.id)
     if definition == known:
         state.set_space(space.id, space)
@@ -184,7 +182,7 @@ def _is_same_structure(one: IndexDef, two: IndexDef) -> bool:
 
 
 def _build_indexes(
-    state: "State",
+    state: State,
     space: Space,
     index_defs: dict[int, IndexDef],
     changed: IndexDef,
@@ -222,7 +220,7 @@ def _build_indexes(
 # --- sequences ------------------------------------------------------------------------------------
 
 
-def _on_sequence(state: "State", old: Fields, new: Fields) -> None:
+def _on_sequence(state: State, old: Fields, new: Fields) -> None:
     if new is not None:
         _check_sequence(sequences.Sequence(*new[:9]), old is None)
         return
@@ -257,7 +255,7 @@ def _cannot_drop_sequence(name: str, reason: str) -> ClientError:
     return ClientError(codes.DROP_SEQUENCE, f"Can't drop sequence '{name}': {reason}")
 
 
-def _sequence_use(state: "State", space_id: int) -> SequenceUse | None:
+def _sequence_use(state: State, space_id: int) -> SequenceUse | None:
     row = state.row(system.SPACE_SEQUENCE_ID, space_id)
     return None if row is None else _read_sequence_use(row)
 
@@ -266,7 +264,7 @@ def _read_sequence_use(row: list[Any]) -> SequenceUse:
     return SequenceUse(row[1], row[3] if len(row) > 3 else 0, bool(row[2]))
 
 
-def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
+def _on_space_sequence(state: State, old: Fields, new: Fields) -> None:
     row = new if new is not None else old
     assert row is not None
     space = state.own_space(row[0])
@@ -291,7 +289,7 @@ def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
 # --- users and unsupported features ---------------------------------------------------------------
 
 
-def _on_user(state: "State", old: Fields, new: Fields) -> None:
+def _on_user(state: State, old: Fields, new: Fields) -> None:
     if new is not None:
         _check_user(new, is_new=old is None)
         return
@@ -349,7 +347,7 @@ def _check_user(row: list[Any], is_new: bool) -> None:
         )
 
 
-def _on_priv(state: "State", old: Fields, new: Fields) -> None:
+def _on_priv(state: State, old: Fields, new: Fields) -> None:
     if new is not None:
         grants.check_object_exists(state, new)
         if grants.is_about_a_role(new):
@@ -358,7 +356,7 @@ def _on_priv(state: "State", old: Fields, new: Fields) -> None:
             raise grants.wrong_grant("the grant tuple has no privileges")
 
 
-def _on_func(state: "State", old: Fields, new: Fields) -> None:
+def _on_func(state: State, old: Fields, new: Fields) -> None:
     if new is None:
         assert old is not None
         if grants.is_granted(state, "function", old[0]):
@@ -367,7 +365,7 @@ def _on_func(state: "State", old: Fields, new: Fields) -> None:
             )
 
 
-def _check_loop(state: "State", row: list[Any]) -> None:
+def _check_loop(state: State, row: list[Any]) -> None:
     if _reaches(state, row[3], row[1]):
         granted, grantee = (grants.user_name(state, user_id) for user_id in (row[3], row[1]))
         raise ClientError(
@@ -375,7 +373,7 @@ def _check_loop(state: "State", row: list[Any]) -> None:
         )
 
 
-def _reaches(state: "State", role_id: int, target: int) -> bool:
+def _reaches(state: State, role_id: int, target: int) -> bool:
     """Return whether `target` is the role or holds it through any chain of grants."""
     if role_id == target:
         return True
@@ -383,8 +381,8 @@ def _reaches(state: "State", role_id: int, target: int) -> bool:
     return any(_reaches(state, row[3], target) for row in granted)
 
 
-def _refuse(what: str) -> Callable[["State", Fields, Fields], None]:
-    def handler(_state: "State", _old: Fields, new: Fields) -> None:
+def _refuse(what: str) -> Callable[[State, Fields, Fields], None]:
+    def handler(_state: State, _old: Fields, new: Fields) -> None:
         if new is not None:
             raise ClientError(
                 ErrorCode.UNSUPPORTED, f"Qsync does not support {what}: see docs/compatibility.md"
@@ -393,7 +391,7 @@ def _refuse(what: str) -> Callable[["State", Fields, Fields], None]:
     return handler
 
 
-_HANDLERS: dict[int, Callable[["State", Fields, Fields], None]] = {
+_HANDLERS: dict[int, Callable[[State, Fields, Fields], None]] = {
     system.SPACE_ID: _on_space,
     system.INDEX_ID: _on_index,
     system.TRUNCATE_ID: _on_truncate,

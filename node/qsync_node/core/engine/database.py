@@ -18,7 +18,7 @@ from qsync_node.core.spaces import is_kept
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.mp import pack
 
-from . import codes, reads, system
+from . import catalogue, codes, reads, system
 from .access import User, fill_user
 from .bootstrap import bootstrap_rows, index_rows, space_rows
 from .build import Build, Definition
@@ -153,7 +153,7 @@ class Database(State):
         """Apply a change that was executed before, over the same state."""
         space_id, old, new, puts = change
         if space_id in system.CATALOGUE_IDS:
-            self.change_catalogue(space_id, old, new)
+            catalogue.on_change(self, space_id, old, new)
             self.schema_version += space_id in system.SCHEMA_IDS
         space = self.space(space_id)
         apply_puts(space, puts)
@@ -201,7 +201,7 @@ class Database(State):
         """Load a catalogue row: rows that it refers to may come later, and truncations are done."""
         change = space.change_to(packed, fields, is_insert=False)
         if space.id not in _STORED_ONLY:
-            self.change_catalogue(space.id, change[1], packed)
+            catalogue.on_change(self, space.id, change[1], packed)
         space = self.space(space.id)
         apply_puts(space, change[3])
         self.account(space, change[1], packed)

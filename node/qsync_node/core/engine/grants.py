@@ -4,7 +4,7 @@ Rows of the log are not checked again, so that a member reads rows that an older
 """
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
@@ -12,10 +12,8 @@ from . import codes, rows, sequences, system
 from .access import User, denied, password_hash_of
 from .numbers import SIGNED_MAX
 from .space import Space
+from .state import State
 from .tupleformat import wrong_type
-
-if TYPE_CHECKING:
-    from .state import State
 
 Fields = list[Any] | None
 PASSWORD_HASH_LENGTH = 28
@@ -43,7 +41,7 @@ _OBJECTS = {
 }
 
 
-def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fields) -> None:
+def check_change(state: State, user: User, space_id: int, old: Fields, new: Fields) -> None:
     """Raise unless the user may make this change."""
     object_type = _OBJECTS.get(space_id)
     row = new if new is not None else old
@@ -73,7 +71,7 @@ def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fi
         _check_privileges(old, new)
 
 
-def _check_builtin(state: "State", space_id: int, old: Fields, new: Fields) -> None:
+def _check_builtin(state: State, space_id: int, old: Fields, new: Fields) -> None:
     """Refuse changes of objects that the engine itself depends on."""
     row = new if new is not None else old
     assert row is not None
@@ -103,7 +101,7 @@ def _privilege(old: Fields, new: Fields) -> int:
 # --- rows that no member may ever read ------------------------------------------------------------
 
 
-def _check_schema(_state: "State", old: Fields, new: Fields) -> None:
+def _check_schema(_state: State, old: Fields, new: Fields) -> None:
     """Refuse to change the UUID of the cluster: its replicas would not recognise the cluster."""
     row = new if new is not None else old
     assert row is not None
@@ -126,7 +124,7 @@ def _check_schema(_state: "State", old: Fields, new: Fields) -> None:
         )
 
 
-def _check_collation(_state: "State", old: Fields, new: Fields) -> None:
+def _check_collation(_state: State, old: Fields, new: Fields) -> None:
     if new is None:
         assert old is not None
         if old[0] == 0:
@@ -142,7 +140,7 @@ def _check_collation(_state: "State", old: Fields, new: Fields) -> None:
     )
 
 
-def _check_sequence(_state: "State", _old: Fields, new: Fields) -> None:
+def _check_sequence(_state: State, _old: Fields, new: Fields) -> None:
     if new is None or rows.is_too_long(new[2]):
         return
     rows.check_name(new[2])
@@ -151,7 +149,7 @@ def _check_sequence(_state: "State", _old: Fields, new: Fields) -> None:
             raise wrong_type(str(number), "integer")
 
 
-def _check_sequence_data(state: "State", _old: Fields, new: Fields) -> None:
+def _check_sequence_data(state: State, _old: Fields, new: Fields) -> None:
     if new is None:
         return
     if state.row(system.SEQUENCE_ID, new[0]) is None:
@@ -160,13 +158,13 @@ def _check_sequence_data(state: "State", _old: Fields, new: Fields) -> None:
         raise wrong_type("2", "integer")
 
 
-def _check_function(_state: "State", old: Fields, new: Fields) -> None:
+def _check_function(_state: State, old: Fields, new: Fields) -> None:
     """Refuse to rename a function, or to change its owner: its grants are for the old one."""
     if old is not None and new is not None and (old[1], old[2]) != (new[1], new[2]):
         raise ClientError(ErrorCode.UNSUPPORTED, "function does not support alter")
 
 
-def _check_user(_state: "State", _old: Fields, new: Fields) -> None:
+def _check_user(_state: State, _old: Fields, new: Fields) -> None:
     auth = new[4] if new is not None and len(new) > 4 else None
     if new is None or not isinstance(auth, dict):
         return
@@ -205,7 +203,7 @@ _ROW_CHECKS = {
 # --- grants ---------------------------------------------------------------------------------------
 
 
-def _check_grant(state: "State", user: User, row: list[Any], privilege: int) -> None:
+def _check_grant(state: State, user: User, row: list[Any], privilege: int) -> None:
     """Check that the user may grant in the grantor's name.
 
     The grantor must own the object or be admin.
@@ -234,7 +232,7 @@ def wrong_grant(reason: str) -> ClientError:
     return ClientError(codes.GRANT, f"Incorrect grant arguments: {reason}")
 
 
-def find_object(state: "State", object_type: str, object_id: Any) -> tuple[str, int]:
+def find_object(state: State, object_type: str, object_id: Any) -> tuple[str, int]:
     """Return the name and the owner of a grant's object; raise if there is no such object."""
     if object_type in ("universe", "collation") or object_id == "":
         return "", system.ADMIN
@@ -265,7 +263,7 @@ def check_grant_row(row: list[Any]) -> None:
         raise _unknown_type(row[2])
 
 
-def check_object_exists(state: "State", row: list[Any]) -> None:
+def check_object_exists(state: State, row: list[Any]) -> None:
     """Raise unless grantor, grantee and object of a `_priv` row exist."""
     for user_id in row[:2]:
         if state.row(system.USER_ID, user_id) is None:
@@ -278,7 +276,7 @@ def is_about_a_role(row: list[Any]) -> bool:
     return bool(row[2].lower() == "role" and row[3] != "")
 
 
-def is_granted(state: "State", object_type: str, object_id: int) -> bool:
+def is_granted(state: State, object_type: str, object_id: int) -> bool:
     """Return whether a `_priv` row concerns the object; all rows are read, because they are few."""
     return any(
         row[3] == object_id and row[2].lower() == object_type
@@ -286,7 +284,7 @@ def is_granted(state: "State", object_type: str, object_id: int) -> bool:
     )
 
 
-def check_sequence(state: "State", user: User, space: Space) -> None:
+def check_sequence(state: State, user: User, space: Space) -> None:
     """Raise unless the user may draw from the space's sequence.
 
     A generated sequence is part of its space and needs no grant.
@@ -298,6 +296,6 @@ def check_sequence(state: "State", user: User, space: Space) -> None:
             user.check_object("sequence", row[0], row[2], row[1], system.WRITE)
 
 
-def user_name(state: "State", user_id: int) -> str:
+def user_name(state: State, user_id: int) -> str:
     row = state.row(system.USER_ID, user_id)
     return "" if row is None else row[2]

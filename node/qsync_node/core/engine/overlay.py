@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import publishing, reads, system
+from . import catalogue, publishing, reads, system
 from .access import User
 from .build import Build, Definition, NeedsBuildError
 from .definitions import IndexDef
@@ -36,7 +36,6 @@ from .tuples import TUPLE_BYTES_MAX, tuple_too_large
 
 if TYPE_CHECKING:
     from .database import Database
-    from .transaction import Transaction
 
 
 UPDATE_WORK_MAX = 4_000_000
@@ -142,7 +141,7 @@ class Layer(State):
         """Make the changes part of this layer."""
         for space_id, old, new, puts in changes:
             if space_id in system.CATALOGUE_IDS:
-                self.change_catalogue(space_id, old, new)
+                catalogue.on_change(self, space_id, old, new)
             space = self.own_space(space_id)
             assert space is not None
             indexes = space.indexes
@@ -293,8 +292,3 @@ class Pending(Layer):
     def begin_read(self, request: Select, user: User) -> reads.Reading:
         """Return a SELECT that has read nothing yet."""
         return reads.begin(self, request, user)
-
-    def begin(self) -> "Transaction":
-        from .transaction import Transaction  # noqa: PLC0415  # it imports this module
-
-        return Transaction(self)

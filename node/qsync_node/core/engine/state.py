@@ -9,7 +9,7 @@ from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import catalogue, codes, system
+from . import codes, system
 from .build import Build, Definition
 from .definitions import IndexDef
 from .fields import decode
@@ -102,6 +102,3 @@ class State:
     def id_of_space(self, name: str) -> int | None:
         space = self.space_by_name(name)
         return None if space is None else space.id
-
-    def change_catalogue(self, space_id: int, old: bytes | None, new: bytes | None) -> None:
-        catalogue.on_change(self, space_id, old, new)

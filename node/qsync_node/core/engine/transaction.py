@@ -11,19 +11,16 @@ continues in the next step. No other statement is executed meanwhile, because th
 head of the queue. If pending entries are rolled back, it starts again at the first statement.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import publishing, reads
 from .access import User
-from .overlay import Executed, Extent, Layer
+from .overlay import Executed, Extent, Layer, Pending
 from .requests import Request, Select
 from .space import Change
 from .statements import Row
-
-if TYPE_CHECKING:
-    from .overlay import Pending
 
 # Answer of a statement: its tuples, or the error's code and text.
 _Result = list[bytes] | tuple[int, str]
@@ -43,7 +40,7 @@ class _Replay:
 
     __slots__ = ("changes", "epoch", "layer", "pushes", "rows", "statements")
 
-    def __init__(self, pending: "Pending") -> None:
+    def __init__(self, pending: Pending) -> None:
         self.epoch = pending.epoch
         self.pushes = pending.pushes
         self.layer = Layer(pending, Extent.SMALL)
@@ -57,7 +54,7 @@ class Transaction:
 
     __slots__ = ("_epoch", "_layer", "_pending", "_replay", "_statements", "position")
 
-    def __init__(self, pending: "Pending") -> None:
+    def __init__(self, pending: Pending) -> None:
         self._pending = pending
         self._layer = Layer(pending, Extent.SMALL)
         self._epoch = pending.epoch
