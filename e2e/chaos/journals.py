@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from qsync_sim.mutants import DIRECTORY, apply_edits, copy_sources, read_mutant
+from qsync_sim.planted_bugs import DIRECTORY, apply_edits, copy_sources, read_mutant
 
 AVAILABLE_S = 60.0
 READ_S = 30.0

@@ -5,12 +5,11 @@ The page keeps the row of a bug that a run leaves out, so the table can be writt
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from qsync_sim.mutants import Mutant, Verdict
+from qsync_sim.planted_bugs import Mutant
 
 BEGIN = "<!-- planted bugs: written by `python -m qsync_sim.mutants --write` -->\n"
 END = "<!-- end of planted bugs -->\n"
@@ -18,6 +17,16 @@ HEAD = "| rule | planted bug | mutant | found by | schedules |\n| --- | --- | --
 PROBLEM_MAX = 80
 NOT_RUN = "not run yet"
 _ROW = re.compile(r"\| .* \| `(\w+)` \| (.*) \| (\d+) \|")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result for a mutant; `seed` is the first schedule that found it, or -1."""
+
+    mutant: Mutant
+    seed: int
+    schedules: int
+    problem: str
 
 
 def found_by(problem: str) -> str:
@@ -38,7 +47,7 @@ def read_table(page: str) -> dict[str, tuple[str, int]]:
     return {cell[1]: (cell[2], int(cell[3])) for cell in cells if cell is not None}
 
 
-def table_of(mutants: Iterable["Mutant"], found: dict[str, tuple[str, int]]) -> str:
+def table_of(mutants: Iterable[Mutant], found: dict[str, tuple[str, int]]) -> str:
     """Return the table of all mutants, with a summary before it."""
     lines = []
     known: dict[str, int] = {}
@@ -63,7 +72,7 @@ def summary(schedules: dict[str, int]) -> str:
     )
 
 
-def write_table(path: Path, mutants: Sequence["Mutant"], verdicts: Iterable["Verdict"]) -> None:
+def write_table(path: Path, mutants: Sequence[Mutant], verdicts: Iterable[Verdict]) -> None:
     """Replace the rows of the mutants that were found; rows of unknown mutants disappear."""
     page = path.read_text()
     head, _, rest = page.partition(BEGIN)

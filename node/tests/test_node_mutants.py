@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from qsync_sim.detections import found_by, read_table, table_of, write_table
-from qsync_sim.mutants import (
+from qsync_sim.detections import Verdict, found_by, read_table, table_of, write_table
+from qsync_sim.mutants import hunt
+from qsync_sim.planted_bugs import (
     Mutant,
     StaleMutant,
-    Verdict,
     all_mutants,
     apply_edits,
     copy_sources,
-    hunt,
     read_mutant,
 )
 
