@@ -13,6 +13,8 @@ from unittest import mock
 
 from qsync_node.archive.reading import load_archive
 from qsync_spark.audit import compare, events, fold, logs, replay, run
+from qsync_spark.audit import context as audit_context
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.plots import measure
 from qsync_spark.audit.scan import Fact, parts_of_kind
@@ -47,23 +49,25 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
             rows += batch.to_pylist()
     facts = _Rows(rows)
     with mock.patch.multiple(
-        run, scan=lambda spark, archive, secret: facts, few_of=lambda facts: (facts.few(), 0)
+        audit_context,
+        scan=lambda spark, archive, secret: facts,
+        few_of=lambda facts: (facts.few(), 0),
     ):
-        ground = run.lay_ground(None, archive)  # None: small files need no session
-    ground.secret = secret
+        context = audit_context.build_context(None, archive)  # None: small files need no session
+    context.secret = secret
     result = Result("sim", archive.url, archive.replicaset_uuid)
-    result.counts = run.counts_of(ground)
-    gaps, result.notes, result.audited_index = run.gaps_of(ground, lag_allowed_s)
+    result.counts = run.counts_of(context)
+    gaps, result.notes, result.audited_index = run.gaps_of(context, lag_allowed_s)
     result.gaps += gaps
-    _prove_logs(ground, rows, result)
-    _prove_snapshots(ground, result)
+    _prove_logs(context, rows, result)
+    _prove_snapshots(context, result)
     run.check_tables(archive, result)
-    measure(ground, result)
+    measure(context, result)
     result.violation_count = len(result.violations)
     return result
 
 
-def _different_chunks(ground: run.Ground, rows: list[Fact]) -> frozenset[tuple[int, int]]:
+def _different_chunks(context: AuditContext, rows: list[Fact]) -> frozenset[tuple[int, int]]:
     chunks: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(dict)
     for row in rows:
         if row["fact"] == "chunk" and row["kind"] == "segment":
@@ -74,7 +78,7 @@ def _different_chunks(ground: run.Ground, rows: list[Fact]) -> frozenset[tuple[i
             known[2] ^= row["c"]
             known[3], known[4] = min(known[3], row["index"]), max(known[4], row["offset"])
     found = []
-    expected = ground.expected
+    expected = context.expected
     for key, members in chunks.items():
         versions = {tuple(one[:3]) for one in members.values()}
         low, high = min(o[3] for o in members.values()), max(o[4] for o in members.values())
@@ -84,11 +88,11 @@ def _different_chunks(ground: run.Ground, rows: list[Fact]) -> frozenset[tuple[i
     return frozenset(found)
 
 
-def _prove_logs(ground: run.Ground, rows: list[Fact], result: Result) -> None:
-    chunks = _different_chunks(ground, rows)
+def _prove_logs(context: AuditContext, rows: list[Fact], result: Result) -> None:
+    chunks = _different_chunks(context, rows)
     copies: dict[tuple[int, int], list[Fact]] = defaultdict(list)
-    for part in parts_of_kind(ground.archive, "segment") if chunks else ():
-        for batch in walk_rows_of(part, chunks, ground.secret):
+    for part in parts_of_kind(context.archive, "segment") if chunks else ():
+        for batch in walk_rows_of(part, chunks, context.secret):
             for row in batch.to_pylist():
                 if row["fact"] == "row":
                     copies[row["replica_id"], row["lsn"]].append(row)
@@ -98,16 +102,16 @@ def _prove_logs(ground: run.Ground, rows: list[Fact], result: Result) -> None:
             "replica_id": replica_id, "lsn": lsn, "index": min(one["index"] for one in of),
             "term": max(one["term"] for one in of), "copies": of,
         }  # fmt: skip
-        odd = compare._judge_row(row, ground.expected)
+        odd = compare._judge_row(row, context.expected)
         if odd is not None:
             judged.append(odd)
     found: list[Any] = []
     for odd in sorted(judged, key=lambda one: one["index"])[: logs.LISTED_MAX]:
-        logs._judge(odd, ground, found, result)
+        logs._judge(odd, context, found, result)
     missing = {(one["replica_id"], one["lsn"]) for one in judged if one["missing"]}
-    found += logs._odd_facts(ground, missing)
+    found += logs._odd_facts(context, missing)
     result.violations += logs.merge_runs(logs.merge_violations(found))
-    logs._changed_files(ground, result)
+    logs._changed_files(context, result)
 
 
 class _Odd:
@@ -158,13 +162,13 @@ class _Odd:
         return self.rows
 
 
-def _prove_snapshots(ground: run.Ground, result: Result) -> None:
-    if ground.snapshot is None:
+def _prove_snapshots(context: AuditContext, result: Result) -> None:
+    if context.snapshot is None:
         return
-    reading = replay.make_reading(ground)
-    parts, snapshots = replay.plan_replay(ground, reading, result)
+    reading = replay.make_reading(context)
+    parts, snapshots = replay.plan_replay(context, reading, result)
     found: list[tuple[Any, ...]] = []
-    for part in parts_of_kind(ground.archive, "segment"):
+    for part in parts_of_kind(context.archive, "segment"):
         for batch in events.log_events(part, reading):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     for part in parts:
@@ -175,6 +179,6 @@ def _prove_snapshots(ground: run.Ground, result: Result) -> None:
     batches = iter([batch_of(found, events.EVENTS)])
     for batch in fold.fold_events(batches, reading.catalogue, snapshots):
         odd += batch.to_pylist()
-    replay._report(_Odd(odd), ground, result)
-    replay._check_terms(ground, snapshots.judged, result)
-    replay.add_damaged(ground, result)
+    replay._report(_Odd(odd), context, result)
+    replay._check_terms(context, snapshots.judged, result)
+    replay.add_damaged(context, result)

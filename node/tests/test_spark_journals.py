@@ -18,11 +18,12 @@ from qsync_broker.codecs import Codec
 from qsync_broker.ledger import Append
 from qsync_broker.spec import JournalSpec
 from qsync_node.archive.reading import load_archive
+from qsync_spark.audit.context import build_context
 from qsync_spark.audit.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
 from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.report import write_report
-from qsync_spark.audit.run import audit, lay_ground
+from qsync_spark.audit.run import audit
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.compaction.run import Wish, compact
 from qsync_spark.journals.catalogue import JournalsError, decode_journals
@@ -376,7 +377,7 @@ def test_journals_are_those_at_the_end_of_the_archive(
 
     def specs() -> list[JournalSpec]:
         result = Result("sim", "", "")
-        found = archived_specs(spark, lay_ground(spark, load_archive(url)), result)
+        found = archived_specs(spark, build_context(spark, load_archive(url)), result)
         assert result.gaps == []
         return found
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from qsync_broker.spec import JournalSpec
 from qsync_spark.audit.appends import Appends, indexes_of, violate
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Gap, Result
 from qsync_spark.audit.specifications import archived_specs
 from qsync_spark.journals.catalogue import (
@@ -48,8 +49,6 @@ from qsync_spark.journals.checks import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from qsync_spark.audit.run import Ground
-
 TASK_BYTES = 64 << 20
 _CODES = {
     DAMAGED: "fragment damaged",
@@ -60,7 +59,7 @@ _CODES = {
 
 def prove_journals(
     spark: "SparkSession",
-    ground: "Ground",
+    context: AuditContext,
     ledgers: Sequence[str],
     lag_allowed_s: float,
     result: Result,
@@ -69,7 +68,7 @@ def prove_journals(
 
     Args:
         spark: the session.
-        ground: the common basis of the proofs.
+        context: the common basis of the proofs.
         ledgers: paths or URLs of ledgers of appends.
         lag_allowed_s: time in seconds that a fragment may be missing after later ones.
         result: receives the findings; it has those about snapshots.
@@ -77,7 +76,7 @@ def prove_journals(
     Raises:
         LedgerError, PlaceError: a person must repair the input first.
     """
-    specs = archived_specs(spark, ground, result)
+    specs = archived_specs(spark, context, result)
     if specs or ledgers:
         prove_fragments(spark, specs, ledgers, lag_allowed_s, result)
 

@@ -22,6 +22,7 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.manifest import check_number
 from qsync_node.format.mp import pack, unpack
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import UNKNOWN
 from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.lines import read_lines
@@ -32,8 +33,6 @@ from qsync_spark.key_values import Unkeyed, normal_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from qsync_spark.audit.run import Ground
 
 CLOCK_TOLERANCE_S = 1.0
 LISTED_MAX = 200
@@ -136,19 +135,23 @@ def writes_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def prove_ledger(
-    spark: "SparkSession", ground: "Ground", events: "DataFrame | None", path: str, result: Result
+    spark: "SparkSession",
+    context: AuditContext,
+    events: "DataFrame | None",
+    path: str,
+    result: Result,
 ) -> None:
     ledger = read_ledger(spark, path)
     try:
         _check_lines(ledger, path)
-        _prove(spark, ground, ledger, events, path, result)
+        _prove(spark, context, ledger, events, path, result)
     finally:
         ledger.unpersist()
 
 
 def _prove(
     spark: "SparkSession",
-    ground: "Ground",
+    context: AuditContext,
     ledger: "DataFrame",
     events: "DataFrame | None",
     path: str,
@@ -175,7 +178,7 @@ def _prove(
     ).persist()
     unread = {row["space"] for row in events.where(f"op = {UNKNOWN}").select("space").distinct()
               .limit(LISTED_MAX).collect()}  # fmt: skip
-    _judge_lost(ground, lost, unread, result)
+    _judge_lost(context, lost, unread, result)
     there = spark.sql(
         f"select l.*, w.index from qsync_ledger l join qsync_writes w on {on}"
         " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from qsync_ledger"
@@ -202,13 +205,13 @@ def _check_lines(ledger: "DataFrame", path: str) -> None:
 
 
 def _judge_lost(
-    ground: "Ground", lost: "DataFrame", unread: set[int], result: Result
+    context: AuditContext, lost: "DataFrame", unread: set[int], result: Result
 ) -> None:  # fmt: skip
     """Judge missing tuples: lost for certain, or outside of the archive or the replay.
 
     `unread` are spaces with changes that name no primary key.
     """
-    newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
+    newest = max((e.timestamp_max for _, e in context.archive.segments()), default=0.0)
     late = lost.where(f"ended > {newest - CLOCK_TOLERANCE_S}").count()
     certain = lost.where(f"ended <= {newest - CLOCK_TOLERANCE_S}")
     if late:
@@ -216,15 +219,15 @@ def _judge_lost(
             Gap([6], f"{late} committed writes ended at the end of the archive, which may not "
                 "contain them yet")
         )  # fmt: skip
-    base = ground.archive.base
-    if base is None and ground.snapshot is not None and ground.snapshot[0] != ground.origin:
-        begins = min((e.timestamp_min for _, e in ground.archive.segments()), default=newest)
+    base = context.archive.base
+    if base is None and context.snapshot is not None and context.snapshot[0] != context.origin:
+        begins = min((e.timestamp_min for _, e in context.archive.segments()), default=newest)
         early = certain.where(f"ended <= {begins + CLOCK_TOLERANCE_S}").count()
         certain = certain.where(f"ended > {begins + CLOCK_TOLERANCE_S}")
         if early:
             result.gaps.append(
                 Gap([6], f"{early} committed writes are older than the archive", "", 0,
-                    ground.snapshot[0])
+                    context.snapshot[0])
             )  # fmt: skip
     if base is not None:
         early = certain.where(f"ended <= {base.time + CLOCK_TOLERANCE_S}").count()
@@ -234,7 +237,7 @@ def _judge_lost(
                 Gap([6], f"{early} committed writes belong to rows that were deleted after a "
                     "compaction", "", 0, base.index)
             )  # fmt: skip
-    spaces = {*unread, *make_reading(ground).catalogue.unsupported}
+    spaces = {*unread, *make_reading(context).catalogue.unsupported}
     if spaces:
         listed = ", ".join(map(str, sorted(spaces)))
         hidden = certain.where(f"space is null or space in ({listed})").count()
@@ -247,7 +250,7 @@ def _judge_lost(
     number = certain.count()
     if not number:
         return
-    if any(6 in gap.proofs or 2 in gap.proofs for gap in result.gaps) and _has_holes(ground):
+    if any(6 in gap.proofs or 2 in gap.proofs for gap in result.gaps) and _has_holes(context):
         result.gaps.append(
             Gap([6], f"{number} committed writes are not in the archive, which has gaps")
         )
@@ -261,7 +264,7 @@ def _judge_lost(
     result.violation_count += number
 
 
-def _has_holes(ground: "Ground") -> bool:
+def _has_holes(context: AuditContext) -> bool:
     """Return whether some index is in no member's archive."""
-    base = ground.snapshot[0] if ground.snapshot is not None else 0
-    return known_until(make_reading(ground), base) < ground.end
+    base = context.snapshot[0] if context.snapshot is not None else 0
+    return known_until(make_reading(context), base) < context.end

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, exceptions
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Gap, Result, Violation, merge_violations
 from qsync_spark.audit.scan import (
     Fact,
@@ -20,27 +21,25 @@ from qsync_spark.decode import INT64_MAX
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from qsync_spark.audit.run import Ground
-
 LISTED_MAX = 200
 
 
-def prove_logs(spark: "SparkSession", ground: "Ground", result: Result) -> None:
+def prove_logs(spark: "SparkSession", context: AuditContext, result: Result) -> None:
     found: list[Violation] = []
-    rows = _exceptional_rows(spark, ground)
+    rows = _exceptional_rows(spark, context)
     counted = 0
     missing: set[tuple[int, int]] = set()
     if rows is not None:
         rows = rows.persist()
         counted = rows.count()
         for row in rows.orderBy("index", "replica_id", "lsn").limit(LISTED_MAX).collect():
-            _judge(row.asDict(), ground, found, result)
+            _judge(row.asDict(), context, found, result)
         missing = _missing_elsewhere(rows)
-    found += _odd_facts(ground, missing)
+    found += _odd_facts(context, missing)
     result.violations += merge_runs(merge_violations(found))
     hidden = max(counted - LISTED_MAX, 0)
     result.violation_count = len(result.violations) + hidden
-    _changed_files(ground, result)
+    _changed_files(context, result)
     if rows is not None:
         rows.unpersist()
 
@@ -70,32 +69,34 @@ def merge_runs(found: list[Violation]) -> list[Violation]:
     return runs
 
 
-def _exceptional_rows(spark: "SparkSession", ground: "Ground") -> "DataFrame | None":
+def _exceptional_rows(spark: "SparkSession", context: AuditContext) -> "DataFrame | None":
     """Return the rows without equal copies; None if all chunks agree."""
-    chunks = different_chunks(ground.facts, ground.expected).persist()
+    chunks = different_chunks(context.facts, context.expected).persist()
     listed = [tuple(row) for row in chunks.limit(CHUNKS_LISTED_MAX + 1).collect()]
     if not listed:
         return None
     wanted = listed if len(listed) <= CHUNKS_LISTED_MAX else None
     return exceptions(
-        scan_rows(spark, ground.archive, wanted, ground.secret), chunks, ground.expected
+        scan_rows(spark, context.archive, wanted, context.secret), chunks, context.expected
     )
 
 
-def _judge(row: dict[str, Any], ground: "Ground", found: list[Violation], result: Result) -> None:
-    for uuid, bit in ground.expected.bits.items():
+def _judge(
+    row: dict[str, Any], context: AuditContext, found: list[Violation], result: Result
+) -> None:
+    for uuid, bit in context.expected.bits.items():
         if (row["missing"] | row["different"]) >> bit & 1:
-            ground.distrust(uuid, row["index"] - 1, row["index"])
+            context.distrust(uuid, row["index"] - 1, row["index"])
     place = f"row {row['lsn']} of replica {row['replica_id']} (term {row['term']}, index"
     place += f" {row['index']})"
-    missing, different = ground.names_of(row["missing"]), ground.names_of(row["different"])
+    missing, different = context.names_of(row["missing"]), context.names_of(row["different"])
     proofs, parts, problems = [1], [], []
     if missing:
         problems.append("missing row")
         parts.append(f"{_and(missing)} lost {place}")
     if different:
         problems.append("different content")
-        holders = ground.names_of(row["holders"] & ~row["different"])
+        holders = context.names_of(row["holders"] & ~row["different"])
         other = f"than on {_and(holders)}" if holders else "on each member"
         parts.append(f"{_and(different)} has different content in {place} {other}")
     if row["lost"] == 1:
@@ -107,7 +108,7 @@ def _judge(row: dict[str, Any], ground: "Ground", found: list[Violation], result
                                row["index"] - 1, row["index"]))  # fmt: skip
     file, offset = row["file"], row["offset"]
     if not file and missing:
-        file, offset = _file_at(ground, row["missing"], row["index"])
+        file, offset = _file_at(context, row["missing"], row["index"])
     found.append(
         Violation(proofs, ", ".join(problems), "; ".join(parts), sorted({*missing, *different}),
                   row["replica_id"], row["lsn"], row["term"], row["index"], file, offset)
@@ -126,21 +127,21 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _file_at(ground: "Ground", mask: int, index: int) -> tuple[str, int]:
+def _file_at(context: AuditContext, mask: int, index: int) -> tuple[str, int]:
     """Return the expected position of a missing row.
 
     It is the file of its index and the block after the gap; between two files, the first one's end.
     """
     last_before, end = 0, ("", 0)
-    for manifest, entry in ground.archive.segments():
-        if not mask >> ground.expected.bits[manifest.instance_uuid] & 1:
+    for manifest, entry in context.archive.segments():
+        if not mask >> context.expected.bits[manifest.instance_uuid] & 1:
             continue
         key = f"{manifest.instance_uuid}/{entry.name}"
         if last_before < entry.last_index < index:
             last_before, end = entry.last_index, (key, entry.size)
         if not entry.after_index < index <= entry.last_index:
             continue
-        for row in ground.few:
+        for row in context.few:
             if row["fact"] == "gap" and row["file"] == key:
                 if row["index"] <= index <= row["index"] + row["a"] - row["lsn"]:
                     return key, int(row["offset"])
@@ -159,39 +160,39 @@ _ODD = {
 }
 
 
-def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violation]:
+def _odd_facts(context: AuditContext, missing: set[tuple[int, int]]) -> list[Violation]:
     """Return the irregularities within single logs, merged over members."""
-    own = [row for row in ground.few if row["kind"] == SEGMENT and _is_odd(row)]
+    own = [row for row in context.few if row["kind"] == SEGMENT and _is_odd(row)]
     found = []
     for row in own:
         if row["fact"] == "decision":
             continue
         if row["fact"] in ("gap", "repeated", "reordered"):
             rows = row["a"] - row["lsn"] + 1 if row["fact"] == "gap" else 1
-            ground.distrust(row["member"], row["index"] - 1, row["index"] + rows - 1)
+            context.distrust(row["member"], row["index"] - 1, row["index"] + rows - 1)
         if row["fact"] == "gap":
             ends = ((row["replica_id"], row["lsn"]), (row["replica_id"], row["a"]))
             if missing.intersection(ends):
                 continue  # others have these rows: proof 1 reports it
-        found.append(_odd_violation(row, ground.name_of(row["member"])))
-    found += _nonsense(ground)
-    found += _cut_rows_out_of_order(ground)
-    found += _repeated_files(ground)
-    found += _lost_ends(ground)
-    found += _terms_going_back(ground)
-    found += _wrong_terms(ground)
-    found += _decisions_over_confirmed(ground, own)
-    found += _confirmed_rows_cut(ground)
+        found.append(_odd_violation(row, context.name_of(row["member"])))
+    found += _nonsense(context)
+    found += _cut_rows_out_of_order(context)
+    found += _repeated_files(context)
+    found += _lost_ends(context)
+    found += _terms_going_back(context)
+    found += _wrong_terms(context)
+    found += _decisions_over_confirmed(context, own)
+    found += _confirmed_rows_cut(context)
     return found
 
 
-def _nonsense(ground: "Ground") -> list[Violation]:
+def _nonsense(context: AuditContext) -> list[Violation]:
     """Return blocks with valid checksums but without rows: other members' rows are missing here."""
-    files = files_of_nonsense(ground.few)
+    files = files_of_nonsense(context.few)
     found = []
-    for row in ground.few:
+    for row in context.few:
         if row["fact"] == "damage" and row["b"] and row["file"] in files:
-            name = ground.name_of(row["member"])
+            name = context.name_of(row["member"])
             proof = 4 if row["kind"] == SNAPSHOT else 1
             text = (
                 f"{name} wrote a block with a valid checksum that does not decode as rows: "
@@ -204,13 +205,13 @@ def _nonsense(ground: "Ground") -> list[Violation]:
     return found
 
 
-def _cut_rows_out_of_order(ground: "Ground") -> list[Violation]:
+def _cut_rows_out_of_order(context: AuditContext) -> list[Violation]:
     """Check the rows of rollback files, which contain the end of one log, for their order."""
     found = []
-    for row in ground.few:
+    for row in context.few:
         if row["kind"] != ROLLBACK or row["fact"] not in _ORDER:
             continue
-        one = _odd_violation(row, ground.name_of(row["member"]))
+        one = _odd_violation(row, context.name_of(row["member"]))
         if row["fact"] == "gap":
             count = row["a"] - row["lsn"] + 1
             one.message = (
@@ -221,14 +222,14 @@ def _cut_rows_out_of_order(ground: "Ground") -> list[Violation]:
     return found
 
 
-def _repeated_files(ground: "Ground") -> list[Violation]:
+def _repeated_files(context: AuditContext) -> list[Violation]:
     """Return files of one member with the same rows: an archiver seals each row into one file."""
     found = []
-    for uuid, held in ground.coverage.items():
-        name = ground.name_of(uuid)
+    for uuid, held in context.coverage.items():
+        name = context.name_of(uuid)
         for first, second in held.repeats:
             last = min(first.last_index, second.last_index)
-            ground.distrust(uuid, second.after_index, last)
+            context.distrust(uuid, second.after_index, last)
             text = (
                 f"rows {second.after_index + 1} to {last} are in two files of {name}: {first.name}"
                 f" and {second.name}"
@@ -238,13 +239,13 @@ def _repeated_files(ground: "Ground") -> list[Violation]:
     return found
 
 
-def _lost_ends(ground: "Ground") -> list[Violation]:
+def _lost_ends(context: AuditContext) -> list[Violation]:
     """Return files that end before the next one begins, if no member has the rows between them."""
-    held = merge(one for coverage in ground.coverage.values() for one in coverage.files)
+    held = merge(one for coverage in context.coverage.values() for one in coverage.files)
     found = []
-    for uuid, coverage in ground.coverage.items():
+    for uuid, coverage in context.coverage.items():
         for before, following in coverage.short:
-            ground.distrust(uuid, before.last_index, following.after_index)
+            context.distrust(uuid, before.last_index, following.after_index)
             if not without([(before.last_index, following.after_index)], held):
                 continue  # others have these rows: proof 1 reports it
             for replica_id, last in sorted(following.start_vclock.items()):
@@ -258,38 +259,38 @@ def _lost_ends(ground: "Ground") -> list[Violation]:
                     "members"
                 )
                 found.append(
-                    Violation([2], "missing LSN", text, [ground.name_of(uuid)], replica_id, first,
+                    Violation([2], "missing LSN", text, [context.name_of(uuid)], replica_id, first,
                               before.last_term, before.last_index + 1, f"{uuid}/{before.name}",
                               before.size)
                 )  # fmt: skip
     return found
 
 
-def _terms_going_back(ground: "Ground") -> list[Violation]:
+def _terms_going_back(context: AuditContext) -> list[Violation]:
     """Check that terms rise from PROMOTE to PROMOTE, also across files."""
     promotes = [
-        row for row in ground.few
+        row for row in context.few
         if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
     ]  # fmt: skip
     back: dict[tuple[int, int], int] = {}
     term = 0
-    for row in one_of_each(promotes, ground.coverage):
+    for row in one_of_each(promotes, context.coverage):
         if row["c"] <= term:
             back[row["replica_id"], row["lsn"]] = term
         term = max(term, row["c"])
     return [
         _odd_violation({**row, "term": back[row["replica_id"], row["lsn"]]},
-                       ground.name_of(row["member"]))
+                       context.name_of(row["member"]))
         for row in promotes
         if (row["replica_id"], row["lsn"]) in back
     ]  # fmt: skip
 
 
-def _wrong_terms(ground: "Ground") -> list[Violation]:
+def _wrong_terms(context: AuditContext) -> list[Violation]:
     """Return CONFIRM, ROLLBACK and PROMOTE rows with another term than the log at that point."""
-    begins = _terms(ground)
+    begins = _terms(context)
     found = []
-    for row in ground.few:
+    for row in context.few:
         if row["kind"] != SEGMENT or row["fact"] not in ("wrong term", "term of"):
             continue
         # According to most members' PROMOTEs: a changed one is reported separately.
@@ -305,22 +306,22 @@ def _wrong_terms(ground: "Ground") -> list[Violation]:
             f"{row['index']}) states term {row['a']} for {where} term {known}"
         )
         found.append(
-            Violation([3], "decision of another term", text, [ground.name_of(row["member"])],
+            Violation([3], "decision of another term", text, [context.name_of(row["member"])],
                       row["replica_id"], row["lsn"], row["term"], row["index"], row["file"],
                       row["offset"])
         )  # fmt: skip
     return found
 
 
-def _terms(ground: "Ground") -> list[tuple[int, int]]:
+def _terms(context: AuditContext) -> list[tuple[int, int]]:
     """Return first index and number of each term known from the log and its first snapshot."""
     promotes = (
-        row for row in ground.few
+        row for row in context.few
         if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
     )  # fmt: skip
-    begins = {(row["index"], row["c"]) for row in one_of_each(promotes, ground.coverage)}
-    if ground.snapshot is not None:
-        begins |= {(one[2], one[0]) for one in terms_in(ground.few).get(ground.snapshot[1], ())}
+    begins = {(row["index"], row["c"]) for row in one_of_each(promotes, context.coverage)}
+    if context.snapshot is not None:
+        begins |= {(one[2], one[0]) for one in terms_in(context.few).get(context.snapshot[1], ())}
     return sorted(begins)
 
 
@@ -365,36 +366,36 @@ def _mislabel(row: Fact) -> str:
     return "repeated LSN" if row["a"] <= row["c"] else "wrong LSN"
 
 
-def _decisions_over_confirmed(ground: "Ground", own: list[Fact]) -> list[Violation]:
+def _decisions_over_confirmed(context: AuditContext, own: list[Fact]) -> list[Violation]:
     """Return decisions that cover a row named by an earlier CONFIRM."""
     found = []
     for row in own:
-        if row["fact"] != "decision" or not takes_confirmed(row, ground.few):
+        if row["fact"] != "decision" or not takes_confirmed(row, context.few):
             continue
         text = (
             f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']}) rolls back"
             f" rows from index {row['a']}, which were confirmed"
         )
         found.append(
-            Violation([3], "confirmed, then rolled back", text, [ground.name_of(row["member"])],
+            Violation([3], "confirmed, then rolled back", text, [context.name_of(row["member"])],
                       row["replica_id"], row["lsn"], row["term"], row["index"], row["file"],
                       row["offset"])
         )  # fmt: skip
     return found
 
 
-def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
+def _confirmed_rows_cut(context: AuditContext) -> list[Violation]:
     """Return rollback files with a CONFIRM of their own rows."""
     starts = {
         f"{manifest.instance_uuid}/{entry.name}": entry.after_index
-        for manifest in ground.archive.members
+        for manifest in context.archive.members
         for entry in manifest.of_kind(ROLLBACK)
     }
     found = []
-    for row in ground.few:
+    for row in context.few:
         if row["fact"] != "confirm" or row["kind"] != ROLLBACK or row["a"] <= starts[row["file"]]:
             continue  # its confirmed rows stayed in the log
-        name = ground.name_of(row["member"])
+        name = context.name_of(row["member"])
         text = (
             f"{name} truncated row {row['lsn']} of replica {row['replica_id']} (term "
             f"{row['term']}), a CONFIRM of index {row['a']}, together with the rows that "
@@ -407,15 +408,15 @@ def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
     return found
 
 
-def _changed_files(ground: "Ground", result: Result) -> None:
+def _changed_files(context: AuditContext, result: Result) -> None:
     """Report files that deviate from their names if their rows alone do not show why."""
     named = {one.file for one in result.violations}
-    for row in ground.few:
+    for row in context.few:
         is_damage = row["fact"] == "damage" and row["kind"] == ROLLBACK
         is_changed = row["fact"] == "changed" and row["kind"] != SNAPSHOT
         if not (is_damage or is_changed) or row["file"] in named:  # already reported
             continue
-        name = ground.name_of(row["member"])
+        name = context.name_of(row["member"])
         result.gaps.append(
             Gap([1, 2, 3], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
         )

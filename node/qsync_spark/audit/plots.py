@@ -1,36 +1,34 @@
 """Data of the report's plots: terms and leaders, intervals of CONFIRMs, sizes and ends."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.format.manifest import KINDS
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.scan import one_of_each
 from qsync_spark.walk import DELAYS_MS
 
-if TYPE_CHECKING:
-    from qsync_spark.audit.run import Ground
-
 TERMS_MAX = 2000
 
 
-def measure(ground: "Ground", result: Result) -> None:
+def measure(context: AuditContext, result: Result) -> None:
     result.plots = {
-        "terms": _terms(ground),
-        "confirm_ms": _confirm_delays(ground),
-        "members": _members(ground),
+        "terms": _terms(context),
+        "confirm_ms": _confirm_delays(context),
+        "members": _members(context),
     }
 
 
-def _terms(ground: "Ground") -> list[dict[str, Any]]:
+def _terms(context: AuditContext) -> list[dict[str, Any]]:
     """Return each term with its leader, its time and its first index."""
     names: dict[int, str] = {}
-    for configuration in ground.configurations:
+    for configuration in context.configurations:
         for replica_id, (uuid, name, _, _) in configuration.members.items():
             names[replica_id] = name or uuid[:8]
     promotes = one_of_each(
-        (row for row in ground.few if row["fact"] == "promote" and row["kind"] == "segment"),
-        ground.coverage,
+        (row for row in context.few if row["fact"] == "promote" and row["kind"] == "segment"),
+        context.coverage,
     )
     return [
         {
@@ -43,25 +41,25 @@ def _terms(ground: "Ground") -> list[dict[str, Any]]:
     ]
 
 
-def _confirm_delays(ground: "Ground") -> list[dict[str, Any]]:
+def _confirm_delays(context: AuditContext) -> list[dict[str, Any]]:
     """Return the distribution of times between CONFIRMs, over all members."""
     counts = [0] * (len(DELAYS_MS) + 1)
-    for row in ground.few:
+    for row in context.few:
         if row["fact"] == "part" and row["kind"] == "segment":
             counts = [a + b for a, b in zip(counts, json.loads(row["text"])["delays"], strict=True)]
     edges = (*DELAYS_MS, 100_000)
     return [{"until_ms": edge, "count": n} for edge, n in zip(edges, counts, strict=True)]
 
 
-def _members(ground: "Ground") -> list[dict[str, Any]]:
+def _members(context: AuditContext) -> list[dict[str, Any]]:
     """Return the archived ranges of each member, and the ranges that cannot be judged."""
     result = []
-    for manifest in ground.archive.members:
+    for manifest in context.archive.members:
         uuid = manifest.instance_uuid
-        held = ground.coverage[uuid]
+        held = context.coverage[uuid]
         result.append(
             {
-                "name": ground.name_of(uuid),
+                "name": context.name_of(uuid),
                 "uuid": uuid,
                 "bytes": {
                     kind: sum(entry.size for entry in manifest.of_kind(kind)) for kind in KINDS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import (
     EVENTS_SQL,
     Reading,
@@ -34,20 +35,18 @@ from qsync_spark.parts import Part
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from qsync_spark.audit.run import Ground
-
 LISTED_MAX = 200
 RANK = "case when key = X'' then int(is_known) else 3 - int(is_known) end - int(cause <> '') / 2"
 KEYS_SHOWN_MAX = 3
 
 
-def make_reading(ground: "Ground") -> Reading:
-    catalogue = build_catalogue(ground.indexes, ground.ddl, ground.decisions)
+def make_reading(context: AuditContext) -> Reading:
+    catalogue = build_catalogue(context.indexes, context.ddl, context.decisions)
     snapshots = sorted(
-        {e.last_index for m in ground.archive.owners() for e in m.of_kind(SNAPSHOT)}
+        {e.last_index for m in context.archive.owners() for e in m.of_kind(SNAPSHOT)}
     )  # fmt: skip
-    chosen = choose_copies(ground.coverage, ground.unusable)
-    return Reading(chosen, ground.decisions, catalogue, snapshots)
+    chosen = choose_copies(context.coverage, context.unusable)
+    return Reading(chosen, context.decisions, catalogue, snapshots)
 
 
 def known_until(reading: Reading, base: int) -> int:
@@ -65,22 +64,23 @@ class ReplayPlan(NamedTuple):
     snapshots: Snapshots
 
 
-def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPlan:
+def plan_replay(context: AuditContext, reading: Reading, result: Result) -> ReplayPlan:
     """Plan the replay, and add a gap for each part that is not replayed."""
-    assert ground.snapshot is not None, "the replay requires a snapshot"
-    base = ground.snapshot[0]
-    parts = parts_of_kind(ground.archive, SNAPSHOT)
+    assert context.snapshot is not None, "the replay requires a snapshot"
+    base = context.snapshot[0]
+    parts = parts_of_kind(context.archive, SNAPSHOT)
     until = known_until(reading, base)
-    unread = unread_snapshots(ground.few)
+    unread = unread_snapshots(context.few)
     for part in parts:
         if part.last_index > until:
             result.gaps.append(
                 Gap([4], f"the log before the snapshot at index {part.last_index} has a gap after "
-                    f"index {until}", ground.name_of(part.member), until, part.last_index, part.key)
+                    f"index {until}", context.name_of(part.member), until, part.last_index,
+                    part.key)
             )  # fmt: skip
     for space, why in reading.catalogue.unsupported.items():
         result.gaps.append(Gap([4], f"space {space} is not replayed: {why}", "", base, until))
-    base_file = ground.snapshot[1]
+    base_file = context.snapshot[1]
     judged = sorted(
         {(p.last_index, p.key) for p in parts
          if base <= p.last_index <= until and p.key not in unread and p.key != base_file}
@@ -88,24 +88,24 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
     wanted = {*(key for _, key in judged), base_file}
     result.counts["snapshots"] = len({part.key for part in parts})
     result.counts["snapshotsReplayed"] = len(judged)
-    oldest = oldest_requests(ground.few)
+    oldest = oldest_requests(context.few)
     read = [part for part in parts if part.key in wanted]
-    defined = frozenset(ground.indexes)
-    return ReplayPlan(read, Snapshots(judged, ground.snapshot, oldest, until, defined))
+    defined = frozenset(context.indexes)
+    return ReplayPlan(read, Snapshots(judged, context.snapshot, oldest, until, defined))
 
 
 def prove_snapshots(
-    spark: "SparkSession", ground: "Ground", result: Result, keeps_events: bool = False
+    spark: "SparkSession", context: AuditContext, result: Result, keeps_events: bool = False
 ) -> "DataFrame | None":
     """Add violations and gaps of proof 4. Return the log's events, for the ledger."""
     from pyspark import StorageLevel
 
-    if ground.snapshot is None:
+    if context.snapshot is None:
         return None
-    reading = make_reading(ground)
-    parts, snapshots = plan_replay(ground, reading, result)
+    reading = make_reading(context)
+    parts, snapshots = plan_replay(context, reading, result)
     last = None if keeps_events else snapshots.until
-    log = events_of_log(spark, ground.archive, reading, last)
+    log = events_of_log(spark, context.archive, reading, last)
     if keeps_events:
         log = log.persist(StorageLevel.MEMORY_AND_DISK)
     tuples = run_on_parts(
@@ -116,18 +116,18 @@ def prove_snapshots(
     )
     ordered = in_order(log.unionByName(tuples)).select(*FOLDED)
     odd = ordered.mapInArrow(lambda b: fold_events(b, reading.catalogue, snapshots), ODD_SQL)
-    _report(odd, ground, result)
-    _check_terms(ground, snapshots.judged, result)
-    add_damaged(ground, result)
+    _report(odd, context, result)
+    _check_terms(context, snapshots.judged, result)
+    add_damaged(context, result)
     return log
 
 
-def add_damaged(ground: "Ground", result: Result) -> None:
+def add_damaged(context: AuditContext, result: Result) -> None:
     """Add gaps for unreadable or changed snapshots, unless another finding exists."""
     named = {one.file for one in result.violations}
-    for row in damaged_snapshots(ground.few).values():
+    for row in damaged_snapshots(context.few).values():
         if row["file"] not in named:
-            name = ground.name_of(row["member"])
+            name = context.name_of(row["member"])
             result.gaps.append(
                 Gap([3, 4], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
             )
@@ -139,8 +139,10 @@ def _judged(blind: Mapping[int, int]) -> str:
     return f"key = X'' or not ({' or '.join(each)})"
 
 
-def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
-    owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
+def _report(odd: "DataFrame", context: AuditContext, result: Result) -> None:
+    owners = {
+        path: context.name_of(uuid) for path, uuid in context.archive.owners_of_files().items()
+    }
     # The finding that a space is unknown precedes other findings about the space.
     odd = odd.selectExpr("*", f"{RANK} as rank")
     order = ("rank", "index", "file", "space", "key")
@@ -163,7 +165,7 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
             unknown[same] = unknown.get(same, 0) + 1
             continue
         group = f"{row['cause']} {row['index']} {row['file']}" if row["cause"] else row["file"]
-        found = _violation_of(row, ground, owners)
+        found = _violation_of(row, context, owners)
         known = by_file.setdefault(group, found)
         if known is not found:
             hidden_keys[group] = hidden_keys.get(group, 0) + 1
@@ -172,8 +174,8 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     for group, count in hidden_keys.items():
         if count >= KEYS_SHOWN_MAX:
             by_file[group].message += f"; and {count - KEYS_SHOWN_MAX + 1} more tuples"
-    for one in _misnumbered(ground):
-        name = ground.name_of(one["member"])
+    for one in _misnumbered(context):
+        name = context.name_of(one["member"])
         text = f"{one['text']}, in the snapshot of {name} at index {one['index']}"
         found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one["index"],
                           one["file"], one["offset"])  # fmt: skip
@@ -183,7 +185,7 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     for (space, why), count in unknown.items():
         if space in blind:
             why = f"space {space} is not replayed from index {blind[space]}: {why}"
-            result.gaps.append(Gap([4], why, "", blind[space], ground.end))
+            result.gaps.append(Gap([4], why, "", blind[space], context.end))
         else:
             why = f"{count} tuples of space {space} are not replayed: {why}"
             result.gaps.append(Gap([4], why))
@@ -194,13 +196,13 @@ def _place(row: "Row | Fact") -> str:
     return f"{text}, key {unpack(bytes(row['key']))}" if row["key"] else text
 
 
-def _violation_of(row: "Row | Fact", ground: "Ground", owners: dict[str, str]) -> Violation:
+def _violation_of(row: "Row | Fact", context: AuditContext, owners: dict[str, str]) -> Violation:
     """Return a finding of the replay, with its cause first."""
     index, name = row["index"], owners.get(row["file"], "")
     if row["cause"] == ROW:
         text = f"the row at index {index} is {row['text']}: {_place(row)}"
         return Violation([4], "impossible row", text, [], index=index,
-                         file=_file_of(ground, index))  # fmt: skip
+                         file=_file_of(context, index))  # fmt: skip
     if row["cause"] == LOST:
         after = row["after"]
         text = (
@@ -208,53 +210,53 @@ def _violation_of(row: "Row | Fact", ground: "Ground", owners: dict[str, str]) -
             f"{row['text']}; the first snapshot that differs is the one of {name} at "
             f"index {index}"
         )
-        nops = [n for n in _nops(ground) if after < n <= index]
+        nops = [n for n in _nops(context) if after < n <= index]
         if nops:
             shown = ", ".join(map(str, nops[:KEYS_SHOWN_MAX]))
             text += f"; the log has a row without effect (NOP) at index {shown}"
-        for one in ground.decisions:
+        for one in context.decisions:
             if one.first <= index and one.at > after + 1:
                 text += f"; the row at index {one.at} rolls back rows {one.first} to {one.at - 1}"
         return Violation([4], "lost row", text, [], index=after + 1,
-                         file=_file_of(ground, after + 1))  # fmt: skip
+                         file=_file_of(context, after + 1))  # fmt: skip
     text = f"{row['text']}: {_place(row)}, in the snapshot of {name} at index {index}"
     return Violation([4], "snapshot differs", text, [name], index=index, file=row["file"],
                      offset=row["offset"])  # fmt: skip
 
 
-def _file_of(ground: "Ground", index: int) -> str:
+def _file_of(context: AuditContext, index: int) -> str:
     """Return a segment with the row at `index`; all members' copies are equal."""
     return min(
-        (f"{manifest.instance_uuid}/{entry.name}" for manifest, entry in ground.archive.segments()
+        (f"{manifest.instance_uuid}/{entry.name}" for manifest, entry in context.archive.segments()
          if entry.after_index < index <= entry.last_index),
         default="",
     )  # fmt: skip
 
 
-def _nops(ground: "Ground") -> list[int]:
+def _nops(context: AuditContext) -> list[int]:
     """Return the indexes of the first NOP rows: no leader writes one."""
-    return sorted({row["index"] for row in ground.few if row["fact"] == "nop"})
+    return sorted({row["index"] for row in context.few if row["fact"] == "nop"})
 
 
-def _misnumbered(ground: "Ground") -> list[Fact]:
+def _misnumbered(context: AuditContext) -> list[Fact]:
     """Return one fact per misnumbered snapshot that is unchanged since its archiving."""
-    changed = damaged_snapshots(ground.few)
-    rows = (row for row in ground.few if row["fact"] == "misnumbered")
+    changed = damaged_snapshots(context.few)
+    rows = (row for row in context.few if row["fact"] == "misnumbered")
     return [row for row in rows if row["file"] not in changed]
 
 
-def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result) -> None:
+def _check_terms(context: AuditContext, judged: list[tuple[int, str]], result: Result) -> None:
     """Compare the history of terms in snapshots with the log (S2)."""
     promotes = one_of_each(
-        (row for row in ground.few
+        (row for row in context.few
          if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]),
-        ground.coverage,
+        context.coverage,
     )  # fmt: skip
     known = sorted([row["c"], row["replica_id"], row["index"]] for row in promotes)
-    told = terms_in(ground.few)
+    told = terms_in(context.few)
     wanted = dict.fromkeys(key for _, key in judged)
-    base = ground.snapshot[0] if ground.snapshot is not None else 0
-    for manifest in ground.archive.owners():
+    base = context.snapshot[0] if context.snapshot is not None else 0
+    for manifest in context.archive.owners():
         for entry in manifest.of_kind(SNAPSHOT):
             key = f"{manifest.instance_uuid}/{entry.name}"
             if key not in wanted:
@@ -262,7 +264,7 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
             said = sorted(one for one in told.get(key, ()) if one[2] > base)
             made = [one for one in known if base < one[2] <= entry.last_index]
             if said != made:
-                name = ground.name_of(manifest.instance_uuid)
+                name = context.name_of(manifest.instance_uuid)
                 result.violations.append(
                     Violation([4], "snapshot differs", f"the snapshot of {name} at index"
                               f" {entry.last_index} has the terms {said}, the log {made}", [name],

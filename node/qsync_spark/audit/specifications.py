@@ -15,6 +15,7 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
+from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import EVENTS_SQL, in_order, log_events, snapshot_events
 from qsync_spark.audit.findings import Gap, Result
 from qsync_spark.audit.fold import FOLDED, Fold
@@ -30,8 +31,6 @@ from qsync_spark.parts import Part
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from qsync_spark.audit.run import Ground
-
 LAST = pa.schema([pa.field("fields", pa.binary()), pa.field("problem", pa.string())])
 
 
@@ -42,38 +41,40 @@ class Base(NamedTuple):
     file: str
 
 
-def archived_specs(spark: "SparkSession", ground: "Ground", result: Result) -> list[JournalSpec]:
+def archived_specs(
+    spark: "SparkSession", context: AuditContext, result: Result
+) -> list[JournalSpec]:
     """Return the journals at the end of an archive; none if it has no row of one.
 
     Args:
         spark: the session.
-        ground: the common basis of the proofs.
+        context: the common basis of the proofs.
         result: the findings about snapshots; receives gaps of proof 5.
     """
-    keys = _files_with_journals(ground.archive)
+    keys = _files_with_journals(context.archive)
     if not keys:
         return []
-    base = _base_of(ground, result)
+    base = _base_of(context, result)
     if base is None:
         text = "the journals are unknown: no archived snapshot is without a finding"
         result.has_journals = True
         result.gaps.append(Gap([5], text))
         return []
-    reading = make_reading(ground)
+    reading = make_reading(context)
     until = known_until(reading, base.at)
-    if until < ground.end:
+    if until < context.end:
         text = f"the journals are known up to index {until}: the log has a gap after it"
-        result.gaps.append(Gap([5], text, "", until, ground.end))
+        result.gaps.append(Gap([5], text, "", until, context.end))
 
     def read(part: Part) -> Iterator[pa.RecordBatch]:
         return (_after(batch, base.at, until) for batch in log_events(part, reading))
 
     parts = [
-        part for part in parts_of_kind(ground.archive, SEGMENT)
+        part for part in parts_of_kind(context.archive, SEGMENT)
         if part.key in keys and base.at < part.last_index and part.member in reading.chosen
     ]  # fmt: skip
     log = run_on_parts(spark, parts, read, EVENTS_SQL)
-    tuples = _tuples(spark, ground.archive, base, reading.catalogue)
+    tuples = _tuples(spark, context.archive, base, reading.catalogue)
     specs = []
     for fields, problem in _fold(log.unionByName(tuples), reading.catalogue):
         try:
@@ -110,17 +111,17 @@ def _files_with_journals(archive: Archive) -> set[str]:
     }
 
 
-def _base_of(ground: "Ground", result: Result) -> Base | None:
+def _base_of(context: AuditContext, result: Result) -> Base | None:
     """Return the newest snapshot that the replay reached and found nothing wrong with."""
-    if ground.snapshot is None:
+    if context.snapshot is None:
         return None
-    wrong = {one.file for one in result.violations} | set(damaged_snapshots(ground.few))
-    until = known_until(make_reading(ground), ground.snapshot[0])
+    wrong = {one.file for one in result.violations} | set(damaged_snapshots(context.few))
+    until = known_until(make_reading(context), context.snapshot[0])
     found = [
         Base(entry.last_index, f"{owner.instance_uuid}/{entry.name}")
-        for owner in ground.archive.owners()
+        for owner in context.archive.owners()
         for entry in owner.of_kind(SNAPSHOT)
-        if ground.snapshot[0] <= entry.last_index <= until
+        if context.snapshot[0] <= entry.last_index <= until
     ]
     return max((one for one in found if one.file not in wrong), default=None)
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from qsync_node.archive.reading import Archive
 from qsync_node.format.compaction import FOLDER
 from qsync_node.format.manifest import SNAPSHOT
+from qsync_spark.audit.context import build_context
 from qsync_spark.audit.findings import Result
-from qsync_spark.audit.run import lay_ground
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.journals.catalogue import list_journals
 from qsync_spark.journals.compaction import Outcome, compact
@@ -42,10 +42,10 @@ def count_merges(
     The rows after the newest snapshot count, too.
     """
     result = Result("", archive.url, archive.replicaset_uuid)
-    ground = lay_ground(spark, archive)
+    context = build_context(spark, archive)
     try:
-        specs = archived_specs(spark, ground, result)
+        specs = archived_specs(spark, context, result)
     finally:
-        ground.facts.unpersist()
+        context.facts.unpersist()
     outcome = compact(spark, list_journals(specs), grace_s, is_dry=True)
     return outcome, [gap.message for gap in result.gaps]

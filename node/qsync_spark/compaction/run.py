@@ -333,8 +333,8 @@ def _tables(
     spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return rows of `FILES`, and the manifest's entries of the tables."""
+    from qsync_spark.audit.context import build_context
     from qsync_spark.audit.replay import make_reading
-    from qsync_spark.audit.run import lay_ground
     from qsync_spark.compaction.tables import (
         tables_of,
         write_history,
@@ -345,14 +345,14 @@ def _tables(
     state = write_state(spark, archive, made, tables)
     history: list[dict[str, Any]] = []
     if wish.is_history:
-        ground = lay_ground(spark, archive)
+        context = build_context(spark, archive)
         try:
-            assert ground.snapshot is not None, "the compaction wrote a snapshot"
-            reading = make_reading(ground)
+            assert context.snapshot is not None, "the compaction wrote a snapshot"
+            reading = make_reading(context)
             history = write_history(spark, archive, made, tables_of(archive, made, True), reading,
-                                    ground.snapshot)  # fmt: skip
+                                    context.snapshot)  # fmt: skip
         finally:
-            ground.facts.unpersist()
+            context.facts.unpersist()
     documents = []
     for table in tables.values():
         mine = [one for one in history if one["table"] == table.folder]

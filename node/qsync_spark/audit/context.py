@@ -1,0 +1,152 @@
+"""The common basis of an audit's proofs: members, voters, decisions and coverage.
+
+The context is built from the facts of one pass over all files, and from the manifests.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.archive.reading import Archive
+from qsync_node.format.manifest import SEGMENT
+from qsync_spark.audit.compare import Expectation
+from qsync_spark.audit.scan import (
+    Fact,
+    damage_of,
+    few_of,
+    misdescribed,
+    one_of_each,
+    scan,
+    takes_confirmed,
+)
+from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
+from qsync_spark.coverage import Coverage, Range, Steps, cover, merge
+from qsync_spark.decisions import Decision, covering, effective
+from qsync_spark.decode import new_secret
+from qsync_spark.membership import Change, Configuration, configurations, memberships
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BITS = 62  # of a mask of instances, which Spark stores as a signed 64-bit number
+
+
+@dataclass(slots=True)
+class AuditContext:
+    """The common basis of the proofs."""
+
+    archive: Archive
+    facts: "DataFrame"
+    few: list[Fact]
+    coverage: dict[str, Coverage]
+    configurations: list[Configuration]
+    registered: dict[str, tuple[str, list[Range]]]
+    decisions: list[Decision]
+    expected: Expectation
+    end: int
+    snapshot: tuple[int, str] | None
+    indexes: dict[int, list[Any]]
+    ddl: list[dict[str, Any]]
+    origin: int = 0  # the index at which this replica set was restored from another archive
+    cut: int = 0  # from this index the list of irregularities is incomplete; 0: it is complete
+    hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
+    secret: bytes = b""  # see `RowHash`
+    # Ranges that proofs 1 and 2 found wrong: the replay reads those rows from another member.
+    unusable: dict[str, list[Range]] = field(default_factory=dict)
+
+    def name_of(self, uuid: str) -> str:
+        """Return the member's name, with the beginning of its uuid if the name is ambiguous."""
+        if uuid in self.registered:
+            return self.registered[uuid][0] or uuid
+        return self.archive.name_of(uuid)
+
+    def distrust(self, uuid: str, after: int, last: int) -> None:
+        self.unusable.setdefault(uuid, []).append((after, last))
+
+    def names_of(self, mask: int) -> list[str]:
+        bits = self.expected.bits
+        return sorted(self.name_of(uuid) for uuid, bit in bits.items() if mask >> bit & 1)
+
+    def time_near(self, index: int) -> float:
+        """Return the time of the row at `index`, to the precision of a segment; 0 if unknown."""
+        times = [
+            entry.timestamp_min
+            for _, entry in self.archive.segments()
+            if entry.after_index < index <= entry.last_index
+        ]
+        return min(times, default=0.0)
+
+
+def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
+    secret = new_secret()
+    facts = scan(spark, archive, secret)
+    few, cut = few_of(facts)
+    few += misdescribed(archive, few)
+    damage = damage_of(few)
+    own = [row for row in few if row["kind"] == SEGMENT]
+    coverage = {
+        manifest.instance_uuid: cover(
+            manifest,
+            [one for one in damage if one.member == manifest.instance_uuid],
+            archive.changes.floor,
+        )
+        for manifest in archive.members
+    }
+    end = max(one.end for one in coverage.values())
+    # A decision over confirmed rows is a violation without effect: the rows stay confirmed.
+    raw = one_of_each(
+        (row for row in own if row["fact"] == "decision" and row["a"] < row["index"]
+         and not takes_confirmed(row, few)),
+        coverage,
+    )  # fmt: skip
+    decisions = effective(Decision(row["a"], row["index"]) for row in raw)
+    changes = []
+    for row in one_of_each((row for row in own if row["fact"] == "cluster"), coverage):
+        taken_by = covering(row["index"], decisions)
+        until = taken_by.at if taken_by is not None else 0
+        changes.append(Change(row["index"], row["a"], bytes(row["body"]), until))
+    snapshot = first_snapshot(archive, damaged_snapshots(few))
+    members: dict[int, tuple[str, str, str, bool]] = {}
+    indexes: dict[int, list[Any]] = {}
+    sequences: list[Fact] = []
+    origin = 0
+    if snapshot is not None:
+        members, indexes, sequences, origin = small_spaces(spark, archive, snapshot[1])
+    start = snapshot[0] if snapshot is not None else 0
+    found = configurations(start, members, [c for c in changes if c.at > start])
+    registered = memberships(found, end)
+    uuids = sorted({*coverage, *registered})
+    uuids.sort(key=lambda uuid: -_last_known(uuid, coverage, registered))
+    hidden, uuids = uuids[BITS:], uuids[:BITS]
+    bits = {uuid: number for number, uuid in enumerate(uuids)}
+    nothing = Coverage("")
+    of = [coverage.get(uuid, nothing) for uuid in uuids]
+    voting: list[list[Range]] = [[] for _ in uuids]
+    for number, configuration in enumerate(found):
+        last = found[number + 1].index - 1 if number + 1 < len(found) else end
+        first = configuration.index - 1 if number else 0
+        for uuid in configuration.voters():
+            if uuid in bits:
+                voting[bits[uuid]].append((first, last))
+    expected = Expectation(
+        bits,
+        Steps.of([one.rows for one in of]),
+        Steps.of([one.covered for one in of]),
+        Steps.of([merge(one) for one in voting]),
+    )
+    ddl = [*sequences, *one_of_each((row for row in own if row["fact"] == "ddl"), coverage)]
+    context = AuditContext(archive, facts, few, coverage, found, registered, decisions, expected,
+                           end, snapshot, indexes, ddl, origin, cut, hidden,
+                           secret)  # fmt: skip
+    if cut:
+        for uuid in coverage:
+            context.distrust(uuid, cut - 1, end)
+    return context
+
+
+def _last_known(
+    uuid: str, coverage: dict[str, Coverage], registered: dict[str, tuple[str, list[Range]]]
+) -> int:
+    """Return the last index at which an instance was a member or archived a row."""
+    _, ranges = registered.get(uuid, ("", []))
+    ends = [last for _, last in ranges]
+    return max([*ends, coverage[uuid].end if uuid in coverage else 0], default=0)
