@@ -94,11 +94,12 @@ unit: $(VENV)/.all debian     ## the tests of `make test`, without its schedules
 coverage: $(VENV)/.all debian ## branch coverage of the unit tests, into artifacts/coverage/html; fails below its gate
 	.ci/coverage $(BIN)
 
-check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, prose
+check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, prose
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q node/tests/test_imports.py
 	$(BIN)/vale $(PROSE)
 
 SEEDS ?= 0..9999
