@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qsync_client.errors import (
         AccessDenied,
         ClientClosed,
+        InvalidArgument,
         QsyncError,
         RequestFailed,
         SchemaError,
@@ -35,6 +36,7 @@ _MODULES = {
     "errors": (
         "AccessDenied",
         "ClientClosed",
+        "InvalidArgument",
         "QsyncError",
         "RequestFailed",
         "SchemaError",
@@ -60,6 +62,7 @@ __all__ = [
     "ErrorCode",
     "Field",
     "Index",
+    "InvalidArgument",
     "Iterator",
     "Member",
     "Outcome",

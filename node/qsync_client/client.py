@@ -42,11 +42,19 @@ from typing import Any
 from qsync_client.errors import RequestFailed
 from qsync_client.keys import Keys, RequestKey
 from qsync_client.outcomes import Committed, Outcome
-from qsync_client.pool import Member, Pool
+from qsync_client.pool import Member, Pool, check_options, members_of
 from qsync_client.protocol.constants import Iterator
-from qsync_client.requests import Fields, IteratorName, Operations, Request, Target, call
+from qsync_client.requests import (
+    Fields,
+    IteratorName,
+    Operations,
+    Request,
+    Target,
+    call,
+    check_whole_key,
+)
 from qsync_client.schema import Row, Schema
-from qsync_client.session import RETRY_WAIT_S, Make, Session
+from qsync_client.session import MAX_REQUEST_BYTES, RETRY_WAIT_S, Make, Session
 from qsync_client.transaction import Transaction
 
 PAGE_ROWS = 1000
@@ -61,8 +69,16 @@ class Client:
     - `AccessDenied` if no member accepts the credentials, or the user lacks a privilege.
     - `SchemaError` if a space, an index or a field does not exist.
 
+    - `InvalidArgument` if an argument cannot be sent.
+
     They raise `ClientClosed` if no member could be reached by the deadline. Any other result is an
     outcome.
+
+    A client belongs to the event loop of its first request; create one client per loop. A client
+    that has sent no request may be used in several processes after a fork.
+
+    The outcome of a cancelled write is unknown. To repeat it later, draw a key with `new_key` first,
+    and pass it as `request_key` in each attempt.
     """
 
     def __init__(
@@ -76,6 +92,7 @@ class Client:
         pool_size: int = 1,
         zone: str = "",
         client_id: str = "",
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         """Create a client, which connects at its first request.
 
@@ -90,15 +107,20 @@ class Client:
                 arrive in the order in which they were sent.
             zone: zone of this client. Default reads go to a member of this zone if one is
                 reachable; they may lag behind the leader and lack this client's own writes.
-            client_id: name in idempotency keys, at most 64 characters, which no other client has.
-                "" draws a random one.
+            client_id: first part of the name in idempotency keys, at most 47 characters. A random
+                suffix follows, which differs in each client and in each process after a fork.
+            max_request_bytes: maximum size of a request; set it if the server's `max_request`
+                differs from 16 MiB. The server closes the connection of a larger request.
+
+        Raises:
+            InvalidArgument: an argument is invalid.
         """
-        given = [addresses] if isinstance(addresses, str) else addresses
-        members = [one if isinstance(one, Member) else Member(one) for one in given]
+        members = members_of(addresses)
+        check_options(members, deadline_s, tls, pool_size, zone, max_request_bytes)
         pool = Pool(
             members, user, password, tls=tls, size=pool_size, zone=zone, deadline_s=deadline_s
         )
-        self._session = Session(pool, Keys(client_id), deadline_s)
+        self._session = Session(pool, Keys(client_id), deadline_s, max_request_bytes)
 
     @property
     def addresses(self) -> list[str]:
@@ -124,7 +146,7 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections. Requests in flight end with unknown outcomes."""
-        await self._session.pool.close()
+        await self._session.close()
 
     # --- writes ---------------------------------------------------------------------------------
 
@@ -144,7 +166,9 @@ class Client:
             retry: True to send the write with an idempotency key, and to retry under this key
                 while its outcome is unknown. False for one attempt without a key.
             request_key: a key of `new_key`, to repeat a write of this or another process. None
-                draws a new key.
+                draws a new key. The client assumes that an earlier attempt may have been logged:
+                a refusal before the lookup of the key is `Unknown`, and an exception reports
+                nothing about earlier attempts.
 
         Returns:
             `Committed` with the new tuple, or another outcome.
@@ -316,8 +340,10 @@ class Client:
             linearizable: True for a state that is no older than any earlier answer.
 
         Raises:
+            InvalidArgument: the key is empty.
             RequestFailed: the read failed; `outcome` is its outcome.
         """
+        check_whole_key(key)
         found = await self.select(space, key, index=index, limit=1, linearizable=linearizable)
         if not isinstance(found, Committed):
             raise RequestFailed(found)

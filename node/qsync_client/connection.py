@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-import msgpack
-
+from qsync_client.packing import INVALID, pack, unpack
 from qsync_client.protocol.auth import MECHANISM, scramble
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import Frame, FrameDecoder, FrameError
@@ -40,6 +39,8 @@ SILENCE_S = 1.0
 """Time without a byte, while answers are pending, after which the client sends a PING. After twice
 that time it closes the connection. A write may wait longer for its quorum, because the member still
 answers PINGs."""
+ANSWER_BYTES_MAX = 64 << 20
+"""Maximum size of an answer. The server sends at most 16 MiB of tuples in one, plus the last."""
 _CODE_MASK = int(Type.ERROR) - 1
 _EVENT, _CHUNK = int(Type.EVENT), int(Type.CHUNK)
 _TYPE, _SYNC, _SCHEMA_VERSION = int(Key.REQUEST_TYPE), int(Key.SYNC), int(Key.SCHEMA_VERSION)
@@ -107,7 +108,7 @@ class Connection:
         self._heard_s = now_s
         self._has_pinged = False
         self._received = b""
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(ANSWER_BYTES_MAX)
         self._syncs = itertools.count(1)
         self._output: list[bytes] = []
         self._unanswered: set[int] = set()
@@ -173,10 +174,10 @@ class Connection:
         return sync
 
     def _send_unanswered(self, kind: Type, body: dict[int, Any]) -> None:
-        self._write({_TYPE: int(kind), _SYNC: next(self._syncs)}, msgpack.packb(body))
+        self._write({_TYPE: int(kind), _SYNC: next(self._syncs)}, pack(body))
 
     def _write(self, header: dict[int, Any], body: bytes) -> None:
-        packed = msgpack.packb(header)
+        packed = pack(header)
         size = len(packed) + len(body)
         self._output.append(b"\xce" + size.to_bytes(4, "big") + packed + body)
 
@@ -207,7 +208,7 @@ class Connection:
         proof = scramble(self._password, self.greeting.salt)
         body = {int(Key.USER_NAME): self._user, int(Key.TUPLE): [MECHANISM, proof]}
         self.state = State.LOGIN
-        self._send({_TYPE: int(Type.AUTH), _SYNC: 0}, msgpack.packb(body), now_s)
+        self._send({_TYPE: int(Type.AUTH), _SYNC: 0}, pack(body), now_s)
         return self._decode(rest) if rest else []
 
     def _decode(self, data: bytes) -> list[Event]:
@@ -220,8 +221,8 @@ class Connection:
         try:
             for frame in frames:
                 self._take(frame, events)
-        except (ValueError, LookupError) as error:
-            failure = str(error)
+        except INVALID as error:
+            failure = str(error) or type(error).__name__
         if failure and self.state is not State.CLOSED:
             events += self._end(f"the server sent invalid bytes: {failure}")
         return events
@@ -231,7 +232,9 @@ class Connection:
         if self.state is State.LOGIN:
             self._finish_login(kind, sync, body, events)
         elif kind == _EVENT:
-            fields = msgpack.unpackb(body, strict_map_key=False)
+            fields = unpack(body)
+            if not isinstance(fields[_EVENT_KEY], str):
+                raise ValueError("a notification has no key")
             events.append(Notified(fields[_EVENT_KEY], fields.get(_EVENT_DATA)))
         elif sync in self._unanswered and kind != _CHUNK:
             self._unanswered.discard(sync)
@@ -246,7 +249,7 @@ class Connection:
             self.state = State.READY
             events.append(LoggedIn(self.greeting))
             return
-        reason = str(msgpack.unpackb(body, strict_map_key=False).get(int(Key.ERROR_24)))
+        reason = str(unpack(body).get(int(Key.ERROR_24)))
         events += self._end(reason, kind & _CODE_MASK)
 
     # --- time and end ---------------------------------------------------------------------------

@@ -44,6 +44,10 @@ class SchemaError(QsyncError):
         self.code = code
 
 
+class InvalidArgument(QsyncError, ValueError):  # noqa: N818  # names the argument, as its text
+    """An argument cannot be sent, or a client cannot be created with it. Nothing was sent."""
+
+
 class RequestFailed(QsyncError):  # noqa: N818  # named like its outcomes
     """A request that returns values failed; `outcome` is its outcome."""
 
@@ -84,3 +88,8 @@ def hopeless_error(outcome: "Outcome") -> AccessDenied | SchemaError | None:
     if code in _UNKNOWN_NAMES:
         return SchemaError(code, getattr(outcome, "reason", ""))
     return None
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, or its class if it has none."""
+    return str(error) or type(error).__name__

@@ -10,9 +10,16 @@ import itertools
 import os
 from typing import NamedTuple
 
+from qsync_client.errors import InvalidArgument
+
 MARK_AGE_S = 1.0
 """Maximum age of a mark in a key, in seconds. The window is counted in rows: seconds under full
 load."""
+CLIENT_BYTES_MAX = 64
+"""Maximum length of the name in a key, which the server checks."""
+_SUFFIX_BYTES = 8
+CLIENT_ID_MAX = CLIENT_BYTES_MAX - len("-") - 2 * _SUFFIX_BYTES
+"""Maximum length of `client_id`, which a random suffix follows."""
 
 
 class RequestKey(NamedTuple):
@@ -23,20 +30,63 @@ class RequestKey(NamedTuple):
     mark: int
 
 
+def checked_key(key: RequestKey) -> RequestKey:
+    """Return a key of the caller.
+
+    Raises:
+        InvalidArgument: the server would not accept it.
+    """
+    try:
+        client, number, mark = key
+        is_valid = isinstance(client, str) and len(client.encode()) > 0
+        is_valid = is_valid and len(client) <= CLIENT_BYTES_MAX
+        is_valid = is_valid and all(
+            type(one) is int and 0 <= one < 1 << 64 for one in (number, mark)
+        )
+    except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise InvalidArgument("request_key is invalid: use a RequestKey that new_key() returned")
+    return RequestKey(client, number, mark)
+
+
 class Keys:
-    """The keys of one client."""
+    """The keys of one client.
+
+    A name is drawn at its first use, and again in each process: two processes that share a client
+    by fork must not draw the same keys.
+    """
 
     def __init__(self, client: str = "") -> None:
         """Create a source of keys.
 
         Args:
-            client: name of the client, at most 64 characters. No two clients may share it, also
-                not one after the other. "" draws a random name.
+            client: first part of the name, at most `CLIENT_ID_MAX` characters. A random suffix
+                follows, so that a restarted client does not draw the keys of its predecessor.
+
+        Raises:
+            InvalidArgument: `client` is too long.
         """
-        self.client = client or os.urandom(12).hex()
+        if len(client) > CLIENT_ID_MAX:
+            raise InvalidArgument(
+                f"client_id has {len(client)} characters: use at most {CLIENT_ID_MAX}, "
+                "because a random suffix follows"
+            )
+        self._prefix = f"{client}-" if client else ""
+        self._name = ""
+        self._process = 0
         self.mark = 0
         self._numbers = itertools.count(1)
         self._marked_s: float | None = None
+
+    @property
+    def client(self) -> str:
+        """Return the name of the client in this process."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._name = self._prefix + os.urandom(_SUFFIX_BYTES).hex()
+            self._numbers = itertools.count(1)
+        return self._name
 
     def is_stale(self, now_s: float) -> bool:
         """Return whether the next key needs a newer mark."""
@@ -49,7 +99,9 @@ class Keys:
             mark: an index of the log that the server returned.
             asked_s: time before the request that it answered.
         """
-        self.mark = max(self.mark, mark)
+        if mark < self.mark:
+            return  # a late answer does not show that the mark is recent
+        self.mark = mark
         if self._marked_s is None or asked_s > self._marked_s:
             self._marked_s = asked_s
 
@@ -59,4 +111,5 @@ class Keys:
 
     def next(self) -> RequestKey:
         """Return a key for one request."""
-        return RequestKey(self.client, next(self._numbers), self.mark)
+        client = self.client  # a new name restarts the numbers
+        return RequestKey(client, next(self._numbers), self.mark)

@@ -55,6 +55,8 @@ class Link(asyncio.Protocol):
         self._logged_in: asyncio.Future[None] = self._loop.create_future()
         self._watchers: dict[str, set[Watcher]] = {}
         self._is_retired = False
+        self.refused_s: float | None = None
+        """Time since which the member has refused each request; None if it executes them."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
 
@@ -66,6 +68,7 @@ class Link(asyncio.Protocol):
         self._handle(self._connection.receive(data, self._loop.time()))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None  # it has closed: `_end` must not abort it
         self._handle(
             self._connection.close(
                 f"the connection broke: {exc}" if exc else "the connection broke"
@@ -186,6 +189,12 @@ class Link(asyncio.Protocol):
         self._waiting[sync] = future
         self._flush()
         return await future
+
+    def send_unanswered(self, request: Request, *, stream: int) -> None:
+        """Send a request whose answer does not matter, if the connection is open."""
+        if not self.is_over:
+            self._connection.request(request.kind, request.body, self._loop.time(), stream=stream)
+            self._flush()
 
     # --- watches --------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
-
+from qsync_client.packing import INVALID, unpack
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Key, Type
 
@@ -92,20 +91,30 @@ def outcome_of(kind: int, body: bytes, as_row: Callable[[Any], Any] | None = Non
 
     Args:
         kind: type of the answer; 0 is success.
-        body: body of the answer, a msgpack map or nothing.
+        body: body of the answer, a msgpack map or nothing. An invalid body is `Unknown`: the
+            request may have been executed.
         as_row: turns each tuple of a successful answer into a row; None leaves them as they are.
     """
-    fields = msgpack.unpackb(body, strict_map_key=False) if body else {}
+    try:
+        return _outcome_of(kind, body, as_row)
+    except INVALID as error:
+        return Unknown(f"the answer is invalid: {error or type(error).__name__}")
+
+
+def _outcome_of(kind: int, body: bytes, as_row: Callable[[Any], Any] | None) -> Outcome:
+    fields = unpack(body) if body else {}
     if kind == Type.OK:
-        tuples = fields.get(_DATA, [])
+        tuples = list(fields.get(_DATA, []))
         if as_row is not None:
             tuples = [as_row(fields) for fields in tuples]
         position = fields.get(_POSITION, b"")
         return Committed(
             tuples,
             int(fields.get(_INDEX, 0)),
-            position.encode() if isinstance(position, str) else position,
+            position.encode("utf-8", "surrogateescape") if isinstance(position, str) else position,
         )
+    if not kind & Type.ERROR:
+        raise ValueError(f"its type {kind} is neither success nor an error")
     code, reason = kind & _CODE_MASK, str(fields.get(_ERROR, ""))
     if code in _ROLLED_BACK:
         return RolledBack(reason)

@@ -12,13 +12,15 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qsync_client.connection import SILENCE_S
-from qsync_client.errors import AccessDenied, ClientClosed, QsyncError
+from qsync_client.errors import AccessDenied, ClientClosed, InvalidArgument, QsyncError, text_of
 from qsync_client.link import Link, Watcher
+from qsync_client.outcomes import Outcome, Refused
+from qsync_client.protocol.codes import ErrorCode
 
 CONNECT_S = 1.0
 """Initial time limit per address, doubled each round up to `CONNECT_MAX_S`: an unavailable machine
@@ -28,6 +30,14 @@ DOUBT_S = 5.0
 """Time after the loss of a connection in which hints that its member leads are ignored."""
 AGAIN_S = 0.1
 """Pause after no address accepted a connection."""
+LEADER_S = 0.25
+"""Time for which a new connection waits for a faster one to the leader. The search then continues
+in the background."""
+REFUSED_S = 1.0
+"""Time after which the client leaves a member that refuses each request. It may be isolated."""
+_REFUSED = frozenset(
+    {int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.UNKNOWN_REPLICA)}
+)
 _ELECTION = "box.election"
 _FAILURES = (OSError, TimeoutError, QsyncError)
 
@@ -38,6 +48,66 @@ class Member:
 
     address: str
     zone: str = ""
+
+
+def members_of(addresses: str | Sequence[str | Member]) -> list[Member]:
+    """Return the members that a caller names.
+
+    Raises:
+        InvalidArgument: there is none, or an address is invalid.
+    """
+    given = [addresses] if isinstance(addresses, str | Member) else list(addresses)
+    members = [one if isinstance(one, Member) else Member(one) for one in given]
+    if not members:
+        raise InvalidArgument("the list of addresses is empty: name the HOST:PORT of each member")
+    for member in members:
+        _check_address(member.address)
+    return members
+
+
+def _check_address(address: str) -> None:
+    if not isinstance(address, str) or "@" in address or "/" in address:
+        # The address is not in the text: it may contain a password.
+        raise InvalidArgument(
+            "an address is invalid: use HOST:PORT without user and password, not a URI"
+        )
+    host, _, port = address.rpartition(":")
+    if not host.strip("[]") or not (port.isascii() and port.isdecimal()):
+        raise InvalidArgument(f"the address {address!r} is invalid: use HOST:PORT")
+    if not 1 <= int(port) <= 65535:
+        raise InvalidArgument(f"the address {address!r} is invalid: use a port from 1 to 65535")
+
+
+def check_options(
+    members: Sequence[Member],
+    deadline_s: float,
+    tls: ssl.SSLContext | None,
+    pool_size: int,
+    zone: str,
+    max_request_bytes: int,
+) -> None:
+    """Check the options of a client.
+
+    Raises:
+        InvalidArgument: one is invalid.
+    """
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise InvalidArgument(
+            "tls is invalid: use an ssl.SSLContext, such as ssl.create_default_context(cafile=...)"
+        )
+    for name, value in (
+        ("deadline_s", deadline_s),
+        ("pool_size", pool_size),
+        ("max_request_bytes", max_request_bytes),
+    ):
+        if not value > 0:
+            raise InvalidArgument(f"{name} is {value}: use a number above 0")
+    zones = sorted({one.zone for one in members if one.zone})
+    if zone and zone not in zones:
+        raise InvalidArgument(
+            f"no member is in the zone {zone!r}: name zones with Member(address, zone); "
+            f"the addresses have {', '.join(zones) or 'none'}"
+        )
 
 
 class Pool:
@@ -84,17 +154,53 @@ class Pool:
         self._lock = asyncio.Lock()
         self._reader_lock = asyncio.Lock()
         self._followers: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._waiting: set[asyncio.Timeout] = set()  # of tasks that `close` must wake
+        self.is_closed = False
 
     async def close(self) -> None:
         """Close all connections. Requests from now on raise `ClientClosed`."""
-        self._is_closed = True
+        self.is_closed = True
+        for waiting in self._waiting:
+            waiting.reschedule(0)
         for task in self._followers:
             task.cancel()
         for link in [*self._writers, *self._retired, *([self._reader] if self._reader else [])]:
             link.close()
         self._writers.clear()
         self._reader = None
+
+    async def pause(self, wait_s: float, deadline: float) -> None:
+        """Wait, but at most half of the time until the deadline, and not when the client closes."""
+        if self.is_closed:
+            return
+        now_s = asyncio.get_running_loop().time()
+        until = now_s + min(wait_s, (deadline - now_s) / 2)
+        with contextlib.suppress(TimeoutError):
+            async with self._wait(until):
+                await asyncio.get_running_loop().create_future()
+
+    @contextlib.asynccontextmanager
+    async def _wait(self, deadline: float) -> AsyncIterator[None]:
+        """Raise `TimeoutError` at the deadline, or when the client closes."""
+        async with asyncio.timeout_at(deadline) as waiting:
+            self._waiting.add(waiting)
+            try:
+                yield
+            finally:
+                self._waiting.discard(waiting)
+
+    def observe(self, link: Link, outcome: Outcome) -> None:
+        """Leave a member that has refused each request for `REFUSED_S`."""
+        if not (isinstance(outcome, Refused) and outcome.code in _REFUSED):
+            link.refused_s = None
+            return
+        now_s = asyncio.get_running_loop().time()
+        if link.refused_s is None:
+            link.refused_s = now_s
+        elif now_s - link.refused_s > REFUSED_S and link in self._writers:
+            self._ask_last(link.address)
+            self._lost = (link.address, now_s)
+            self._retire_writers()
 
     # --- connections for requests ---------------------------------------------------------------
 
@@ -108,21 +214,24 @@ class Pool:
             AccessDenied: a member refused the credentials, and no other one accepted them.
             ClientClosed: no member was reachable by the deadline.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise ClientClosed("the client is closed")
         link = self._least_busy()
         if link is not None and (not self._can_grow(link) or self._lock.locked()):
             return link
-        reason = ["the list of addresses is empty"]
+        reason = ["another task connects"]
         try:
-            async with asyncio.timeout_at(deadline), self._lock:
+            async with self._wait(deadline), self._lock:
                 link = self._least_busy()
                 if link is not None:
                     return await self._grow(link) if self._can_grow(link) else link
                 return await self._find(reason)
         except TimeoutError:
+            if self.is_closed:
+                raise ClientClosed("the client is closed") from None
             raise ClientClosed(
-                f"no member answered within {self._deadline_s:.0f} s: {reason[0]}"
+                f"no member answered within {self._deadline_s:g} s: {reason[0]}; "
+                "check the addresses and that the members are available"
             ) from None
 
     async def reader(self, deadline: float) -> Link:
@@ -132,14 +241,14 @@ class Pool:
             AccessDenied: as `writer`.
             ClientClosed: as `writer`.
         """
-        if not self._near or self._is_closed:
+        if not self._near or self.is_closed:
             return await self.writer(deadline)
         if self._reader is not None and not self._reader.is_over:
             return self._reader
-        async with self._reader_lock:
-            if self._reader is not None and not self._reader.is_over:
-                return self._reader
-            self._reader = await self._find_near(deadline)
+        with contextlib.suppress(TimeoutError):
+            async with self._wait(deadline), self._reader_lock:
+                if self._reader is None or self._reader.is_over:
+                    self._reader = await self._find_near(deadline)
         return self._reader or await self.writer(deadline)
 
     def _least_busy(self) -> Link | None:
@@ -174,17 +283,23 @@ class Pool:
         Raises:
             AccessDenied: a member refused the credentials, and no other one accepted them.
         """
-        patience_s = self.connect_s
+        # Each address must have its turn before the deadline.
+        patience_s = min(self.connect_s, self._deadline_s / (len(self.addresses) + 1))
         while True:
             denied: AccessDenied | None = None
             for address in list(self.addresses):
+                if self.is_closed:
+                    raise ClientClosed("the client is closed")
+                reason[0] = f"{address}: no answer yet"
                 try:
                     return await self._connect_through(address, patience_s)
                 except AccessDenied as error:
                     denied = error  # a lagging member may not know a new user yet
                     self._ask_last(address)
                 except _FAILURES as error:
-                    reason[0] = f"{address}: {error or type(error).__name__}"
+                    is_late = isinstance(error, TimeoutError) and not str(error)
+                    text = f"no answer within {patience_s:g} s" if is_late else text_of(error)
+                    reason[0] = f"{address}: {text}"
                     self._ask_last(address)
             if denied is not None:
                 raise denied
@@ -202,12 +317,21 @@ class Pool:
         link = await self._connect(address, patience_s)
         watcher, leader = await self._watch_leader(link, patience_s)
         if leader and leader != link.uuid:
-            direct = await self._connect_to_leader(leader, patience_s)
+            direct: Link | None = None
+            try:
+                async with asyncio.timeout(min(LEADER_S, patience_s)):
+                    direct = await self._connect_to_leader(leader, patience_s)
+                    if direct is not None:
+                        watcher, leader = await self._watch_leader(direct, patience_s)
+            except _FAILURES:
+                direct = None  # `link` works, and the search continues in the background
+            except BaseException:
+                link.close()
+                raise
             if direct is not None:
                 link.close()
                 link = direct
-                watcher, _ = await self._watch_leader(link, patience_s)
-        self._use(link, watcher)
+        self._use(link, watcher, leader)
         return link
 
     async def _watch_leader(self, link: Link, patience_s: float) -> tuple[Watcher, str]:
@@ -237,14 +361,19 @@ class Pool:
         known = set(self._uuids.values())
         unknown = [one for one in self.addresses if one not in known and one != lost]
         found: Link | None = None
-        attempts = (self._connect(one, patience_s) for one in unknown)
-        for link in await asyncio.gather(*attempts, return_exceptions=True):
-            if isinstance(link, Link):
-                if link.uuid == uuid and found is None:
-                    found = link
-                else:
-                    link.close()
-        return found
+        attempts = [asyncio.ensure_future(self._connect(one, patience_s)) for one in unknown]
+        try:
+            for attempt in asyncio.as_completed(attempts):
+                with contextlib.suppress(*_FAILURES):
+                    link = await attempt
+                    if link.uuid == uuid:
+                        found = link
+                        return found
+        finally:
+            for one in attempts:
+                one.add_done_callback(lambda done: _close_unless(done, found))
+                one.cancel()
+        return None
 
     async def _find_near(self, deadline: float) -> Link | None:
         """Return a connection to a member in the client's zone, or None if none is reachable."""
@@ -277,6 +406,8 @@ class Pool:
                     lambda: link, host.strip("[]"), int(port), ssl=self._tls
                 )
                 await link.log_in()
+            if self.is_closed:
+                raise ClientClosed("the client is closed")
         except BaseException:
             link.close()
             raise
@@ -285,28 +416,39 @@ class Pool:
 
     # --- following the leader -------------------------------------------------------------------
 
-    def _use(self, link: Link, watcher: Watcher) -> None:
-        """Send requests through `link` from now on."""
-        for old in self._writers:
-            self._retired.add(old)
-            old.retire()
-        self._retired = {old for old in self._retired if not old.is_over}
+    def _use(self, link: Link, watcher: Watcher, leader: str) -> None:
+        """Send requests through `link` from now on; its member names `leader`.
+
+        Raises:
+            ClientClosed: the client was closed meanwhile.
+        """
+        if self.is_closed:
+            link.close()
+            raise ClientClosed("the client is closed")
+        self._retire_writers()
         self._writers = [link]
-        task = asyncio.get_running_loop().create_task(self._follow(link, watcher))
+        task = asyncio.get_running_loop().create_task(self._follow(link, watcher, leader))
         self._followers.add(task)
         task.add_done_callback(self._followers.discard)
 
-    async def _follow(self, link: Link, watcher: Watcher) -> None:
+    def _retire_writers(self) -> None:
+        """Close the connections for writes as soon as their requests have ended."""
+        for old in self._writers:
+            self._retired.add(old)
+            old.retire()
+        self._writers = []
+        self._retired = {old for old in self._retired if not old.is_over}
+
+    async def _follow(self, link: Link, watcher: Watcher, leader: str) -> None:
         """Move to another leader when `link` reports one, and end with `link`."""
-        leader = ""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ClientClosed):
             while not link.is_over:
+                if leader and leader != link.uuid and await self._move(link, leader):
+                    return
                 # A leader that cannot be reached now may be reachable later.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(DOUBT_S):
                         leader = _leader_in(await watcher.get())
-                if leader and leader != link.uuid and await self._move(link, leader):
-                    return
 
     async def _move(self, link: Link, leader: str) -> bool:
         """Replace `link` by a connection to the leader, and return whether this succeeded."""
@@ -317,11 +459,17 @@ class Pool:
             if direct is None:
                 return False
             try:
-                watcher, _ = await self._watch_leader(direct, self.connect_s)
+                watcher, leader = await self._watch_leader(direct, self.connect_s)
             except _FAILURES:
                 return False
-            self._use(direct, watcher)
+            self._use(direct, watcher, leader)
             return True
+
+
+def _close_unless(done: "asyncio.Future[Link]", found: Link | None) -> None:
+    """Close a connection that an attempt made, if it is not `found`."""
+    if not done.cancelled() and done.exception() is None and done.result() is not found:
+        done.result().close()
 
 
 def _leader_in(election: Any) -> str:

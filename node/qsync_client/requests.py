@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
-
-from qsync_client.errors import SchemaError
+from qsync_client.errors import InvalidArgument, SchemaError
+from qsync_client.packing import INVALID, pack
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Iterator, Key, Type
 from qsync_client.schema import Index, Row, Schema, Space
@@ -67,7 +66,7 @@ class Target:
 
     def _request(self, kind: Type, more: dict[int, Any]) -> Request:
         # The space comes first, for the fast path of the server.
-        body = msgpack.packb({_SPACE: self.id, **more})
+        body = _pack({_SPACE: self.id, **more})
         return Request(int(kind), body, self.space, self._version)
 
     def _named(self) -> Space:
@@ -147,6 +146,18 @@ def key_of(key: Any) -> list[Any]:
     return list(key) if isinstance(key, (list, tuple)) else [key]
 
 
+def check_whole_key(key: Any) -> None:
+    """Check the key of a request for one tuple.
+
+    Raises:
+        InvalidArgument: it is empty; such a key selects each tuple.
+    """
+    if not key_of(key):
+        raise InvalidArgument(
+            "get was not sent: the key is empty; give the value of each part, or use select"
+        )
+
+
 def iterator_of(iterator: IteratorName) -> int:
     """Return the number of an iterator.
 
@@ -162,8 +173,23 @@ def iterator_of(iterator: IteratorName) -> int:
         raise ValueError(f"unknown iterator {iterator!r}: use one of {names}") from None
 
 
+def _pack(value: Any) -> bytes:
+    """Return a body.
+
+    Raises:
+        InvalidArgument: msgpack has no such value.
+    """
+    try:
+        return pack(value)
+    except INVALID as error:
+        raise InvalidArgument(
+            f"the request cannot be sent: {error}; use None, bool, int from -2**63 to 2**64-1, "
+            "float, str, bytes, list, tuple and dict, and convert other values to these"
+        ) from error
+
+
 def call(name: str, arguments: Sequence[Any]) -> Request:
-    body = msgpack.packb({int(Key.FUNCTION_NAME): name, _TUPLE: list(arguments)})
+    body = _pack({int(Key.FUNCTION_NAME): name, _TUPLE: list(arguments)})
     return Request(int(Type.CALL), body)
 
 
@@ -172,7 +198,7 @@ def begin(isolation: int, timeout_s: float = 0.0) -> Request:
     fields: dict[int, Any] = {_ISOLATION: isolation}
     if timeout_s:
         fields[int(Key.TIMEOUT)] = timeout_s
-    return Request(int(Type.BEGIN), msgpack.packb(fields))
+    return Request(int(Type.BEGIN), _pack(fields))
 
 
 COMMIT = Request(int(Type.COMMIT), b"\x80")

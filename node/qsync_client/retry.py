@@ -5,6 +5,9 @@ A request is in one of two states:
     FRESH      no attempt can have been logged
     UNCERTAIN  an attempt may have been logged; its outcome is `unknown`
 
+A request with a key of the caller begins UNCERTAIN: another attempt, perhaps of another process,
+may have used the key. A request with a new key, or without one, begins FRESH.
+
 Transitions by the outcome of an attempt:
 
     state      outcome                                 step           next state
@@ -16,12 +19,15 @@ Transitions by the outcome of an attempt:
     FRESH      Unknown: any other                      RETRY          UNCERTAIN
     UNCERTAIN  Unknown: expired (16386)                RETURN
     UNCERTAIN  Unknown: any other                      RETRY          UNCERTAIN
-    UNCERTAIN  Refused before the key was looked up    RETRY          UNCERTAIN
-    UNCERTAIN  Refused: no retry can heal it           RETURN the Unknown
+    UNCERTAIN  Refused: changed (109), no Unknown yet  READ_SCHEMA    UNCERTAIN
+    UNCERTAIN  Refused after the key was looked up     RETURN
+    UNCERTAIN  Refused: no retry can heal it           RETURN the Unknown; RAISE if none yet
+    UNCERTAIN  Refused: any other                      RETRY          UNCERTAIN
     any        any other                               RETURN
 
 A member may refuse a request before it looks for the key. Such a refusal does not show whether the
-first attempt was logged, so the outcome of the earlier attempt counts.
+first attempt was logged, so the outcome of the earlier attempt counts. The table lists the codes
+that only the execution returns, which follows the lookup. All other codes may precede it.
 """
 
 from enum import Enum, auto
@@ -32,12 +38,46 @@ from qsync_client.protocol.codes import ErrorCode
 
 TRY_AGAIN = frozenset({int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY)})
 """The member cannot serve the request now, and has not logged it."""
-_BEFORE_THE_KEY = TRY_AGAIN | {
-    int(ErrorCode.DISK_FULL),
-    int(ErrorCode.MEMORY_ISSUE),
-    int(ErrorCode.SYNC_QUEUE_FULL),
-    int(ErrorCode.TOO_MANY),
-}
+_UNKNOWN_UPDATE_FIELD = 201
+_AFTER_THE_KEY = frozenset(
+    int(code)
+    for code in (
+        ErrorCode.TUPLE_FOUND,
+        ErrorCode.KEY_PART_TYPE,
+        ErrorCode.EXACT_MATCH,
+        ErrorCode.FIELD_TYPE,
+        ErrorCode.SPLICE,
+        ErrorCode.UPDATE_ARG_TYPE,
+        ErrorCode.FORMAT_MISMATCH_INDEX_PART,
+        ErrorCode.UNKNOWN_UPDATE_OP,
+        ErrorCode.UPDATE_FIELD,
+        ErrorCode.KEY_PART_COUNT,
+        ErrorCode.NO_SUCH_FIELD_NO,
+        ErrorCode.EXACT_FIELD_COUNT,
+        ErrorCode.FIELD_MISSING,
+        ErrorCode.MORE_THAN_ONE_TUPLE,
+        ErrorCode.CANT_UPDATE_PRIMARY_KEY,
+        ErrorCode.UPDATE_INTEGER_OVERFLOW,
+        ErrorCode.SLAB_ALLOC_MAX,
+        ErrorCode.SPACE_FIELD_IS_DUPLICATE,
+        ErrorCode.NULLABLE_MISMATCH,
+        ErrorCode.KEY_REUSED,
+        ErrorCode.NO_SUCH_JOURNAL,
+        ErrorCode.PUBLICATIONS_FULL,
+    )
+) | {_UNKNOWN_UPDATE_FIELD}
+"""Refusals that only the execution of a request returns. The leader looks for the key before."""
+_ALWAYS = frozenset(
+    {
+        int(ErrorCode.ILLEGAL_PARAMS),
+        int(ErrorCode.UNSUPPORTED),
+        int(ErrorCode.INVALID_MSGPACK),
+        int(ErrorCode.NO_SUCH_PROC),
+        int(ErrorCode.UNKNOWN_REQUEST_TYPE),
+        int(ErrorCode.MISSING_REQUEST_FIELD),
+    }
+)
+"""Refusals of the request itself, which each further attempt would get, too."""
 
 
 class Step(Enum):
@@ -53,24 +93,33 @@ class Step(Enum):
 class Retry:
     """The attempts of one request."""
 
-    def __init__(self, *, is_key_given: bool = False) -> None:
-        """Begin in FRESH.
+    def __init__(self, *, is_keyed: bool = True, is_key_given: bool = False) -> None:
+        """Begin in FRESH, or in UNCERTAIN with a key of the caller.
 
         Args:
-            is_key_given: True if the caller supplied the key; another attempt, perhaps of another
-                process, may have used it, so it must not be replaced.
+            is_keyed: True if the request carries a key.
+            is_key_given: True if the caller supplied the key; it must not be replaced.
         """
-        self._is_key_given = is_key_given
+        self._may_renew = is_keyed and not is_key_given
+        self._is_uncertain = is_key_given
         self.unknown: Unknown | None = None
-        """The outcome of an attempt that may have been logged; None in FRESH."""
+        """The outcome of an attempt of this call that may have been logged."""
         self._last: Outcome | None = None
 
     @property
     def outcome(self) -> Outcome:
         """Return the outcome of all attempts so far."""
-        found = self.unknown or self._last
-        assert found is not None, "an attempt was made"
-        return found
+        if self.unknown is not None:
+            return self.unknown
+        last = self._last
+        assert last is not None, "an attempt was made"
+        if self._is_uncertain and isinstance(last, Refused):
+            return Unknown(
+                f"{last.reason}: this attempt logged nothing, but an earlier one with the same "
+                "key may have; repeat it with the same key",
+                last.code,
+            )
+        return last
 
     def after(self, outcome: Outcome) -> Step:
         """Record the outcome of an attempt and return the next step."""
@@ -79,27 +128,27 @@ class Retry:
             return self._after_unknown(outcome)
         if isinstance(outcome, Refused):
             return self._after_refusal(outcome)
-        self.unknown = None
+        self._is_uncertain, self.unknown = False, None
         return Step.RETURN
 
     def _after_unknown(self, outcome: Unknown) -> Step:
-        if outcome.code == ErrorCode.KEY_EXPIRED:
-            if self.unknown is None and not self._is_key_given:
-                return Step.RENEW_KEY
-            self.unknown = outcome
-            return Step.RETURN
-        self.unknown = outcome
-        return Step.RETRY
+        is_expired = outcome.code == ErrorCode.KEY_EXPIRED
+        if is_expired and self._may_renew and not self._is_uncertain:
+            return Step.RENEW_KEY
+        self._is_uncertain, self.unknown = True, outcome
+        return Step.RETURN if is_expired else Step.RETRY
 
     def _after_refusal(self, outcome: Refused) -> Step:
         if self.unknown is None:
+            # No attempt of this call may have been logged, so the body may change.
             if outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
                 return Step.READ_SCHEMA
             if hopeless_error(outcome) is not None:
                 return Step.RAISE
+        if not self._is_uncertain:
             return Step.RETRY if outcome.code in TRY_AGAIN else Step.RETURN
-        if outcome.code in _BEFORE_THE_KEY:
-            return Step.RETRY
-        if hopeless_error(outcome) is None:
-            self.unknown = None
-        return Step.RETURN
+        if outcome.code in _AFTER_THE_KEY:
+            self._is_uncertain, self.unknown = False, None
+            return Step.RETURN
+        is_final = outcome.code in _ALWAYS or hopeless_error(outcome) is not None
+        return Step.RETURN if is_final else Step.RETRY

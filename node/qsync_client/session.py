@@ -3,19 +3,25 @@
 import asyncio
 import contextlib
 import itertools
+import os
+import random
 from collections.abc import Callable
 from typing import Any
 
 from qsync_client.errors import (
     AccessDenied,
     ClientClosed,
+    InvalidArgument,
+    QsyncError,
     RequestFailed,
     SchemaError,
     hopeless_error,
+    text_of,
 )
-from qsync_client.keys import MARK_AGE_S, Keys, RequestKey
+from qsync_client.keys import MARK_AGE_S, Keys, RequestKey, checked_key
 from qsync_client.link import Link
 from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
+from qsync_client.packing import INVALID
 from qsync_client.pool import Pool
 from qsync_client.protocol.constants import Iterator, Type
 from qsync_client.requests import Request, Target, call
@@ -23,7 +29,12 @@ from qsync_client.retry import Retry, Step
 from qsync_client.schema import VINDEX, VSPACE, Schema, decode_schema
 
 RETRY_WAIT_S = 0.02
-"""Pause between attempts."""
+"""First pause between attempts, which grows by `_WAIT_GROWTH` up to `RETRY_WAIT_MAX_S`."""
+RETRY_WAIT_MAX_S = 1.0
+_WAIT_GROWTH = 1.5
+MAX_REQUEST_BYTES = 16 << 20
+"""Maximum size of a request unless the server's `max_request` differs."""
+_HEADER_BYTES = 256  # more than a header with a key of the maximum size
 _SCHEMA_ROWS_MAX = 1_000_000
 _PING = Request(int(Type.PING), b"\x80")
 
@@ -31,10 +42,29 @@ Make = Callable[[Target], Request]
 """Builds a request for a space."""
 
 
+class Waits:
+    """The growing pauses between the attempts of one request, with jitter."""
+
+    def __init__(self) -> None:
+        self._next_s = RETRY_WAIT_S
+
+    def next_s(self) -> float:
+        """Return the next pause in seconds."""
+        wait_s = self._next_s
+        self._next_s = min(wait_s * _WAIT_GROWTH, RETRY_WAIT_MAX_S)
+        return wait_s * random.uniform(0.5, 1.0)
+
+
 class Session:
     """The state of one client."""
 
-    def __init__(self, pool: Pool, keys: Keys, deadline_s: float) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        keys: Keys,
+        deadline_s: float,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
         self.pool = pool
         self.keys = keys
         self.deadline_s = deadline_s
@@ -42,10 +72,41 @@ class Session:
         self._marking = asyncio.Lock()
         self._schema: Schema | None = None
         self._reading_schema = asyncio.Lock()
+        self._max_request_bytes = max_request_bytes
+        self._owner: tuple[asyncio.AbstractEventLoop, int] | None = None
 
     def deadline(self) -> float:
-        """Return the time of the event loop at which a request of now ends."""
-        return asyncio.get_running_loop().time() + self.deadline_s
+        """Return the time of the event loop at which a request of now ends.
+
+        Raises:
+            QsyncError: the client belongs to another event loop or process.
+        """
+        loop = asyncio.get_running_loop()
+        owner = (loop, os.getpid())
+        if self._owner is None:
+            self._owner = owner
+        if self._owner[0] is not loop:
+            raise QsyncError(
+                "the request was not sent: the client belongs to another event loop; "
+                "create one client per loop"
+            )
+        if self._owner != owner:
+            raise QsyncError(
+                "the request was not sent: the client belongs to the parent process; "
+                "create a client after the fork"
+            )
+        return loop.time() + self.deadline_s
+
+    async def close(self) -> None:
+        """Close all connections.
+
+        Raises:
+            QsyncError: the client belongs to another event loop or process.
+        """
+        if self._owner is not None and self._owner[0].is_closed():
+            return  # the loop has closed its connections
+        self.deadline()
+        await self.pool.close()
 
     def next_stream(self) -> int:
         """Return the number of a new stream."""
@@ -56,18 +117,25 @@ class Session:
     async def read_schema(self, deadline: float) -> Schema:
         """Read the schema from a member. Tasks that wait for it share the result."""
         before = self._schema
+        reason = "it changed during each read"
+        waits = Waits()
         async with self._reading_schema:
             if self._schema is not None and self._schema is not before:
                 return self._schema
             while True:
-                with contextlib.suppress(ConnectionError, TimeoutError):
+                try:
                     found = await self._read_schema_once(deadline)
                     if found is not None:
                         self._schema = found
                         return found
+                except (ConnectionError, TimeoutError) as error:
+                    reason = text_of(error)
                 if asyncio.get_running_loop().time() + RETRY_WAIT_S >= deadline:
-                    raise ClientClosed(f"no member returned the schema in {self.deadline_s:.0f} s")
-                await asyncio.sleep(RETRY_WAIT_S)
+                    raise ClientClosed(
+                        f"no member returned the schema within {self.deadline_s:g} s: {reason}; "
+                        "check that the members are available"
+                    )
+                await self.pool.pause(waits.next_s(), deadline)
 
     async def _read_schema_once(self, deadline: float) -> Schema | None:
         """Return the schema, or None if it changed during the reads.
@@ -90,20 +158,39 @@ class Session:
                 if not isinstance(outcome, Committed):
                     return None
                 tables.append(outcome.tuples)
-        return decode_schema(version, tables[0], tables[1])
+        try:
+            return decode_schema(version, tables[0], tables[1])
+        except INVALID as error:
+            raise ConnectionError(f"the server sent an invalid schema: {text_of(error)}") from error
 
     async def request(self, space: int | str, make: Make, deadline: float) -> Request:
         """Return a request with its names replaced by ids.
 
         Raises:
+            InvalidArgument: a value has no msgpack, or the request is too large.
             SchemaError: a name does not exist, also in the newest schema.
         """
         if not isinstance(space, str):
-            return make(Target(space, None))
+            return self._checked(make(Target(space, None)))
         if self._schema is not None:
             with contextlib.suppress(SchemaError):
-                return make(Target(space, self._schema))
-        return make(Target(space, await self.read_schema(deadline)))
+                return self._checked(make(Target(space, self._schema)))
+        return self._checked(make(Target(space, await self.read_schema(deadline))))
+
+    def _checked(self, request: Request) -> Request:
+        """Return a request that the server can receive.
+
+        Raises:
+            InvalidArgument: it is too large. The server would close the connection.
+        """
+        size = len(request.body) + _HEADER_BYTES
+        if size > self._max_request_bytes:
+            raise InvalidArgument(
+                f"the request cannot be sent: it has {size} bytes, and the server receives "
+                f"{self._max_request_bytes}; divide it, or set max_request of the server and "
+                "max_request_bytes of the client"
+            )
+        return request
 
     # --- attempts -------------------------------------------------------------------------------
 
@@ -129,9 +216,12 @@ class Session:
         """
         loop = asyncio.get_running_loop()
         deadline = self.deadline()
+        if given is not None:
+            given = checked_key(given)
         request = await self.request(space, make, deadline)
         key = given if given or not is_keyed else await self.new_key(deadline)
-        retry = Retry(is_key_given=given is not None or not is_keyed)
+        retry = Retry(is_keyed=key is not None, is_key_given=given is not None)
+        waits = Waits()
         while True:
             outcome = await self._attempt(request, key, deadline, retry.unknown, is_read)
             step = retry.after(outcome)
@@ -141,7 +231,7 @@ class Session:
                 error = hopeless_error(outcome)
                 assert error is not None, outcome
                 raise error
-            if loop.time() + RETRY_WAIT_S >= deadline:
+            if loop.time() + RETRY_WAIT_S >= deadline or self.pool.is_closed:
                 return retry.outcome
             if step is Step.READ_SCHEMA:
                 await self.read_schema(deadline)
@@ -151,7 +241,7 @@ class Session:
             elif step is Step.RENEW_KEY:
                 self.keys.expire()
                 key = await self.new_key(deadline)
-            await asyncio.sleep(RETRY_WAIT_S)
+            await self.pool.pause(waits.next_s(), deadline)
 
     async def _attempt(
         self,
@@ -189,6 +279,8 @@ class Session:
         except (ConnectionError, TimeoutError) as error:
             return Unknown(str(error) or "no answer before the deadline")
         outcome = outcome_of(answer.kind, answer.body, request.as_row)
+        if not is_read:
+            self.pool.observe(link, outcome)
         if isinstance(outcome, Committed) and outcome.at:
             self.keys.renew(outcome.at, asked_s)
         return outcome
@@ -203,18 +295,24 @@ class Session:
             ClientClosed: no member was reachable by the deadline.
         """
         loop = asyncio.get_running_loop()
+        waits = Waits()
         if self.keys.is_stale(loop.time()):
             async with self._marking:
                 while self.keys.is_stale(loop.time()):
                     try:
                         limit = min(deadline, loop.time() + MARK_AGE_S)
                         await self._take_mark(await self.pool.writer(deadline), limit)
-                    except (ConnectionError, TimeoutError, RequestFailed):
+                    except (ConnectionError, TimeoutError, RequestFailed) as error:
                         if self.keys.mark:
                             break  # an old mark is better than none: only the window is shorter
                         if loop.time() + RETRY_WAIT_S >= deadline:
-                            raise ClientClosed("no member returned a mark") from None
-                        await asyncio.sleep(RETRY_WAIT_S)
+                            raise ClientClosed(
+                                f"no member returned a mark for the key: {text_of(error)}; "
+                                "check that the cluster has a leader"
+                            ) from None
+                        await self.pool.pause(waits.next_s(), deadline)
+                    else:
+                        break
         return self.keys.next()
 
     async def _take_mark(self, link: Link, deadline: float) -> None:
@@ -222,7 +320,11 @@ class Session:
         async with asyncio.timeout_at(deadline):
             answer = await link.ask(call("qsync.mark", ()))
         outcome = outcome_of(answer.kind, answer.body)
+        self.pool.observe(link, outcome)
         if isinstance(outcome, Committed):
-            self.keys.renew(int(outcome.tuples[0]), asked_s)
+            mark = outcome.tuples[0] if outcome.tuples else None
+            if not isinstance(mark, int):
+                raise ConnectionError("the server returned no mark")
+            self.keys.renew(mark, asked_s)
             return
         raise RequestFailed(outcome)

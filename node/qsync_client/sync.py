@@ -13,6 +13,7 @@ a new client in the child.
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
@@ -20,23 +21,29 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from qsync_client import client as asynchronous
-from qsync_client.errors import ClientClosed
+from qsync_client.errors import ClientClosed, QsyncError
 from qsync_client.keys import RequestKey
 from qsync_client.outcomes import Outcome
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Iterator as IndexIterator
 from qsync_client.requests import Fields, IteratorName, Operations
 from qsync_client.schema import Row, Schema
+from qsync_client.session import MAX_REQUEST_BYTES
 from qsync_client.transaction import Transaction
 
 T = TypeVar("T")
 _END = object()
+FINISH_S = 0.5
+"""Time in which requests end with their outcomes after the client has closed."""
 
 
 class _Loop:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="qsync-client", daemon=True
@@ -49,15 +56,31 @@ class _Loop:
         Raises:
             ClientClosed: `stop` was called.
         """
-        if self._loop.is_closed():
+        if self.is_of_parent:
             coroutine.close()
-            raise ClientClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise QsyncError(
+                "the request was not sent: the client belongs to the parent process; "
+                "create a client after the fork"
+            )
+        with self._lock:  # `stop` finds each task, or the loop is closed here
+            if self._is_stopped:
+                coroutine.close()
+                raise ClientClosed("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
-        except (KeyboardInterrupt, concurrent.futures.CancelledError):
+        except KeyboardInterrupt:
             future.cancel()
             raise
+        except concurrent.futures.CancelledError:
+            if self._is_stopped:
+                raise ClientClosed("the client was closed during the request") from None
+            raise
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Return whether this process is a child of the one that runs the loop."""
+        return self._process != os.getpid()
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the items of an asynchronous iterator."""
@@ -79,16 +102,32 @@ class _Loop:
         if threading.current_thread() is self._thread:
             self._loop.create_task(coroutine)
             return
-        with contextlib.suppress(ClientClosed):
+        with contextlib.suppress(QsyncError):
             self.run(coroutine)
 
     def stop(self) -> None:
-        """End the thread."""
-        if self._loop.is_closed():
+        """Cancel all tasks, and end the thread. In another process, do nothing."""
+        if self.is_of_parent:
             return
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _cancel_tasks(self) -> None:
+        """Cancel the tasks that do not end soon after the client has closed."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            _, running = await asyncio.wait(tasks, timeout=FINISH_S)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await asyncio.sleep(0)  # results reach the threads
 
 
 class SyncClient:
@@ -108,11 +147,12 @@ class SyncClient:
         pool_size: int = 1,
         zone: str = "",
         client_id: str = "",
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         """Create a client, which connects at its first request. See `Client` for the arguments."""
         self._client = asynchronous.Client(
             addresses, user, password, deadline_s=deadline_s, tls=tls, pool_size=pool_size,
-            zone=zone, client_id=client_id,
+            zone=zone, client_id=client_id, max_request_bytes=max_request_bytes,
         )  # fmt: skip
         self._loop = _Loop()
 
@@ -143,10 +183,15 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and end the thread."""
-        with contextlib.suppress(ClientClosed):
-            self._loop.run(self._client.close())
-        self._loop.stop()
+        """Close all connections and end the thread.
+
+        Writes in flight in other threads return `Unknown`. Other requests raise `ClientClosed`. In
+        a child process, this does nothing.
+        """
+        if not self._loop.is_of_parent:
+            with contextlib.suppress(ClientClosed):
+                self._loop.run(self._client.close())
+            self._loop.stop()
 
     # --- writes ---------------------------------------------------------------------------------
 

@@ -3,7 +3,10 @@
     state      input                             next state
     NEW        BEGIN succeeds                    OPEN
     OPEN       a statement                       OPEN
+    OPEN       a statement has no answer         LOST
     OPEN       an error leaves the block         ENDED, after ROLLBACK
+    OPEN       the connection ended              ENDED, rolled back
+    LOST       the block ends                    ENDED, rolled back, after ROLLBACK
     OPEN       COMMIT is answered                ENDED, with its outcome
     OPEN       COMMIT is not answered            UNCERTAIN
     UNCERTAIN  `_resolve` finds the outcome      ENDED, with that outcome
@@ -46,10 +49,11 @@ from qsync_client.requests import (
     Request,
     begin,
     call,
+    check_whole_key,
 )
 from qsync_client.retry import TRY_AGAIN
 from qsync_client.schema import Row
-from qsync_client.session import RETRY_WAIT_S, Make, Session
+from qsync_client.session import RETRY_WAIT_S, Make, Session, Waits
 
 QUERY_S = 0.3
 """Timeout of the transaction that only looks for the key of an unknown COMMIT."""
@@ -62,6 +66,7 @@ class State(Enum):
 
     NEW = auto()
     OPEN = auto()
+    LOST = auto()
     UNCERTAIN = auto()
     ENDED = auto()
 
@@ -70,7 +75,9 @@ class Transaction:
     """One interactive transaction. After the block, `outcome` contains its outcome.
 
     Statements return rows. They raise `StatementFailed` with an outcome if the server refuses them,
-    and `TransactionLost` if the connection ended, which rolls the transaction back.
+    and `TransactionLost` if the connection ended or the deadline passed. A lost or cancelled
+    statement ends the transaction: it is rolled back at the end of the block, even if the block
+    catches the exception. If COMMIT is cancelled, `outcome` is `Unknown`.
     """
 
     def __init__(self, session: Session, isolation: int, has_key: bool) -> None:
@@ -79,6 +86,7 @@ class Transaction:
         self._isolation = isolation
         self._has_key = has_key
         self._state = State.NEW
+        self._lost = RolledBack("")
         self._key: RequestKey | None = None
         self._stream = 0
         self._link: Link | None = None
@@ -87,7 +95,13 @@ class Transaction:
     # --- begin and end --------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Transaction":
+        if self._state is not State.NEW:
+            raise QsyncError(
+                "the transaction cannot begin: this object was used before; "
+                "create another one with client.transaction()"
+            )
         deadline = self._session.deadline()
+        self._state = State.ENDED  # until BEGIN succeeds
         if self._has_key:
             self._key = await self._session.new_key(deadline)
         self._link, self._stream = await self._begin(deadline)
@@ -103,6 +117,7 @@ class Transaction:
         """
         loop = asyncio.get_running_loop()
         request = begin(self._isolation, timeout_s)
+        waits = Waits()
         while True:
             link = await self._session.pool.writer(deadline)
             stream = self._session.next_stream()
@@ -112,8 +127,13 @@ class Transaction:
                 async with asyncio.timeout_at(deadline):
                     answer = await link.ask(request, stream=stream)
                 outcome = outcome_of(answer.kind, answer.body)
+                self._session.pool.observe(link, outcome)
             except (ConnectionError, TimeoutError) as error:
                 outcome = Refused(ErrorCode.NOT_LEADER, str(error) or "no answer to BEGIN")
+                link.send_unanswered(ROLLBACK, stream=stream)
+            except BaseException:
+                link.send_unanswered(ROLLBACK, stream=stream)
+                raise
             finally:
                 if not isinstance(outcome, Committed):
                     link.release_stream()
@@ -122,7 +142,7 @@ class Transaction:
             is_final = not isinstance(outcome, Refused) or outcome.code not in TRY_AGAIN
             if is_final or loop.time() + RETRY_WAIT_S >= deadline:
                 raise hopeless_error(outcome) or StatementFailed(outcome)
-            await asyncio.sleep(RETRY_WAIT_S)
+            await self._session.pool.pause(waits.next_s(), deadline)
 
     async def __aexit__(
         self,
@@ -132,13 +152,20 @@ class Transaction:
     ) -> None:
         assert self._link is not None
         try:
-            if kind is not None:
+            if self._state is State.LOST:
+                self.outcome = self._lost
+            if kind is not None or self._state is State.LOST:
                 # If the connection ends, the member rolls the transaction back.
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout(self._session.deadline_s):
                         await self._link.ask(ROLLBACK, stream=self._stream)
                 return
-            self.outcome = await self._commit(self._session.deadline())
+            if self._link.is_over:
+                self.outcome = RolledBack("the connection ended before COMMIT")
+                return
+            deadline = self._session.deadline()
+            self.outcome = Unknown("COMMIT was cancelled before its outcome was known")
+            self.outcome = await self._commit(deadline)
         finally:
             self._state = State.ENDED
             self._link.release_stream()
@@ -170,7 +197,8 @@ class Transaction:
     async def _resolve(self, unknown: Unknown, deadline: float) -> Outcome:
         """Return the outcome of a COMMIT without an answer, or `unknown` at the deadline."""
         loop = asyncio.get_running_loop()
-        while loop.time() + RETRY_WAIT_S < deadline:
+        waits = Waits()
+        while loop.time() + RETRY_WAIT_S < deadline and not self._session.pool.is_closed:
             with contextlib.suppress(ConnectionError, TimeoutError, QsyncError):
                 outcome = await self._repeat(deadline)
                 is_found = isinstance(outcome, Committed | RolledBack)
@@ -178,7 +206,7 @@ class Transaction:
                     isinstance(outcome, Unknown) and outcome.code == ErrorCode.KEY_EXPIRED
                 ):
                     return outcome
-            await asyncio.sleep(RETRY_WAIT_S)
+            await self._session.pool.pause(waits.next_s(), deadline)
         return unknown
 
     async def _repeat(self, deadline: float) -> Outcome:
@@ -187,14 +215,18 @@ class Transaction:
         try:
             if await self._replay(link, stream, deadline):
                 return await self._commit_once(link, stream, deadline)
-            await link.ask(ROLLBACK, stream=stream)
+            link.send_unanswered(ROLLBACK, stream=stream)
         finally:
             link.release_stream()
         link, stream = await self._begin(deadline, QUERY_S)
         try:
             await self._replay(link, stream, deadline)
             # Once the timeout has passed, COMMIT cannot execute: it only looks for the key.
-            await asyncio.sleep(2 * QUERY_S)
+            try:
+                await asyncio.sleep(2 * QUERY_S)
+            except BaseException:
+                link.send_unanswered(ROLLBACK, stream=stream)
+                raise
             return await self._commit_once(link, stream, deadline)
         finally:
             link.release_stream()
@@ -202,10 +234,14 @@ class Transaction:
     async def _replay(self, link: Link, stream: int, deadline: float) -> bool:
         """Send the recorded requests; return whether all answers are those of the first attempt."""
         recorded = [one for one in self._recorded if one is not None]
-        async with asyncio.timeout_at(deadline):
-            answers = await asyncio.gather(
-                *(link.ask(request, stream=stream, is_checked=False) for request, _ in recorded)
-            )
+        try:
+            async with asyncio.timeout_at(deadline):
+                answers = await asyncio.gather(
+                    *(link.ask(request, stream=stream, is_checked=False) for request, _ in recorded)
+                )
+        except BaseException:
+            link.send_unanswered(ROLLBACK, stream=stream)
+            raise
         before = [answer for _, answer in recorded]
         return [(answer.kind, answer.body) for answer in answers] == before
 
@@ -220,6 +256,8 @@ class Transaction:
             StatementFailed: the server refused the statement.
             TransactionLost: the connection ended.
         """
+        if self._state is State.LOST:
+            raise ClientClosed(f"the statement was not sent: {self._lost.reason}")
         if self._state is not State.OPEN or self._link is None:
             raise ClientClosed("the transaction is not open: use it inside its `async with` block")
         deadline = self._session.deadline()
@@ -241,17 +279,29 @@ class Transaction:
                 answer = await link.ask(request, stream=self._stream)
         except (ConnectionError, TimeoutError) as error:
             reason = str(error) or "no answer before the deadline"
-            lost = RolledBack(f"the transaction ended before COMMIT: {reason}")
-            raise TransactionLost(lost) from error
+            raise self._lose(reason) from error
+        except BaseException:
+            # The server may execute the statement, and the caller does not know its result.
+            self._lose("a statement was cancelled")
+            raise
         outcome = outcome_of(answer.kind, answer.body, request.as_row)
+        if isinstance(outcome, Unknown) and not outcome.code:
+            raise self._lose(outcome.reason)
         if isinstance(outcome, Refused) and outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
             self._recorded[place] = None  # the server did not count it as a statement
         else:
             self._recorded[place] = (request, (answer.kind, answer.body))
         return outcome
 
+    def _lose(self, reason: str) -> TransactionLost:
+        """Ensure that the transaction is rolled back, and return the exception for it."""
+        self._state = State.LOST
+        self._lost = RolledBack(f"the transaction ended before COMMIT: {reason}")
+        return TransactionLost(self._lost)
+
     async def get(self, space: int | str, key: Any, *, index: int | str = 0) -> Row | None:
         """Return the tuple with a key of a unique index, or None. See `Client.get`."""
+        check_whole_key(key)
         rows = await self.select(space, key, index=index, limit=1)
         return rows[0] if rows else None
 

@@ -120,9 +120,11 @@ def test_mark_is_renewed_by_answers_and_stale_after_its_age() -> None:
     assert not keys.is_stale(MARK_AGE_S)
     assert keys.is_stale(MARK_AGE_S + 0.1)
     keys.renew(5, 3.0)
-    assert not keys.is_stale(3.5)
-    assert keys.next() == ("me", 1, 10)
-    assert keys.next() == ("me", 2, 10), "an older index does not lower the mark"
+    assert keys.is_stale(3.5), "an older index is no newer mark"
+    keys.renew(10, 3.0)
+    assert not keys.is_stale(3.5), "the log did not grow"
+    assert keys.next() == (keys.client, 1, 10)
+    assert keys.next() == (keys.client, 2, 10), "an older index does not lower the mark"
     keys.expire()
     assert keys.is_stale(3.5)
 

@@ -135,3 +135,41 @@ def test_refused_log_in_names_user_and_member() -> None:
             await wire.link.log_in()
 
     run(body)
+
+
+def test_lost_connection_is_not_aborted_again() -> None:
+    """asyncio logs a traceback for an abort in `connection_lost`."""
+
+    async def body(wire: Wire) -> None:
+        wire.log_in()
+        wire.link.connection_lost(ConnectionResetError())
+        assert not wire.is_aborted
+        wire.link.close()
+        assert not wire.is_aborted
+
+    run(body)
+
+
+@pytest.mark.parametrize("body", [b"\x05", b"\xc0", b"\x81\x57\xc0", b"\x91\x01", b"\x81\x90\x00"])
+def test_invalid_notification_ends_the_connection(body: bytes) -> None:
+    async def main(wire: Wire) -> None:
+        wire.log_in()
+        watcher = wire.link.watch("box.status")
+        packed = msgpack.packb({0: int(Type.EVENT), 1: 3}) + body
+        wire.link.data_received(msgpack.packb(len(packed)) + packed)
+        with pytest.raises(ConnectionError, match="invalid bytes"):
+            await watcher.get()
+
+    run(main)
+
+
+def test_too_large_answer_ends_the_connection_before_its_body() -> None:
+    async def body(wire: Wire) -> None:
+        wire.log_in()
+        asking = asyncio.create_task(wire.link.ask(call("qsync.mark", ())))
+        await asyncio.sleep(0)
+        wire.link.data_received(b"\xce" + (2**31 - 16).to_bytes(4, "big") + b"\0")
+        with pytest.raises(ConnectionError, match="too big"):
+            await asking
+
+    run(body)

@@ -1,0 +1,128 @@
+"""A member of a cluster whose answers a test chooses. It speaks IPROTO and stores nothing."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from qsync_client.packing import unpack
+from qsync_client.protocol.constants import Type
+from qsync_client.protocol.frame import Frame, FrameDecoder
+from qsync_client.protocol.greeting import encode_greeting
+
+FIRST = "11111111-1111-4111-8111-111111111111"
+SECOND = "22222222-2222-4222-8222-222222222222"
+ERROR = 0x8000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that a client sent."""
+
+    kind: int
+    stream: int
+    key: Any
+    body: dict[int, Any]
+
+
+Answer = tuple[int, Any] | None
+"""Type and body of an answer; bytes are sent as they are. None sends no answer."""
+
+
+@dataclass
+class FakeMember:
+    """A member; `answer` returns the answer to a request, `asked` lists all requests."""
+
+    answer: Callable[[Asked], Answer]
+    uuid: str = FIRST
+    leader: str = FIRST
+    is_silent: bool = False
+    address: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    connections: int = 0
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    def kinds(self) -> list[int]:
+        """Return the types of the requests, without PINGs and requests for a mark."""
+        return [
+            one.kind
+            for one in self.asked
+            if one.kind != Type.PING and one.body.get(0x22) != "qsync.mark"
+        ]
+
+    def drop(self) -> None:
+        """Break all connections."""
+        for writer in self.writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        try:
+            if not self.is_silent:
+                writer.write(encode_greeting(self.uuid, b"s" * 32))
+            decoder = FrameDecoder()
+            while data := await reader.read(1 << 16):
+                if not self.is_silent:
+                    for frame in decoder.feed(data):
+                        self._take(frame, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self.connections -= 1
+            writer.close()
+
+    def _take(self, frame: Frame, to: asyncio.StreamWriter) -> None:
+        kind, sync, header, body = frame
+        fields = unpack(body) if body else {}
+        answer: Answer
+        if kind in (Type.AUTH, Type.PING):
+            answer = (0, {})
+        elif kind == Type.WATCH:
+            answer = (int(Type.EVENT), {0x57: fields[0x57], 0x58: {"leader_uuid": self.leader}})
+        elif kind == Type.UNWATCH:
+            return
+        else:
+            asked = Asked(kind, header.get(0x0A, 0), header.get(0x70), fields)
+            self.asked.append(asked)
+            answer = self.answer(asked)
+            if answer is None and fields.get(0x22) == "qsync.mark":
+                answer = (0, {0x30: [5]})
+        if answer is None:
+            return
+        packed = msgpack.packb({0: answer[0], 1: sync, 5: 1})
+        packed += answer[1] if isinstance(answer[1], bytes) else msgpack.packb(answer[1])
+        to.write(b"\xce" + len(packed).to_bytes(4, "big") + packed)
+
+
+@contextlib.asynccontextmanager
+async def serving(*members: FakeMember) -> AsyncIterator[list[str]]:
+    """Run members and return their addresses."""
+    servers = []
+    for member in members:
+        server = await asyncio.start_server(member.serve, "127.0.0.1", 0)
+        member.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        servers.append(server)
+    try:
+        yield [member.address for member in members]
+    finally:
+        for server in servers:
+            server.close()
+        for member in members:
+            member.drop()
+        await asyncio.sleep(0)
+
+
+def committed(asked: Asked) -> Answer:
+    """Answer as a cluster that commits each request."""
+    if asked.body.get(0x22) == "qsync.mark":
+        return None
+    return 0, {0x30: [], 0x71: 7} if asked.key else {0x30: []}
+
+
+def refused(code: int, reason: str = "reason") -> Answer:
+    """Return the answer of a refusal."""
+    return ERROR + code, {0x31: reason}

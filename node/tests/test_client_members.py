@@ -1,0 +1,209 @@
+"""The client finds working members, leaves others, and closes all of its connections."""
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+from fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
+
+from qsync_client import Client, ClientClosed, Committed, Outcome, QsyncError, SyncClient, Unknown
+from qsync_client.pool import Member
+from qsync_client.protocol.constants import Type
+
+SPACE = 512
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_silent_address_does_not_delay_the_connection_to_the_leader() -> None:
+    async def main() -> None:
+        silent = FakeMember(committed, is_silent=True)
+        follower = FakeMember(committed, uuid=FIRST, leader=SECOND)
+        leader = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(silent, follower, leader) as (first, second, third):
+            client = Client([second, first, third], "app", "secret", deadline_s=0.8)
+            started_s = time.monotonic()
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            assert time.monotonic() - started_s < 0.5
+            assert leader.kinds() == [Type.INSERT]
+            await until(lambda: silent.connections == follower.connections == 0)
+            assert leader.connections == 1
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_unreachable_leader_does_not_delay_the_request() -> None:
+    async def main() -> None:
+        silent = FakeMember(committed, is_silent=True)
+        follower = FakeMember(committed, uuid=FIRST, leader=SECOND)
+        async with serving(silent, follower) as (first, second):
+            client = Client([first, second], "app", "secret", deadline_s=0.8)
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            await client.close()
+            await until(lambda: silent.connections == follower.connections == 0)
+
+    asyncio.run(main())
+
+
+def test_error_names_the_silent_address() -> None:
+    async def main() -> None:
+        silent = FakeMember(committed, is_silent=True)
+        async with serving(silent) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            with pytest.raises(ClientClosed, match=addresses[0]) as failed:
+                await client.insert(SPACE, [1])
+            assert "no answer" in str(failed.value)
+            await until(lambda: silent.connections == 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("code", [226, 116, 62])
+def test_isolated_member_is_left_for_another_one(code: int) -> None:
+    def isolated_answer(asked: Asked) -> Any:
+        return refused(code) if asked.kind == Type.INSERT else committed(asked)
+
+    async def main() -> None:
+        isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(isolated, other) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            key = await client.new_key()
+            outcome = await client.insert(SPACE, [1], request_key=key)
+            assert isinstance(outcome, Committed), outcome
+            assert other.kinds() == [Type.INSERT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_close_during_a_connect_leaves_no_connection() -> None:
+    async def main(zone: str, answers: bool) -> None:
+        member = FakeMember(committed, is_silent=not answers)
+        async with serving(member) as (address,):
+            client = Client([Member(address, "here")], "app", "secret", zone=zone, deadline_s=20)
+            reading = asyncio.create_task(client.select(SPACE))
+            await until(lambda: member.connections == 1)
+            await client.close()
+            async with asyncio.timeout(2):
+                (result,) = await asyncio.gather(reading, return_exceptions=True)
+            assert isinstance(result, ClientClosed if not answers else ClientClosed | Unknown)
+            await until(lambda: member.connections == 0)
+
+    asyncio.run(main("", False))
+    asyncio.run(main("", True))
+    asyncio.run(main("here", False))
+
+
+def test_retries_of_a_refused_request_become_rarer() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: refused(226) if one.kind == Type.INSERT else None)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.9)
+            await client.insert(SPACE, [1])
+            assert 3 <= len(member.kinds()) <= 20
+            await client.close()
+
+    asyncio.run(main())
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+class Served:
+    """Fake members in a thread, for the synchronous client."""
+
+    def __init__(self, member: FakeMember) -> None:
+        self.member = member
+        self.ready = threading.Event()
+        self.end: asyncio.Event
+        self.loop: asyncio.AbstractEventLoop
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.main()))
+
+    async def main(self) -> None:
+        self.loop, self.end = asyncio.get_running_loop(), asyncio.Event()
+        async with serving(self.member):
+            self.ready.set()
+            await self.end.wait()
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        self.ready.wait(10)
+        return self.member.address
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self.end.set)
+        self.thread.join(10)
+
+
+def test_close_wakes_other_threads() -> None:
+    member = FakeMember(lambda one: None if one.kind == Type.INSERT else committed(one))
+    results: dict[str, Outcome | Exception | list[Any]] = {}
+
+    def run(name: str, body: Any) -> None:
+        try:
+            results[name] = body()
+        except (QsyncError, OSError) as error:
+            results[name] = error
+
+    with Served(member) as address:
+        client = SyncClient(address, "app", "secret")
+        bodies = {
+            "write": lambda: client.insert(SPACE, [1]),
+            "watch": lambda: list(client.watch("box.status")),
+        }
+        threads = [threading.Thread(target=run, args=one, daemon=True) for one in bodies.items()]
+        for thread in threads:
+            thread.start()
+        for _ in range(1000):
+            if Type.INSERT in member.kinds():
+                break
+            time.sleep(0.005)
+        time.sleep(0.1)
+        client.close()
+        for thread in threads:
+            thread.join(5)
+        assert isinstance(results["write"], Unknown), results
+        assert isinstance(results["watch"], ClientClosed), results
+        with pytest.raises(ClientClosed):
+            client.insert(SPACE, [1])
+
+
+def test_close_wakes_a_thread_that_connects() -> None:
+    with Served(FakeMember(committed, is_silent=True)) as address:
+        client = SyncClient(address, "app", "secret")
+        errors: list[Exception] = []
+
+        def write() -> None:
+            try:
+                client.insert(SPACE, [1])
+            except (QsyncError, OSError) as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        time.sleep(0.2)
+        client.close()
+        thread.join(5)
+        assert [type(one) for one in errors] == [ClientClosed]
+
+
+def test_synchronous_client_refuses_requests_after_a_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = SyncClient("127.0.0.1:1", "app", "secret", deadline_s=0.2)
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    with pytest.raises(QsyncError, match="fork"):
+        client.insert(SPACE, [1])
+    client.close()  # nothing to close in the child
+    monkeypatch.setattr(os, "getpid", lambda: own)
+    client.close()

@@ -1,0 +1,332 @@
+"""The client keeps its promises when processes fork, tasks are cancelled and answers are invalid.
+
+A fake member answers, so that each case is exact.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_member import Asked, FakeMember, committed, refused, serving
+
+from qsync_client import (
+    Client,
+    ClientClosed,
+    Committed,
+    QsyncError,
+    Refused,
+    RequestKey,
+    RolledBack,
+    Transaction,
+    TransactionLost,
+    Unknown,
+)
+from qsync_client.keys import Keys
+from qsync_client.protocol.constants import Type
+
+SPACE = 512
+GIVEN = RequestKey("task", 1, 5)
+
+
+def is_mark(asked: Asked) -> bool:
+    return bool(asked.body.get(0x22) == "qsync.mark")
+
+
+def answering(*answers: Any) -> Callable[[Asked], Any]:
+    """Return a function that answers requests in turn, and repeats the last answer."""
+    left = list(answers)
+
+    def answer(asked: Asked) -> Any:
+        if is_mark(asked):
+            return None
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return answer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# --- names of clients -----------------------------------------------------------------------------
+
+
+def test_processes_after_a_fork_draw_different_names() -> None:
+    keys = Keys("worker")
+    before = keys.next()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, keys.next().client.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert pipe.read() not in ("", before.client)
+    assert keys.next() == RequestKey(before.client, before.number + 1, before.mark)
+
+
+def test_name_is_drawn_at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    first = keys.next()
+    monkeypatch.setattr(os, "getpid", lambda: 2)
+    second = keys.next()
+    assert first.client != second.client
+    assert first.number == second.number == 1
+
+
+def test_two_clients_with_one_client_id_draw_different_keys() -> None:
+    first, second = Keys("worker").next(), Keys("worker").next()
+    assert first.client != second.client
+    assert first.client.startswith("worker-")
+    assert len(Keys("w" * 47).client) <= 64
+    with pytest.raises(ValueError, match="47"):
+        Client("127.0.0.1:1", "app", "secret", client_id="w" * 48)
+
+
+def test_age_of_a_mark_is_not_reset_by_an_older_index() -> None:
+    keys = Keys()
+    keys.renew(10, 0.0)
+    keys.renew(5, 3.0)
+    assert keys.mark == 10
+    assert keys.is_stale(3.5)
+
+
+# --- keys of the caller ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [226, 2, 289, 0x4001, 0x4005, 62, 78])
+def test_refusal_of_a_callers_key_before_its_lookup_is_unknown(code: int) -> None:
+    async def main() -> None:
+        member = FakeMember(answering(refused(code)))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            outcome = await client.insert(SPACE, [1], request_key=GIVEN)
+            assert isinstance(outcome, Unknown), outcome
+            assert "reason" in outcome.reason or not outcome.code
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_refusal_of_a_callers_key_after_its_lookup_is_final() -> None:
+    async def main() -> None:
+        member = FakeMember(answering(refused(62), refused(3)))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            outcome = await client.insert(SPACE, [1], request_key=GIVEN)
+            assert outcome == Refused(3, "reason")
+            await client.close()
+
+    asyncio.run(main())
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def test_transaction_object_cannot_be_entered_twice() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            transaction = client.transaction()
+            async with transaction:
+                await transaction.insert(SPACE, [1])
+            with pytest.raises(QsyncError, match=r"client\.transaction"):
+                async with transaction:
+                    pass
+            assert member.kinds().count(Type.BEGIN) == 1
+
+    asyncio.run(main())
+
+
+def silent_statements(asked: Asked) -> Any:
+    return None if asked.kind == Type.INSERT else committed(asked)
+
+
+def test_transaction_that_lost_a_statement_never_commits() -> None:
+    async def main() -> None:
+        member = FakeMember(silent_statements)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            async with client.transaction() as transaction:
+                with pytest.raises(TransactionLost):
+                    await transaction.insert(SPACE, [1])
+                with pytest.raises(ClientClosed):
+                    await transaction.insert(SPACE, [2])
+            assert isinstance(transaction.outcome, RolledBack)
+            assert Type.COMMIT not in member.kinds()
+            assert member.kinds()[-1] == Type.ROLLBACK
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_transaction_with_a_cancelled_statement_never_commits() -> None:
+    async def main() -> None:
+        member = FakeMember(silent_statements)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(transaction.insert(SPACE, [1]), 0.05)
+            assert isinstance(transaction.outcome, RolledBack)
+            assert Type.COMMIT not in member.kinds()
+
+    asyncio.run(main())
+
+
+def test_commit_that_was_not_sent_is_rolled_back_at_once() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+                link = transaction._link
+                member.drop()
+                assert link is not None
+                await until(lambda: link.is_over)
+            assert isinstance(transaction.outcome, RolledBack)
+
+    asyncio.run(main())
+
+
+def test_unknown_outcome_of_a_closed_client_is_returned_at_once() -> None:
+    async def main() -> None:
+        member = FakeMember(
+            lambda asked: None if asked.kind in (Type.COMMIT, Type.INSERT) else committed(asked)
+        )
+
+        async def commit(into: list[Transaction]) -> None:
+            async with client.transaction() as transaction:
+                into.append(transaction)
+
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret")
+            into: list[Transaction] = []
+            committing = asyncio.create_task(commit(into))
+            writing = asyncio.create_task(client.insert(SPACE, [1]))
+            await until(lambda: {Type.COMMIT, Type.INSERT} <= set(member.kinds()))
+            started_s = time.monotonic()
+            await client.close()
+            assert isinstance(await writing, Unknown)
+            await committing
+            assert isinstance(into[0].outcome, Unknown)
+            assert time.monotonic() - started_s < 2
+
+    asyncio.run(main())
+
+
+def test_cancelled_commit_is_unknown() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: None if one.kind == Type.COMMIT else committed(one))
+        transaction: Transaction
+
+        async def commit() -> None:
+            async with transaction:
+                await transaction.insert(SPACE, [1])
+
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            transaction = client.transaction()
+            task = asyncio.create_task(commit())
+            await until(lambda: Type.COMMIT in member.kinds())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert isinstance(transaction.outcome, Unknown)
+
+    asyncio.run(main())
+
+
+def test_cancelled_begin_is_rolled_back() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: None if one.kind == Type.BEGIN else committed(one))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            task = asyncio.create_task(client.transaction().__aenter__())
+            await until(lambda: Type.BEGIN in member.kinds())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: member.kinds()[-1] == Type.ROLLBACK)
+            begun, ended = member.asked[-2:]
+            assert begun.stream == ended.stream
+
+    asyncio.run(main())
+
+
+def test_failed_replay_is_rolled_back() -> None:
+    """COMMIT has no answer, so the client repeats the statements, and one has no answer."""
+    inserts = 0
+
+    def answer(asked: Asked) -> Any:
+        nonlocal inserts
+        inserts += asked.kind == Type.INSERT
+        if asked.kind == Type.COMMIT:
+            return refused(295)
+        return None if asked.kind == Type.INSERT and inserts > 1 else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.5)
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            assert isinstance(transaction.outcome, Unknown)
+            begun = [one.stream for one in member.asked if one.kind == Type.BEGIN]
+            await until(lambda: member.asked[-1].kind == Type.ROLLBACK)
+            assert member.asked[-1].stream == begun[-1]
+            await client.close()
+
+    asyncio.run(main())
+
+
+# --- invalid answers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\xc1\xc1", b"\x93\x01\x02\x03", b"\x81\x30" + b"\x91" * 5000 + b"\x00", b"\x81\x90\x00",
+     b"\x81\x30\x05", b"\x81\x30\x91\x05", b"\x82\x30\x90\x71\xa1x"],
+)  # fmt: skip
+def test_invalid_answer_to_a_write_is_unknown(body: bytes) -> None:
+    async def main() -> None:
+        member = FakeMember(answering((0, body)))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            outcome = await client.insert(SPACE, [1])
+            assert isinstance(outcome, Unknown), outcome
+            assert "answer" in outcome.reason
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_row_with_invalid_utf_8_is_returned_and_can_be_written() -> None:
+    row = b"\x81\x30\x91\x91\xa2\xffx"
+
+    async def main() -> None:
+        member = FakeMember(answering((0, row), refused(3)))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            written = await client.insert(SPACE, [1])
+            assert isinstance(written, Committed)
+            text = written.tuples[0][0]
+            assert text.encode("utf-8", "surrogateescape") == b"\xffx"
+            assert await client.insert(SPACE, [text]) == Refused(3, "reason")
+
+    asyncio.run(main())
+
+
+def test_second_event_loop_is_refused_before_the_write() -> None:
+    client = Client("127.0.0.1:1", "app", "secret", deadline_s=0.2)
+
+    async def write() -> None:
+        await client.insert(SPACE, [1])
+
+    with pytest.raises(ClientClosed):
+        asyncio.run(write())
+    with pytest.raises(QsyncError, match="create one client per loop"):
+        asyncio.run(write())
