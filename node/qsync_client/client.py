@@ -77,8 +77,8 @@ class Client:
     A client belongs to the event loop of its first request; create one client per loop. A client
     that has sent no request may be used in several processes after a fork.
 
-    The outcome of a cancelled write is unknown. To repeat it later, draw a key with `new_key` first,
-    and pass it as `request_key` in each attempt.
+    The outcome of a cancelled write is unknown. To repeat it, draw a key with `new_key` first, and
+    pass it as `request_key` in each attempt.
     """
 
     def __init__(

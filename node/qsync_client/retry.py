@@ -38,34 +38,53 @@ from qsync_client.protocol.codes import ErrorCode
 
 TRY_AGAIN = frozenset({int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY)})
 """The member cannot serve the request now, and has not logged it."""
-_UNKNOWN_UPDATE_FIELD = 201
-_AFTER_THE_KEY = frozenset(
-    int(code)
-    for code in (
-        ErrorCode.TUPLE_FOUND,
-        ErrorCode.KEY_PART_TYPE,
-        ErrorCode.EXACT_MATCH,
-        ErrorCode.FIELD_TYPE,
-        ErrorCode.SPLICE,
-        ErrorCode.UPDATE_ARG_TYPE,
-        ErrorCode.FORMAT_MISMATCH_INDEX_PART,
-        ErrorCode.UNKNOWN_UPDATE_OP,
-        ErrorCode.UPDATE_FIELD,
-        ErrorCode.KEY_PART_COUNT,
-        ErrorCode.NO_SUCH_FIELD_NO,
-        ErrorCode.EXACT_FIELD_COUNT,
-        ErrorCode.FIELD_MISSING,
-        ErrorCode.MORE_THAN_ONE_TUPLE,
-        ErrorCode.CANT_UPDATE_PRIMARY_KEY,
-        ErrorCode.UPDATE_INTEGER_OVERFLOW,
-        ErrorCode.SLAB_ALLOC_MAX,
-        ErrorCode.SPACE_FIELD_IS_DUPLICATE,
-        ErrorCode.NULLABLE_MISMATCH,
-        ErrorCode.KEY_REUSED,
-        ErrorCode.NO_SUCH_JOURNAL,
-        ErrorCode.PUBLICATIONS_FULL,
+_ENGINE_ONLY = frozenset(
+    (24, 53, 64, 65, 82, 87, 88, 107, 108, 111, 112, 113, 137,
+     141, 142, 143, 144, 145, 147, 160, 173, 201)
+)  # fmt: skip
+"""Codes of Tarantool without a name here, which only the execution of a request returns."""
+_AFTER_THE_KEY = (
+    frozenset(
+        int(code)
+        for code in (
+            ErrorCode.TUPLE_FOUND,
+            ErrorCode.CREATE_SPACE,
+            ErrorCode.DROP_SPACE,
+            ErrorCode.ALTER_SPACE,
+            ErrorCode.INDEX_TYPE,
+            ErrorCode.MODIFY_INDEX,
+            ErrorCode.LAST_DROP,
+            ErrorCode.DROP_PRIMARY_KEY,
+            ErrorCode.KEY_PART_TYPE,
+            ErrorCode.EXACT_MATCH,
+            ErrorCode.FIELD_TYPE,
+            ErrorCode.SPLICE,
+            ErrorCode.UPDATE_ARG_TYPE,
+            ErrorCode.FORMAT_MISMATCH_INDEX_PART,
+            ErrorCode.UNKNOWN_UPDATE_OP,
+            ErrorCode.UPDATE_FIELD,
+            ErrorCode.KEY_PART_COUNT,
+            ErrorCode.NO_SUCH_FIELD_NO,
+            ErrorCode.EXACT_FIELD_COUNT,
+            ErrorCode.FIELD_MISSING,
+            ErrorCode.MORE_THAN_ONE_TUPLE,
+            ErrorCode.CREATE_USER,
+            ErrorCode.DROP_USER,
+            ErrorCode.UNKNOWN_SCHEMA_OBJECT,
+            ErrorCode.IDENTIFIER,
+            ErrorCode.CREATE_ROLE,
+            ErrorCode.CANT_UPDATE_PRIMARY_KEY,
+            ErrorCode.UPDATE_INTEGER_OVERFLOW,
+            ErrorCode.SLAB_ALLOC_MAX,
+            ErrorCode.SPACE_FIELD_IS_DUPLICATE,
+            ErrorCode.NULLABLE_MISMATCH,
+            ErrorCode.KEY_REUSED,
+            ErrorCode.NO_SUCH_JOURNAL,
+            ErrorCode.PUBLICATIONS_FULL,
+        )
     )
-) | {_UNKNOWN_UPDATE_FIELD}
+    | _ENGINE_ONLY
+)
 """Refusals that only the execution of a request returns. The leader looks for the key before."""
 _ALWAYS = frozenset(
     {

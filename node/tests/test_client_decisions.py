@@ -32,6 +32,9 @@ FULL = Refused(int(ErrorCode.DISK_FULL), "full")
 DUPLICATE = Refused(int(ErrorCode.TUPLE_FOUND), "duplicate")
 OLD_SCHEMA = Refused(int(ErrorCode.WRONG_SCHEMA_VERSION), "changed")
 DENIED = Refused(int(ErrorCode.ACCESS_DENIED), "denied")
+REMOVED = Refused(int(ErrorCode.UNKNOWN_REPLICA), "removed")
+LATE = Refused(int(ErrorCode.TIMEOUT), "late")
+INVALID = Refused(int(ErrorCode.ILLEGAL_PARAMS), "invalid")
 LOST = Unknown("the connection broke")
 EXPIRED = Unknown("older than the window", int(ErrorCode.KEY_EXPIRED))
 DONE = Committed([])
@@ -59,6 +62,9 @@ ROLLED_BACK = RolledBack("no quorum")
         ([LOST, FULL], Step.RETRY, LOST),
         ([LOST, FULL, DONE], Step.RETURN, DONE),
         ([LOST, DENIED], Step.RETURN, LOST),
+        ([LOST, REMOVED], Step.RETRY, LOST),
+        ([LOST, LATE], Step.RETRY, LOST),
+        ([LOST, INVALID], Step.RETURN, LOST),
     ],
 )
 def test_an_outcome_covers_all_attempts(
