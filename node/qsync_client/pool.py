@@ -161,7 +161,8 @@ class Pool:
         """Close all connections. Requests from now on raise `ClientClosed`."""
         self.is_closed = True
         for waiting in self._waiting:
-            waiting.reschedule(0)
+            if not waiting.expired():
+                waiting.reschedule(0)
         for task in self._followers:
             task.cancel()
         for link in [*self._writers, *self._retired, *([self._reader] if self._reader else [])]:

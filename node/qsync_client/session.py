@@ -34,7 +34,7 @@ RETRY_WAIT_MAX_S = 1.0
 _WAIT_GROWTH = 1.5
 MAX_REQUEST_BYTES = 16 << 20
 """Maximum size of a request unless the server's `max_request` differs."""
-_HEADER_BYTES = 256  # more than a header with a key of the maximum size
+_HEADER_BYTES = 512  # more than a header with a key of the maximum size
 _SCHEMA_ROWS_MAX = 1_000_000
 _PING = Request(int(Type.PING), b"\x80")
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from qsync_client import client as asynchronous
 from qsync_client.errors import ClientClosed, QsyncError
 from qsync_client.keys import RequestKey
-from qsync_client.outcomes import Outcome
+from qsync_client.outcomes import Outcome, RolledBack
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Iterator as IndexIterator
 from qsync_client.requests import Fields, IteratorName, Operations
@@ -395,7 +395,11 @@ class SyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._loop.run(self._transaction.__aexit__(kind, error, trace))
+        try:
+            self._loop.run(self._transaction.__aexit__(kind, error, trace))
+        except ClientClosed as closed:
+            if self._transaction.outcome is None:
+                self._transaction.outcome = RolledBack(f"COMMIT was not sent: {closed}")
 
     def get(self, space: int | str, key: Any, *, index: int | str = 0) -> Row | None:
         """Return the tuple with a key of a unique index, or None."""

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
 
-from qsync_client import Client, ClientClosed, Committed, Outcome, QsyncError, SyncClient, Unknown
+from qsync_client import (
+    Client,
+    ClientClosed,
+    Committed,
+    Outcome,
+    QsyncError,
+    RolledBack,
+    SyncClient,
+    Unknown,
+)
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Type
 
@@ -207,3 +216,30 @@ def test_synchronous_client_refuses_requests_after_a_fork(
     client.close()  # nothing to close in the child
     monkeypatch.setattr(os, "getpid", lambda: own)
     client.close()
+
+
+def test_transaction_of_a_closed_client_is_rolled_back() -> None:
+    with Served(FakeMember(committed)) as address:
+        client = SyncClient(address, "app", "secret")
+        with client.transaction() as transaction:
+            transaction.insert(SPACE, [1])
+            client.close()
+        assert isinstance(transaction.outcome, RolledBack)
+
+
+def test_close_after_an_expired_deadline_succeeds() -> None:
+    """A request whose deadline passes in the same step of the event loop is not woken twice."""
+
+    async def main() -> None:
+        async with serving(FakeMember(committed, is_silent=True)) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.1)
+            writing = asyncio.create_task(client.insert(SPACE, [1]))
+            await asyncio.sleep(0.05)
+            pool = client._session.pool
+            (waiting,) = pool._waiting
+            waiting._on_timeout()  # type: ignore[attr-defined]
+            await client.close()
+            with pytest.raises(ClientClosed):
+                await writing
+
+    asyncio.run(main())
