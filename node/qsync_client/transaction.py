@@ -128,6 +128,8 @@ class Transaction:
                     answer = await link.ask(request, stream=stream)
                 outcome = outcome_of(answer.kind, answer.body)
                 self._session.pool.observe(link, outcome)
+                if isinstance(outcome, Unknown):
+                    link.send_unanswered(ROLLBACK, stream=stream)
             except (ConnectionError, TimeoutError) as error:
                 outcome = Refused(ErrorCode.NOT_LEADER, str(error) or "no answer to BEGIN")
                 link.send_unanswered(ROLLBACK, stream=stream)

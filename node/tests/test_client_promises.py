@@ -20,6 +20,7 @@ from qsync_client import (
     Refused,
     RequestKey,
     RolledBack,
+    StatementFailed,
     Transaction,
     TransactionLost,
     Unknown,
@@ -330,3 +331,15 @@ def test_second_event_loop_is_refused_before_the_write() -> None:
         asyncio.run(write())
     with pytest.raises(QsyncError, match="create one client per loop"):
         asyncio.run(write())
+
+
+def test_begin_with_an_invalid_answer_is_rolled_back() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: (0, b"\xc1") if one.kind == Type.BEGIN else committed(one))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            with pytest.raises(StatementFailed):
+                async with client.transaction():
+                    pass
+            await until(lambda: member.kinds() == [Type.BEGIN, Type.ROLLBACK])
+
+    asyncio.run(main())
