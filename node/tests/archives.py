@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from qsync_node.core import effects as fx
 from qsync_node.core.history import History
@@ -39,6 +40,8 @@ from qsync_node.format.manifest import (
 )
 from qsync_node.format.mp import pack
 from qsync_node.log.archive import Contents, plan_uploads
+from qsync_node.log.storage import Limits
+from qsync_sim.model import SPACE
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import DIRECTORY, Shell
 from qsync_sim.world import World
@@ -165,6 +168,29 @@ def change_journals(world: World, folder: Path, journals: dict[str, dict[str, An
         for uuid, document in load_manifests(folder).items()
     }
     archive.ship_all()
+
+
+def calm_archive(folder: Path, rows: int) -> None:
+    """Archive three members without faults: each has one segment, with `rows` inserted rows.
+
+    The second leader writes them, so that each member has all rows of their owner.
+
+    Args:
+        folder: The archive.
+        rows: The number of rows.
+    """
+    world = World(7)
+    archive = SimArchive(world, folder)
+    with mock.patch("qsync_sim.shell.LIMITS", Limits()):
+        world.bootstrap(3, checkpoint_bytes=1 << 40)
+        first = world.leader()
+        second = next(shell for shell in world.alive() if shell is not first)
+        world.command(second, "promote")
+        assert world.run_for(5 * SECOND, lambda: world.leader() is second)
+        for number in range(rows):
+            world.insert(SPACE, [number, "calm", 0])
+        world.run_for(SECOND)  # the last rows are confirmed by a later one
+        archive.ship_all()
 
 
 def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
