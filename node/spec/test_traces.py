@@ -105,7 +105,7 @@ def is_decisive(events: list[Event], at: int, kind: str) -> bool:
             for earlier in events[:at]
             if earlier["do"] == "stored"
         ]
-    if kind == "confirmed":  # nobody has acknowledged the next row
+    if kind == "confirmed":  # no member has acknowledged the next row
         acknowledged = [one["last"] for one in events[:at] if one["do"] == "acknowledge"]
         return max(acknowledged, default=0) <= event["last"]
     return kind != "win" or event["kept"] > events[0]["base"]
