@@ -52,7 +52,7 @@ def insert_once(
             except DatabaseError as error:
                 if error.code not in REPEAT:
                     raise
-        time.sleep(0.1)
+        time.sleep(0.1)  # an election takes longer than a refused attempt
     return 0
 
 

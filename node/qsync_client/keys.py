@@ -11,12 +11,11 @@ import os
 from typing import NamedTuple
 
 from qsync_client.errors import InvalidArgument
+from qsync_client.protocol.constants import CLIENT_BYTES_MAX
 
 MARK_AGE_S = 1.0
 """Maximum age of a mark in a key, in seconds. The window is counted in rows: seconds under full
 load."""
-CLIENT_BYTES_MAX = 64
-"""Maximum length of the name in a key, which the server checks."""
 _SUFFIX_BYTES = 8
 CLIENT_ID_MAX = CLIENT_BYTES_MAX - len("-") - 2 * _SUFFIX_BYTES
 """Maximum length of `client_id`, which a random suffix follows."""

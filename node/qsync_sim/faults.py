@@ -507,7 +507,6 @@ def strand_a_promote(world: "World") -> None:
 
 
 ALL: list[tuple[int, Fault]] = [
-    (0, strand_a_promote),  # only where it is wanted often
     (5, strand_a_rollback),
     (14, ambush),
     (8, lose_what_was_promised),

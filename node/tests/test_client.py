@@ -166,7 +166,9 @@ def test_schema_is_read_again_after_a_change(
         async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as other:
             await other.update(280, ACCOUNTS, [("=", 6, more)])
         # The client has not seen this change, and the server refuses the old version once.
-        row = (await client.select("accounts", 1)).tuples[0]  # type: ignore[union-attr]
+        found = await client.select("accounts", 1)
+        assert isinstance(found, Committed)
+        row = found.tuples[0]
         assert row.as_dict()["city"] is None
         made = await client.insert("accounts", {"id": 2, "balance": 1, "city": "Rome"})
         assert isinstance(made, Committed)

@@ -6,12 +6,13 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ports import free_port
-from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+from processes import PASSWORD, USER, Cluster, NodeProcess, running_cluster, wait_until
 from raw import Raw
 
 from qsync_client import (
@@ -30,6 +31,10 @@ from qsync_client import (
 from qsync_client.session import Session
 
 SPACE = 512
+
+
+def follows(node: NodeProcess) -> bool:
+    return bool(node.status()["role"] == "follower")
 
 
 def make_space(cluster: Cluster) -> None:
@@ -176,17 +181,17 @@ def test_leader_killed_during_keyed_writes_loses_and_doubles_none(
             assert isinstance(added, Committed), added
             assert isinstance(made, Committed), made
             done += 1
-            time.sleep(0.01)
+            time.sleep(0.01)  # some writes are in flight at each kill, and few rows are made
         return done
 
     def kill_leaders(cluster: Cluster) -> None:
         for _ in range(kills):
-            time.sleep(0.7)
+            time.sleep(0.7)  # the new leader serves for a moment before it is killed
             leader = cluster.leader()
             leader.kill()
             cluster.leader()
             leader.start(cluster.peers)
-            wait_until("the killed member follows", lambda: leader.status()["role"] == "follower")  # noqa: B023
+            wait_until("the killed member follows", partial(follows, leader))
 
     async def asynchronously(cluster: Cluster) -> list[int]:
         stop = asyncio.Event()

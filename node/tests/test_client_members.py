@@ -175,8 +175,8 @@ def test_close_wakes_other_threads() -> None:
         for _ in range(1000):
             if Type.INSERT in member.kinds():
                 break
-            time.sleep(0.005)
-        time.sleep(0.1)
+            time.sleep(0.005)  # until the thread has sent its request
+        time.sleep(0.1)  # the watch has no request to wait for
         client.close()
         for thread in threads:
             thread.join(5)

@@ -144,3 +144,7 @@ class Iterator(IntEnum):
     BITS_ALL_NOT_SET = 9
     OVERLAPS = 10
     NEIGHBOR = 11
+
+
+CLIENT_BYTES_MAX = 64
+"""Maximum length of the name of a client in an idempotency key."""

@@ -13,9 +13,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from qsync_client.protocol.constants import CLIENT_BYTES_MAX
 from qsync_node.errors import ClientError, ErrorCode
-
-CLIENT_BYTES_MAX = 64
 
 
 def digest_of(body: bytes) -> int:

@@ -6,6 +6,7 @@ into docs/limits.md.
 
 from dataclasses import dataclass
 
+from qsync_client.protocol.constants import CLIENT_BYTES_MAX
 from qsync_node.core import procedures, streams
 from qsync_node.core.engine import publishing
 from qsync_node.core.engine.operations import OPERATIONS_MAX
@@ -13,7 +14,6 @@ from qsync_node.core.engine.reads import ANSWER_BYTES_MAX
 from qsync_node.core.engine.requests import BODY_KEYS_MAX
 from qsync_node.core.engine.rows import PARTS_MAX
 from qsync_node.core.engine.tuples import NESTING_MAX, TUPLE_BYTES_MAX
-from qsync_node.core.keys import CLIENT_BYTES_MAX
 from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.system import KEY_WINDOW_ROWS
