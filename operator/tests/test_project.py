@@ -1,5 +1,6 @@
-"""The repository's check of commit subjects."""
+"""The repository's check of commit subjects, and the files that images are built from."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -46,3 +47,12 @@ def test_bad_subject_is_refused_with_its_reason(tmp_path: Path, message: str, re
     assert done.returncode == 1
     assert done.stderr.startswith("commit refused: ")
     assert reason in done.stderr
+
+
+def test_dockerignore_lets_through_whatever_the_images_copy() -> None:
+    shown = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    copies = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    copied = {source.rstrip("/") for line in copies for source in line.split()}
+    assert "node/qsync_node" in copied
+    hidden = {source for source in copied if not {source, source.partition("/")[0]} & shown}
+    assert not hidden
