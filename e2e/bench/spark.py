@@ -38,9 +38,9 @@ from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.run import audit
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.compaction.run import Wish, compact
+from qsync_spark.facts.walk import walk
 from qsync_spark.session import make_session
 from qsync_spark.source import register
-from qsync_spark.walk import walk
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "node" / "tests"))

@@ -23,7 +23,15 @@ def sql_of(schema: pa.Schema) -> str:
 
 def sql_types(schema: pa.Schema) -> dict[str, str]:
     """Return the Spark type of each column."""
-    return {field.name: _SQL[field.type] for field in schema}
+    return {field.name: _sql_type(field.type) for field in schema}
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'`{one.name}`: {_sql_type(one.type)}' for one in kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_sql_type(kind.value_type)}>"
+    return _SQL[kind]
 
 
 def batch_of(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

@@ -29,6 +29,16 @@ NOT_REPLAYED = frozenset((TERMS,))  # derived from the log by other rules than i
 FIRST_USER_SPACE = 512
 
 
+class SystemChange(NamedTuple):
+    """A row of a system space in the log, or a tuple of the first snapshot."""
+
+    at: int  # index in the log
+    row_type: int
+    space: int
+    body: bytes
+    time: float = 0.0
+
+
 class Counting(NamedTuple):
     """The definition of a sequence."""
 
@@ -109,17 +119,17 @@ def parts_of_index(parts: Iterable[Any]) -> tuple[int, ...] | None:
 
 
 def build_catalogue(
-    indexes: Mapping[int, list[Any]], rows: Iterable[dict[str, Any]], decisions: list[Decision]
+    indexes: Mapping[int, list[Any]], changes: Iterable[SystemChange], decisions: list[Decision]
 ) -> Catalogue:
-    """Build from primary indexes (space -> parts) and schema rows (facts `ddl`)."""
+    """Build from primary indexes (space -> parts) and changes of the schema."""
     found = Catalogue()
     found.keys[KEYS] = (0, 1)  # from the headers of rows, not from a definition of the space
     for space, parts in indexes.items():
         _define(found, space, parts)
-    for row in rows:
-        if covering(row["index"], decisions) is None:
-            found.times[row["index"]] = row["time"]
-            _take(found, row["index"], row["a"], row["b"], unpack(bytes(row["body"])))
+    for one in changes:
+        if covering(one.at, decisions) is None:
+            found.times[one.at] = one.time
+            _take(found, one.at, one.row_type, one.space, unpack(one.body))
     return found
 
 

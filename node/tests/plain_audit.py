@@ -17,21 +17,12 @@ from qsync_spark.audit import context as audit_context
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.plots import measure
-from qsync_spark.audit.scan import Fact, parts_of_kind
+from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.batches import batch_of
 from qsync_spark.decode import new_secret
-from qsync_spark.walk import walk, walk_rows_of
-
-
-class _Rows:
-    """A substitute for a DataFrame of facts; `few` returns its rows in the order of `few_of`."""
-
-    def __init__(self, rows: list[Fact]) -> None:
-        self.rows = rows
-
-    def few(self) -> list[Fact]:
-        few = [row for row in self.rows if row["fact"] != "chunk"]
-        return sorted(few, key=lambda r: (r["index"], r["replica_id"], r["lsn"], r["member"]))
+from qsync_spark.facts.kinds import Chunk, FileFact, RowCopy
+from qsync_spark.facts.table import FactList, copies_of, facts_of
+from qsync_spark.facts.walk import copies_in, walk
 
 
 def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
@@ -42,16 +33,17 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
         lag_allowed_s: How late a member's archive may be, in seconds.
     """
     archive = load_archive(f"file://{folder}")
-    rows: list[Fact] = []
+    facts: list[FileFact] = []
     secret = new_secret()
     for part in parts_of_kind(archive, "segment", "snapshot", "rollback"):
         for batch in walk(part, secret):
-            rows += batch.to_pylist()
-    facts = _Rows(rows)
+            facts += facts_of(batch.to_pylist())
+    chunks = [fact for fact in facts if isinstance(fact, Chunk)]
+    listed = FactList(fact for fact in facts if not isinstance(fact, Chunk))
     with mock.patch.multiple(
         audit_context,
         scan=lambda spark, archive, secret: facts,
-        few_of=lambda facts: (facts.few(), 0),
+        list_facts=lambda facts: (listed, 0),
     ):
         context = audit_context.build_context(None, archive)  # None: small files need no session
     context.secret = secret
@@ -59,7 +51,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     result.counts = run.counts_of(context)
     gaps, result.notes, result.audited_index = run.gaps_of(context, lag_allowed_s)
     result.gaps += gaps
-    _prove_logs(context, rows, result)
+    _prove_logs(context, chunks, result)
     _prove_snapshots(context, result)
     run.check_tables(archive, result)
     measure(context, result)
@@ -67,16 +59,16 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     return result
 
 
-def _different_chunks(context: AuditContext, rows: list[Fact]) -> frozenset[tuple[int, int]]:
+def _different_chunks(context: AuditContext, facts: list[Chunk]) -> frozenset[tuple[int, int]]:
     chunks: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(dict)
-    for row in rows:
-        if row["fact"] == "chunk" and row["kind"] == "segment":
-            of = chunks[row["replica_id"], row["lsn"]]
-            known = of.setdefault(row["member"], [0, 0, 0, row["index"], row["offset"]])
-            known[0] += row["a"]
-            known[1] ^= row["b"]
-            known[2] ^= row["c"]
-            known[3], known[4] = min(known[3], row["index"]), max(known[4], row["offset"])
+    for one in facts:
+        if one.file_kind == "segment":
+            of = chunks[one.replica_id, one.number]
+            known = of.setdefault(one.member, [0, 0, 0, one.first_index, one.last_index])
+            known[0] += one.rows
+            known[1] ^= one.one
+            known[2] ^= one.two
+            known[3], known[4] = min(known[3], one.first_index), max(known[4], one.last_index)
     found = []
     expected = context.expected
     for key, members in chunks.items():
@@ -88,30 +80,25 @@ def _different_chunks(context: AuditContext, rows: list[Fact]) -> frozenset[tupl
     return frozenset(found)
 
 
-def _prove_logs(context: AuditContext, rows: list[Fact], result: Result) -> None:
-    chunks = _different_chunks(context, rows)
-    copies: dict[tuple[int, int], list[Fact]] = defaultdict(list)
+def _prove_logs(context: AuditContext, facts: list[Chunk], result: Result) -> None:
+    chunks = _different_chunks(context, facts)
+    copies: dict[tuple[int, int], list[RowCopy]] = defaultdict(list)
     for part in parts_of_kind(context.archive, "segment") if chunks else ():
-        for batch in walk_rows_of(part, chunks, context.secret):
-            for row in batch.to_pylist():
-                if row["fact"] == "row":
-                    copies[row["replica_id"], row["lsn"]].append(row)
-    judged: list[dict[str, Any]] = []
-    for (replica_id, lsn), of in copies.items():
-        row = {
-            "replica_id": replica_id, "lsn": lsn, "index": min(one["index"] for one in of),
-            "term": max(one["term"] for one in of), "copies": of,
-        }  # fmt: skip
-        odd = compare._judge_row(row, context.expected)
-        if odd is not None:
-            judged.append(odd)
+        for batch in copies_in(part, chunks, context.secret):
+            for copy in copies_of(batch.to_pylist()):
+                copies[copy.replica_id, copy.lsn].append(copy)
+    judged = [
+        odd
+        for of in copies.values()
+        if (odd := compare.judge_copies(of, context.expected)) is not None
+    ]
     found: list[Any] = []
     for odd in sorted(judged, key=lambda one: one["index"])[: logs.LISTED_MAX]:
-        logs._judge(odd, context, found, result)
+        logs.judge_row(odd, context, found, result)
     missing = {(one["replica_id"], one["lsn"]) for one in judged if one["missing"]}
-    found += logs._odd_facts(context, missing)
+    found += logs.judge_anomalies(context, missing)
     result.violations += logs.merge_runs(logs.merge_violations(found))
-    logs._changed_files(context, result)
+    logs.add_changed_files(context, result)
 
 
 class _Odd:

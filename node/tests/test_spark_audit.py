@@ -29,7 +29,8 @@ from qsync_spark.audit.findings import Result
 from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.report import write_report
 from qsync_spark.audit.run import STEPS, audit
-from qsync_spark.audit.scan import few_of, scan
+from qsync_spark.audit.scan import list_facts, scan
+from qsync_spark.facts.kinds import RepeatedRow
 from qsync_spark.progress import Step, Watch
 from qsync_spark.source import register
 
@@ -235,11 +236,13 @@ def test_a_list_that_was_cut_is_incomplete(
         rows = copy.rows(member, entry)
         copy.rewrite(member, entry, [twice for row in rows for twice in (row, row)])
     facts = scan(spark, load_archive(f"file://{copy.folder}"), b"")
-    few, cut = few_of(facts, 5)
+    listed, cut = list_facts(facts, 5)
     facts.unpersist()
     assert cut > 0
-    assert all(row["index"] < cut for row in few if row["fact"] == "repeated")
-    monkeypatch.setattr("qsync_spark.audit.scan.few_of.__defaults__", (5,))
+    repeated = listed.of(RepeatedRow)
+    assert repeated
+    assert all(row.index < cut for row in repeated)
+    monkeypatch.setattr("qsync_spark.audit.scan.list_facts.__defaults__", (5,))
     result = run(spark, copy.folder)
     assert result.proofs[2] == "Violated"
     assert [g.after for g in result.gaps if "too many anomalous rows" in g.message] == [cut - 1]

@@ -31,7 +31,6 @@ from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark import columns as columns_module
-from qsync_spark import walk as walk_module
 from qsync_spark import walk_rows as walk_rows_module
 from qsync_spark.audit import events as events_module
 from qsync_spark.audit.events import Reading, log_events, snapshot_events
@@ -42,6 +41,9 @@ from qsync_spark.catalogue import Catalogue
 from qsync_spark.columns import columns_of
 from qsync_spark.decode import Rows, headers_of
 from qsync_spark.edges import PADDING
+from qsync_spark.facts import walk as walk_module
+from qsync_spark.facts.kinds import OldestRequest, SnapshotTerms
+from qsync_spark.facts.table import FactList, facts_of
 from qsync_spark.first_fields import first_fields
 
 KEYS = [
@@ -228,10 +230,13 @@ def everything_of(folder: Path) -> list[Any]:
     archive = load_archive(f"file://{folder}")
     catalogue = Catalogue(keys={512: (0,), 513: (1,), 280: (0,), 288: (0, 1), 320: (0,)})
     for part in parts_of_kind(archive, "segment", "rollback", "snapshot"):
-        facts = [fact for batch in walk_module.walk(part, b"") for fact in batch.to_pylist()]
+        facts = [
+            fact for batch in walk_module.walk(part, b"") for fact in facts_of(batch.to_pylist())
+        ]
         # The number of these facts depends on the reader: one for each batch, or for each block.
-        said += [fact for fact in facts if fact["fact"] not in ("requests", "terms")]
-        said += [oldest_requests(facts), terms_in(facts)]
+        said += [fact for fact in facts if not isinstance(fact, OldestRequest | SnapshotTerms)]
+        listed = FactList(facts)
+        said += [oldest_requests(listed), terms_in(listed)]
         said.append([row for b in walk_rows_module.rows_of(part) for row in b.to_pylist()])
         if part.kind == SEGMENT:
             middle = (part.after_index + part.last_index) // 2

@@ -33,9 +33,9 @@ from qsync_spark.audit.events import Reading, log_events, snapshot_events
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.catalogue import Catalogue
+from qsync_spark.facts.walk import walk
 from qsync_spark.key_values import Unkeyed
 from qsync_spark.parts import parts_of
-from qsync_spark.walk import walk
 
 YEAR_S = 365 * 86400.0
 
@@ -172,11 +172,11 @@ def test_a_large_file_is_held_against_its_name(copy: Copy, monkeypatch: pytest.M
             row["fact"] for part in parts for batch in walk(part, b"") for row in batch.to_pylist()
         ]
 
-    assert "changed" not in facts()
+    assert "changed_file" not in facts()
     at = data.index(b"Version: ") + 9
     data[at] ^= 1
     path.write_bytes(bytes(data))
-    assert facts().count("changed") == 1
+    assert facts().count("changed_file") == 1
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])

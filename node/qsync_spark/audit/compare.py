@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from qsync_spark.batches import sql_of
 from qsync_spark.coverage import Steps
-from qsync_spark.facts import CHUNK_BITS
+from qsync_spark.facts.chunks import CHUNK_BITS
+from qsync_spark.facts.kinds import RowCopy
+from qsync_spark.facts.table import COPIES, copies_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,22 +52,24 @@ class Expectation:
 
 
 def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
-    """Return (replica_id, lsn = chunk) with different rows, or without all expected copies."""
+    """Return replica id and number of chunks with different rows, or without an expected copy."""
     from pyspark.sql import functions as f
 
     cases = " ".join(f"when '{uuid}' then {1 << bit}L" for uuid, bit in expected.bits.items())
     own = (
-        facts.where("fact = 'chunk' and kind = 'segment'")
+        facts.where("fact = 'chunk' and file_kind = 'segment'")
         .where(facts["member"].isin(*expected.bits))
-        .groupBy("member", "replica_id", "lsn")
+        .select("member", "chunk.*")
+        .groupBy("member", "replica_id", "number")
         .agg(
-            f.sum("a").alias("rows"), f.bit_xor("b").alias("one"), f.bit_xor("c").alias("two"),
-            f.min("index").alias("low"), f.max("offset").alias("high"),
+            f.sum("rows").alias("rows"), f.bit_xor("one").alias("one"),
+            f.bit_xor("two").alias("two"), f.min("first_index").alias("low"),
+            f.max("last_index").alias("high"),
         )
         .withColumn("bit", f.expr(f"case member {cases} else 0L end"))
     )  # fmt: skip
     return (
-        own.groupBy("replica_id", "lsn")
+        own.groupBy("replica_id", "number")
         .agg(
             f.bit_or("bit").alias("holders"), f.min("low").alias("low"),
             f.max("high").alias("high"),
@@ -75,70 +79,70 @@ def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
             f"versions > 1 or (({expected.rows.sql('low')}) | ({expected.rows.sql('high')})) <>"
             " holders"
         )
-        .select("replica_id", "lsn")
+        .select("replica_id", "number")
     )  # fmt: skip
 
 
-def exceptions(rows: "DataFrame", chunks: "DataFrame", expected: Expectation) -> "DataFrame":
-    """Return the rows (facts `row`) of those chunks whose copies are not all equal and present."""
+def exceptions(copies: "DataFrame", chunks: "DataFrame", expected: Expectation) -> "DataFrame":
+    """Return the rows of those chunks whose copies are not all equal and present."""
     from pyspark.sql import functions as f
 
-    wanted = chunks.withColumnRenamed("lsn", "chunk")
     grouped = (
-        rows.where("fact = 'row' and kind = 'segment'")
-        .withColumn("chunk", f.shiftright("lsn", CHUNK_BITS))
-        .join(f.broadcast(wanted), ["replica_id", "chunk"], "left_semi")
+        copies.where("file_kind = 'segment'")
+        .withColumn("number", f.shiftright("lsn", CHUNK_BITS))
+        .join(f.broadcast(chunks), ["replica_id", "number"], "left_semi")
         .groupBy("replica_id", "lsn")
-        .agg(
-            f.min("index").alias("index"), f.max("term").alias("term"),
-            f.collect_list(f.struct("member", "body", "file", "offset")).alias("copies"),
-        )
+        .agg(f.collect_list(f.struct(*COPIES.names)).alias("copies"))
     )  # fmt: skip
     return grouped.mapInArrow(lambda batches: _judge(batches, expected), EXCEPTIONS_SQL)
 
 
 def _judge(batches: Iterator[pa.RecordBatch], expected: Expectation) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        found = [one for row in batch.to_pylist() if (one := _judge_row(row, expected))]
+        found = [
+            one
+            for row in batch.to_pylist()
+            if (one := judge_copies(list(copies_of(row["copies"])), expected))
+        ]
         yield pa.RecordBatch.from_pylist(found, schema=EXCEPTIONS)
 
 
-def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | None:
-    """Return the findings about one row, None without any.
+def judge_copies(copies: list[RowCopy], expected: Expectation) -> dict[str, Any] | None:
+    """Return the findings about one row, as in `EXCEPTIONS`; None without any.
 
     The version of most members is correct. If no version has a majority, all holders differ.
     """
     by_hash: dict[bytes, int] = {}
-    for copy in row["copies"]:
-        if copy["member"] not in expected.bits:
-            continue
-        by_hash[copy["body"]] = by_hash.get(copy["body"], 0) | 1 << expected.bits[copy["member"]]
+    for copy in copies:
+        if copy.member in expected.bits:
+            bit = 1 << expected.bits[copy.member]
+            by_hash[copy.digest] = by_hash.get(copy.digest, 0) | bit
     if not by_hash:
         return None
+    index = min(copy.index for copy in copies)
     ranked = sorted(by_hash.items(), key=lambda one: -one[1].bit_count())
     is_tie = len(ranked) > 1 and ranked[0][1].bit_count() == ranked[1][1].bit_count()
     right, good = (None, 0) if is_tie else ranked[0]
     holders = different = 0
-    for body, mask in ranked:
+    for digest, mask in ranked:
         holders |= mask
         # A member with two versions in two files has a wrong one.
-        different |= mask if body != right else 0
-    missing = (expected.rows.at(row["index"]) | holders) & ~holders
+        different |= mask if digest != right else 0
+    missing = (expected.rows.at(index) | holders) & ~holders
     if not missing and not different:
         return None
-    voters, covered = expected.voters.at(row["index"]), expected.covered.at(row["index"])
-    copies = (good | covered) & voters
+    voters, covered = expected.voters.at(index), expected.covered.at(index)
+    confirming = (good | covered) & voters
     # A member covered neither by segments nor by a snapshot may have the row.
-    unknown = voters & ~(expected.rows.at(row["index"]) | covered)
+    unknown = voters & ~(expected.rows.at(index) | covered)
     needed = voters.bit_count() // 2 + 1
-    best = copies.bit_count() if not is_tie else (ranked[0][1] & voters).bit_count()
+    best = confirming.bit_count() if not is_tie else (ranked[0][1] & voters).bit_count()
     lost = 0
     if voters and best < needed:
         lost = 1 if best + unknown.bit_count() < needed else 2
-    bad = [copy for copy in row["copies"] if copy["body"] != right]
-    shown = bad[0] if bad else {"file": "", "offset": 0}
+    shown = next(((copy.file, copy.offset) for copy in copies if copy.digest != right), ("", 0))
     return {
-        "replica_id": row["replica_id"], "lsn": row["lsn"], "index": row["index"],
-        "term": row["term"], "missing": missing, "different": different,
-        "holders": good or holders, "lost": lost, "file": shown["file"], "offset": shown["offset"],
+        "replica_id": copies[0].replica_id, "lsn": copies[0].lsn, "index": index,
+        "term": max(copy.term for copy in copies), "missing": missing, "different": different,
+        "holders": good or holders, "lost": lost, "file": shown[0], "offset": shown[1],
     }  # fmt: skip

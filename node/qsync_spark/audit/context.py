@@ -10,18 +10,20 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import SEGMENT
 from qsync_spark.audit.compare import Expectation
 from qsync_spark.audit.scan import (
-    Fact,
     damage_of,
-    few_of,
+    list_facts,
     misdescribed,
     one_of_each,
     scan,
     takes_confirmed,
 )
 from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
+from qsync_spark.catalogue import SystemChange
 from qsync_spark.coverage import Coverage, Range, Steps, cover, merge
 from qsync_spark.decisions import Decision, covering, effective
 from qsync_spark.decode import new_secret
+from qsync_spark.facts.kinds import DecisionRow, MemberRow, SchemaRow
+from qsync_spark.facts.table import FactList
 from qsync_spark.membership import Change, Configuration, configurations, memberships
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class AuditContext:
 
     archive: Archive
     facts: "DataFrame"
-    few: list[Fact]
+    listed: FactList
     coverage: dict[str, Coverage]
     configurations: list[Configuration]
     registered: dict[str, tuple[str, list[Range]]]
@@ -45,9 +47,9 @@ class AuditContext:
     end: int
     snapshot: tuple[int, str] | None
     indexes: dict[int, list[Any]]
-    ddl: list[dict[str, Any]]
+    schema_changes: list[SystemChange]
     origin: int = 0  # the index at which this replica set was restored from another archive
-    cut: int = 0  # from this index the list of irregularities is incomplete; 0: it is complete
+    cut: int = 0  # from this index the list of anomalies is incomplete; 0: it is complete
     hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
     secret: bytes = b""  # see `RowHash`
     # Ranges that proofs 1 and 2 found wrong: the replay reads those rows from another member.
@@ -79,10 +81,9 @@ class AuditContext:
 def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     secret = new_secret()
     facts = scan(spark, archive, secret)
-    few, cut = few_of(facts)
-    few += misdescribed(archive, few)
-    damage = damage_of(few)
-    own = [row for row in few if row["kind"] == SEGMENT]
+    listed, cut = list_facts(facts)
+    listed.extend(misdescribed(archive, listed))
+    damage = damage_of(listed)
     coverage = {
         manifest.instance_uuid: cover(
             manifest,
@@ -94,20 +95,23 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     end = max(one.end for one in coverage.values())
     # A decision over confirmed rows is a violation without effect: the rows stay confirmed.
     raw = one_of_each(
-        (row for row in own if row["fact"] == "decision" and row["a"] < row["index"]
-         and not takes_confirmed(row, few)),
+        (
+            one
+            for one in listed.of(DecisionRow, SEGMENT)
+            if one.first < one.index and not takes_confirmed(one, listed)
+        ),
         coverage,
-    )  # fmt: skip
-    decisions = effective(Decision(row["a"], row["index"]) for row in raw)
+    )
+    decisions = effective(Decision(one.first, one.index) for one in raw)
     changes = []
-    for row in one_of_each((row for row in own if row["fact"] == "cluster"), coverage):
-        taken_by = covering(row["index"], decisions)
+    for row in one_of_each(listed.of(MemberRow, SEGMENT), coverage):
+        taken_by = covering(row.index, decisions)
         until = taken_by.at if taken_by is not None else 0
-        changes.append(Change(row["index"], row["a"], bytes(row["body"]), until))
-    snapshot = first_snapshot(archive, damaged_snapshots(few))
+        changes.append(Change(row.index, row.row_type, row.body, until))
+    snapshot = first_snapshot(archive, damaged_snapshots(listed))
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
-    sequences: list[Fact] = []
+    sequences: list[SystemChange] = []
     origin = 0
     if snapshot is not None:
         members, indexes, sequences, origin = small_spaces(spark, archive, snapshot[1])
@@ -133,9 +137,15 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
         Steps.of([one.covered for one in of]),
         Steps.of([merge(one) for one in voting]),
     )
-    ddl = [*sequences, *one_of_each((row for row in own if row["fact"] == "ddl"), coverage)]
-    context = AuditContext(archive, facts, few, coverage, found, registered, decisions, expected,
-                           end, snapshot, indexes, ddl, origin, cut, hidden,
+    schema_changes = [
+        *sequences,
+        *(
+            SystemChange(one.index, one.row_type, one.space, one.body, one.time)
+            for one in one_of_each(listed.of(SchemaRow, SEGMENT), coverage)
+        ),
+    ]
+    context = AuditContext(archive, facts, listed, coverage, found, registered, decisions, expected,
+                           end, snapshot, indexes, schema_changes, origin, cut, hidden,
                            secret)  # fmt: skip
     if cut:
         for uuid in coverage:

@@ -1,6 +1,8 @@
 """Proofs 1, 2 and 3: the logs of all members against each other, and each against itself."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
@@ -8,15 +10,29 @@ from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, excep
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Gap, Result, Violation, merge_violations
 from qsync_spark.audit.scan import (
-    Fact,
-    files_of_nonsense,
+    invalid_files,
     one_of_each,
-    scan_rows,
+    scan_copies,
     takes_confirmed,
 )
 from qsync_spark.audit.snapshots import terms_in
 from qsync_spark.coverage import merge, without
 from qsync_spark.decode import INT64_MAX
+from qsync_spark.facts.kinds import (
+    ChangedFile,
+    ConfirmRow,
+    Damage,
+    DecisionRow,
+    ForeignRow,
+    MislabelledRow,
+    MissingRows,
+    PromoteRow,
+    ReorderedRow,
+    RepeatedRow,
+    RowFact,
+    StatedTerm,
+    UnreadableRow,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,13 +49,13 @@ def prove_logs(spark: "SparkSession", context: AuditContext, result: Result) -> 
         rows = rows.persist()
         counted = rows.count()
         for row in rows.orderBy("index", "replica_id", "lsn").limit(LISTED_MAX).collect():
-            _judge(row.asDict(), context, found, result)
+            judge_row(row.asDict(), context, found, result)
         missing = _missing_elsewhere(rows)
-    found += _odd_facts(context, missing)
+    found += judge_anomalies(context, missing)
     result.violations += merge_runs(merge_violations(found))
     hidden = max(counted - LISTED_MAX, 0)
     result.violation_count = len(result.violations) + hidden
-    _changed_files(context, result)
+    add_changed_files(context, result)
     if rows is not None:
         rows.unpersist()
 
@@ -77,11 +93,11 @@ def _exceptional_rows(spark: "SparkSession", context: AuditContext) -> "DataFram
         return None
     wanted = listed if len(listed) <= CHUNKS_LISTED_MAX else None
     return exceptions(
-        scan_rows(spark, context.archive, wanted, context.secret), chunks, context.expected
+        scan_copies(spark, context.archive, wanted, context.secret), chunks, context.expected
     )
 
 
-def _judge(
+def judge_row(
     row: dict[str, Any], context: AuditContext, found: list[Violation], result: Result
 ) -> None:
     for uuid, bit in context.expected.bits.items():
@@ -141,66 +157,85 @@ def _file_at(context: AuditContext, mask: int, index: int) -> tuple[str, int]:
             last_before, end = entry.last_index, (key, entry.size)
         if not entry.after_index < index <= entry.last_index:
             continue
-        for row in context.few:
-            if row["fact"] == "gap" and row["file"] == key:
-                if row["index"] <= index <= row["index"] + row["a"] - row["lsn"]:
-                    return key, int(row["offset"])
+        for gap in context.listed.of(MissingRows):
+            if gap.file == key and gap.index <= index < gap.index + gap.count:
+                return key, gap.offset
         return key, 0
     return end
 
 
-_ORDER = ("gap", "repeated", "reordered", "mislabelled")
-_ODD = {
-    "gap": ([2], "missing LSN"),
-    "repeated": ([2], "repeated LSN"),
-    "reordered": ([1], "reordered rows"),
-    "alien": ([2], "row of a replica that does not lead"),
-    "mislabelled": ([2], ""),
-    "unreadable": ([2], "unreadable control row"),
+_ORDER = (MissingRows, RepeatedRow, ReorderedRow, MislabelledRow)
+_PROBLEMS: dict[type[RowFact], tuple[int, str]] = {
+    MissingRows: (2, "missing LSN"),
+    RepeatedRow: (2, "repeated LSN"),
+    ReorderedRow: (1, "reordered rows"),
+    ForeignRow: (2, "row of a replica that does not lead"),
+    MislabelledRow: (2, ""),
+    UnreadableRow: (2, "unreadable control row"),
+    PromoteRow: (2, "term going back"),
+    ConfirmRow: (3, "CONFIRM without quorum"),
 }
+"""By kind of fact: the proof that it violates, and the problem."""
 
 
-def _odd_facts(context: AuditContext, missing: set[tuple[int, int]]) -> list[Violation]:
-    """Return the irregularities within single logs, merged over members."""
-    own = [row for row in context.few if row["kind"] == SEGMENT and _is_odd(row)]
+def judge_anomalies(context: AuditContext, missing: set[tuple[int, int]]) -> list[Violation]:
+    """Return the anomalies within single logs, merged over members.
+
+    Args:
+        context: the audit's.
+        missing: replica id and LSN of rows that proof 1 reports as missing from some logs.
+    """
     found = []
-    for row in own:
-        if row["fact"] == "decision":
-            continue
-        if row["fact"] in ("gap", "repeated", "reordered"):
-            rows = row["a"] - row["lsn"] + 1 if row["fact"] == "gap" else 1
-            context.distrust(row["member"], row["index"] - 1, row["index"] + rows - 1)
-        if row["fact"] == "gap":
-            ends = ((row["replica_id"], row["lsn"]), (row["replica_id"], row["a"]))
+    for fact in _anomalies(context):
+        if isinstance(fact, MissingRows | RepeatedRow | ReorderedRow):
+            rows = fact.count if isinstance(fact, MissingRows) else 1
+            context.distrust(fact.member, fact.index - 1, fact.index + rows - 1)
+        if isinstance(fact, MissingRows):
+            ends = ((fact.replica_id, fact.lsn), (fact.replica_id, fact.last_lsn))
             if missing.intersection(ends):
                 continue  # others have these rows: proof 1 reports it
-        found.append(_odd_violation(row, context.name_of(row["member"])))
-    found += _nonsense(context)
+        found.append(_violation_of(fact, context.name_of(fact.member)))
+    found += _invalid_blocks(context)
     found += _cut_rows_out_of_order(context)
     found += _repeated_files(context)
     found += _lost_ends(context)
     found += _terms_going_back(context)
     found += _wrong_terms(context)
-    found += _decisions_over_confirmed(context, own)
+    found += _decisions_over_confirmed(context)
     found += _confirmed_rows_cut(context)
     return found
 
 
-def _nonsense(context: AuditContext) -> list[Violation]:
+def _anomalies(context: AuditContext) -> Iterator[RowFact]:
+    """Yield the facts of segments that are violations without any comparison."""
+    for fact in context.listed:
+        if fact.file_kind != SEGMENT:
+            continue
+        if isinstance(fact, PromoteRow):
+            if fact.is_back:
+                yield fact
+        elif isinstance(fact, ConfirmRow):
+            if fact.is_ahead:
+                yield fact
+        elif isinstance(fact, RowFact) and type(fact) in _PROBLEMS:
+            yield fact
+
+
+def _invalid_blocks(context: AuditContext) -> list[Violation]:
     """Return blocks with valid checksums but without rows: other members' rows are missing here."""
-    files = files_of_nonsense(context.few)
+    files = invalid_files(context.listed)
     found = []
-    for row in context.few:
-        if row["fact"] == "damage" and row["b"] and row["file"] in files:
-            name = context.name_of(row["member"])
-            proof = 4 if row["kind"] == SNAPSHOT else 1
+    for block in context.listed.of(Damage):
+        if block.is_written and block.file in files:
+            name = context.name_of(block.member)
+            proof = 4 if block.file_kind == SNAPSHOT else 1
             text = (
                 f"{name} wrote a block with a valid checksum that does not decode as rows: "
-                f"{row['text']}"
+                f"{block.reason}"
             )
             found.append(
-                Violation([proof], "unreadable rows", text, [name], term=row["term"],
-                          index=row["index"], file=row["file"], offset=row["offset"])
+                Violation([proof], "unreadable rows", text, [name], term=block.term,
+                          index=block.index, file=block.file, offset=block.offset)
             )  # fmt: skip
     return found
 
@@ -208,14 +243,13 @@ def _nonsense(context: AuditContext) -> list[Violation]:
 def _cut_rows_out_of_order(context: AuditContext) -> list[Violation]:
     """Check the rows of rollback files, which contain the end of one log, for their order."""
     found = []
-    for row in context.few:
-        if row["kind"] != ROLLBACK or row["fact"] not in _ORDER:
+    for fact in context.listed.of(RowFact, ROLLBACK):
+        if not isinstance(fact, _ORDER):
             continue
-        one = _odd_violation(row, context.name_of(row["member"]))
-        if row["fact"] == "gap":
-            count = row["a"] - row["lsn"] + 1
+        one = _violation_of(fact, context.name_of(fact.member))
+        if isinstance(fact, MissingRows):
             one.message = (
-                f"{count} rows from row {row['lsn']} of replica {row['replica_id']} are "
+                f"{fact.count} rows from row {fact.lsn} of replica {fact.replica_id} are "
                 "missing from the rollback file that contained them"
             )
         found.append(one)
@@ -268,21 +302,18 @@ def _lost_ends(context: AuditContext) -> list[Violation]:
 
 def _terms_going_back(context: AuditContext) -> list[Violation]:
     """Check that terms rise from PROMOTE to PROMOTE, also across files."""
-    promotes = [
-        row for row in context.few
-        if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
-    ]  # fmt: skip
-    back: dict[tuple[int, int], int] = {}
+    promotes = [one for one in context.listed.of(PromoteRow, SEGMENT) if not one.is_back]
+    before: dict[tuple[int, int], int] = {}
     term = 0
-    for row in one_of_each(promotes, context.coverage):
-        if row["c"] <= term:
-            back[row["replica_id"], row["lsn"]] = term
-        term = max(term, row["c"])
+    for one in one_of_each(promotes, context.coverage):
+        if one.opened_term <= term:
+            before[one.replica_id, one.lsn] = term
+        term = max(term, one.opened_term)
     return [
-        _odd_violation({**row, "term": back[row["replica_id"], row["lsn"]]},
-                       context.name_of(row["member"]))
-        for row in promotes
-        if (row["replica_id"], row["lsn"]) in back
+        _violation_of(replace(one, term=before[one.replica_id, one.lsn]),
+                      context.name_of(one.member))
+        for one in promotes
+        if (one.replica_id, one.lsn) in before
     ]  # fmt: skip
 
 
@@ -290,46 +321,30 @@ def _wrong_terms(context: AuditContext) -> list[Violation]:
     """Return CONFIRM, ROLLBACK and PROMOTE rows with another term than the log at that point."""
     begins = _terms(context)
     found = []
-    for row in context.few:
-        if row["kind"] != SEGMENT or row["fact"] not in ("wrong term", "term of"):
-            continue
+    for row in context.listed.of(StatedTerm, SEGMENT):
         # According to most members' PROMOTEs: a changed one is reported separately.
-        place = bisect_right(begins, (row["c"] or row["index"], INT64_MAX))
-        if not place or begins[place - 1][1] == row["a"]:
+        place = bisect_right(begins, (row.position or row.index, INT64_MAX))
+        if not place or begins[place - 1][1] == row.stated_term:
             continue  # correct, or unknown without a PROMOTE and a first snapshot
         known = begins[place - 1][1]
-        where = (
-            f"index {row['c']}, which belongs to" if row["c"] else "its own index, which belongs to"
-        )
+        where = f"index {row.position}" if row.position else "its own index"
         text = (
-            f"the control row {row['lsn']} of replica {row['replica_id']} (index "
-            f"{row['index']}) states term {row['a']} for {where} term {known}"
+            f"the control row {row.lsn} of replica {row.replica_id} (index {row.index}) states "
+            f"term {row.stated_term} for {where}, which belongs to term {known}"
         )
-        found.append(
-            Violation([3], "decision of another term", text, [context.name_of(row["member"])],
-                      row["replica_id"], row["lsn"], row["term"], row["index"], row["file"],
-                      row["offset"])
-        )  # fmt: skip
+        found.append(_violation_at(row, 3, "decision of another term", text, context))
     return found
 
 
 def _terms(context: AuditContext) -> list[tuple[int, int]]:
     """Return first index and number of each term known from the log and its first snapshot."""
-    promotes = (
-        row for row in context.few
-        if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
-    )  # fmt: skip
-    begins = {(row["index"], row["c"]) for row in one_of_each(promotes, context.coverage)}
+    promotes = (one for one in context.listed.of(PromoteRow, SEGMENT) if not one.is_back)
+    begins = {(one.index, one.opened_term) for one in one_of_each(promotes, context.coverage)}
     if context.snapshot is not None:
-        begins |= {(one[2], one[0]) for one in terms_in(context.few).get(context.snapshot[1], ())}
+        begins |= {
+            (one[2], one[0]) for one in terms_in(context.listed).get(context.snapshot[1], ())
+        }
     return sorted(begins)
-
-
-def _is_odd(row: Fact) -> bool:
-    fact = row["fact"]
-    if fact in ("promote", "confirm"):
-        return bool(row["b"] == 1)
-    return fact in _ODD or (fact == "decision" and row["a"] < row["index"])
 
 
 def _missing_elsewhere(rows: "DataFrame") -> set[tuple[int, int]]:
@@ -337,50 +352,58 @@ def _missing_elsewhere(rows: "DataFrame") -> set[tuple[int, int]]:
     return {(row["replica_id"], row["lsn"]) for row in found}
 
 
-def _odd_violation(row: Fact, name: str) -> Violation:
-    place = f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']})"
-    if row["fact"] == "promote":
-        proofs, problem = [2], "term going back"
-        text = f"the PROMOTE in {place} opens term {row['c']} after term {row['term']}"
-    elif row["fact"] == "confirm":
-        proofs, problem = [3], "CONFIRM without quorum"
-        text = f"the CONFIRM in {place} confirms index {row['a']}, which no member had at that time"
-    else:
-        proofs, problem = _ODD[row["fact"]]
-        text = f"{problem}: {place}"
-        if row["fact"] == "gap":
-            count = row["a"] - row["lsn"] + 1
-            text = f"{_rows(count)} from {place} {_are(count)} missing from the logs of all members"
-        elif row["fact"] == "mislabelled":
-            problem = _mislabel(row)
-            text = f"{problem}: {place} contains the label of row {row['a']} of replica {row['b']}"
-        elif row["fact"] == "alien":
-            text += f", while replica {row['a']} leads term {row['term']}"
-    return Violation(list(proofs), problem, text, [name], row["replica_id"], row["lsn"],
-                     row["term"], row["index"], row["file"], row["offset"])  # fmt: skip
+def _violation_of(fact: RowFact, name: str) -> Violation:
+    """Return the violation that an anomaly of one log is."""
+    place = f"row {fact.lsn} of replica {fact.replica_id} (index {fact.index})"
+    proof, problem = _PROBLEMS[type(fact)]
+    text = f"{problem}: {place}"
+    match fact:
+        case PromoteRow():
+            text = f"the PROMOTE in {place} opens term {fact.opened_term} after term {fact.term}"
+        case ConfirmRow():
+            text = (
+                f"the CONFIRM in {place} confirms index {fact.position}, which no member had at "
+                "that time"
+            )
+        case MissingRows():
+            text = (
+                f"{_rows(fact.count)} from {place} {_are(fact.count)} missing from the logs of all "
+                "members"
+            )
+        case MislabelledRow():
+            problem = _mislabel(fact)
+            stated = f"row {fact.stated_lsn} of replica {fact.stated_replica_id}"
+            text = f"{problem}: {place} contains the label of {stated}"
+        case ForeignRow():
+            text += f", while replica {fact.leader} leads term {fact.term}"
+    return Violation([proof], problem, text, [name], fact.replica_id, fact.lsn, fact.term,
+                     fact.index, fact.file, fact.offset)  # fmt: skip
 
 
-def _mislabel(row: Fact) -> str:
-    if row["b"] != row["replica_id"]:
+def _violation_at(
+    fact: RowFact, proof: int, problem: str, text: str, context: AuditContext
+) -> Violation:
+    return Violation([proof], problem, text, [context.name_of(fact.member)], fact.replica_id,
+                     fact.lsn, fact.term, fact.index, fact.file, fact.offset)  # fmt: skip
+
+
+def _mislabel(row: MislabelledRow) -> str:
+    if row.stated_replica_id != row.replica_id:
         return "row of a replica that does not lead"
-    return "repeated LSN" if row["a"] <= row["c"] else "wrong LSN"
+    return "repeated LSN" if row.stated_lsn <= row.last_lsn else "wrong LSN"
 
 
-def _decisions_over_confirmed(context: AuditContext, own: list[Fact]) -> list[Violation]:
+def _decisions_over_confirmed(context: AuditContext) -> list[Violation]:
     """Return decisions that cover a row named by an earlier CONFIRM."""
     found = []
-    for row in own:
-        if row["fact"] != "decision" or not takes_confirmed(row, context.few):
+    for row in context.listed.of(DecisionRow, SEGMENT):
+        if row.first >= row.index or not takes_confirmed(row, context.listed):
             continue
         text = (
-            f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']}) rolls back"
-            f" rows from index {row['a']}, which were confirmed"
+            f"row {row.lsn} of replica {row.replica_id} (index {row.index}) rolls back"
+            f" rows from index {row.first}, which were confirmed"
         )
-        found.append(
-            Violation([3], "confirmed, then rolled back", text, [context.name_of(row["member"])],
-                      row["replica_id"], row["lsn"], row["term"], row["index"], row["file"],
-                      row["offset"])
-        )  # fmt: skip
+        found.append(_violation_at(row, 3, "confirmed, then rolled back", text, context))
     return found
 
 
@@ -392,31 +415,28 @@ def _confirmed_rows_cut(context: AuditContext) -> list[Violation]:
         for entry in manifest.of_kind(ROLLBACK)
     }
     found = []
-    for row in context.few:
-        if row["fact"] != "confirm" or row["kind"] != ROLLBACK or row["a"] <= starts[row["file"]]:
+    for row in context.listed.of(ConfirmRow, ROLLBACK):
+        if row.position <= starts[row.file]:
             continue  # its confirmed rows stayed in the log
-        name = context.name_of(row["member"])
         text = (
-            f"{name} truncated row {row['lsn']} of replica {row['replica_id']} (term "
-            f"{row['term']}), a CONFIRM of index {row['a']}, together with the rows that "
+            f"{context.name_of(row.member)} truncated row {row.lsn} of replica {row.replica_id} "
+            f"(term {row.term}), a CONFIRM of index {row.position}, together with the rows that "
             "it confirms: no quorum had them, or the row was lost"
         )
-        found.append(
-            Violation([3], "CONFIRM without quorum", text, [name], row["replica_id"], row["lsn"],
-                      row["term"], row["index"], row["file"], row["offset"])
-        )  # fmt: skip
+        found.append(_violation_at(row, 3, "CONFIRM without quorum", text, context))
     return found
 
 
-def _changed_files(context: AuditContext, result: Result) -> None:
-    """Report files that deviate from their names if their rows alone do not show why."""
+def add_changed_files(context: AuditContext, result: Result) -> None:
+    """Add a gap for each file that deviates from its name if its rows alone do not show why."""
     named = {one.file for one in result.violations}
-    for row in context.few:
-        is_damage = row["fact"] == "damage" and row["kind"] == ROLLBACK
-        is_changed = row["fact"] == "changed" and row["kind"] != SNAPSHOT
-        if not (is_damage or is_changed) or row["file"] in named:  # already reported
+    for fact in context.listed:
+        is_damage = isinstance(fact, Damage) and fact.file_kind == ROLLBACK
+        is_changed = isinstance(fact, ChangedFile) and fact.file_kind != SNAPSHOT
+        if not (is_damage or is_changed) or fact.file in named:  # already reported
             continue
-        name = context.name_of(row["member"])
+        assert isinstance(fact, Damage | ChangedFile), "one of the two kinds, as checked above"
+        name = context.name_of(fact.member)
         result.gaps.append(
-            Gap([1, 2, 3], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
+            Gap([1, 2, 3], f"{name}: {fact.reason}", name, 0, 0, fact.file, fact.offset)
         )

@@ -1,13 +1,13 @@
 """Data of the report's plots: terms and leaders, intervals of CONFIRMs, sizes and ends."""
 
-import json
 from typing import Any
 
-from qsync_node.format.manifest import KINDS
+from qsync_node.format.manifest import KINDS, SEGMENT
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.scan import one_of_each
-from qsync_spark.walk import DELAYS_MS
+from qsync_spark.facts.kinds import PartRead, PromoteRow
+from qsync_spark.facts.walk import DELAYS_MS
 
 TERMS_MAX = 2000
 
@@ -26,27 +26,23 @@ def _terms(context: AuditContext) -> list[dict[str, Any]]:
     for configuration in context.configurations:
         for replica_id, (uuid, name, _, _) in configuration.members.items():
             names[replica_id] = name or uuid[:8]
-    promotes = one_of_each(
-        (row for row in context.few if row["fact"] == "promote" and row["kind"] == "segment"),
-        context.coverage,
-    )
+    promotes = one_of_each(context.listed.of(PromoteRow, SEGMENT), context.coverage)
     return [
         {
-            "term": row["c"],
-            "leader": names.get(row["replica_id"], f"replica {row['replica_id']}"),
-            "index": row["index"],
-            "time": row["time"],
+            "term": one.opened_term,
+            "leader": names.get(one.replica_id, f"replica {one.replica_id}"),
+            "index": one.index,
+            "time": one.time,
         }
-        for row in promotes[:TERMS_MAX]
+        for one in promotes[:TERMS_MAX]
     ]
 
 
 def _confirm_delays(context: AuditContext) -> list[dict[str, Any]]:
     """Return the distribution of times between CONFIRMs, over all members."""
     counts = [0] * (len(DELAYS_MS) + 1)
-    for row in context.few:
-        if row["fact"] == "part" and row["kind"] == "segment":
-            counts = [a + b for a, b in zip(counts, json.loads(row["text"])["delays"], strict=True)]
+    for part in context.listed.of(PartRead, SEGMENT):
+        counts = [a + b for a, b in zip(counts, part.delays, strict=True)]
     edges = (*DELAYS_MS, 100_000)
     return [{"until_ms": edge, "count": n} for edge, n in zip(edges, counts, strict=True)]
 

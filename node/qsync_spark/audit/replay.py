@@ -5,8 +5,8 @@ primary key) to the tasks that fold them in order. A snapshot's tuples are event
 index the folded tuple must equal the snapshot's. One pass judges all snapshots of all members.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
@@ -21,7 +21,7 @@ from qsync_spark.audit.events import (
 )
 from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.fold import FOLDED, LOST, ODD_SQL, ROW, Snapshots, fold_events
-from qsync_spark.audit.scan import Fact, one_of_each, parts_of_kind, run_on_parts
+from qsync_spark.audit.scan import one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import (
     damaged_snapshots,
     oldest_requests,
@@ -30,6 +30,7 @@ from qsync_spark.audit.snapshots import (
 )
 from qsync_spark.catalogue import build_catalogue
 from qsync_spark.coverage import merge
+from qsync_spark.facts.kinds import MisnumberedSnapshot, NopRow, PromoteRow
 from qsync_spark.parts import Part
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ KEYS_SHOWN_MAX = 3
 
 
 def make_reading(context: AuditContext) -> Reading:
-    catalogue = build_catalogue(context.indexes, context.ddl, context.decisions)
+    catalogue = build_catalogue(context.indexes, context.schema_changes, context.decisions)
     snapshots = sorted(
         {e.last_index for m in context.archive.owners() for e in m.of_kind(SNAPSHOT)}
     )  # fmt: skip
@@ -70,7 +71,7 @@ def plan_replay(context: AuditContext, reading: Reading, result: Result) -> Repl
     base = context.snapshot[0]
     parts = parts_of_kind(context.archive, SNAPSHOT)
     until = known_until(reading, base)
-    unread = unread_snapshots(context.few)
+    unread = unread_snapshots(context.listed)
     for part in parts:
         if part.last_index > until:
             result.gaps.append(
@@ -88,7 +89,7 @@ def plan_replay(context: AuditContext, reading: Reading, result: Result) -> Repl
     wanted = {*(key for _, key in judged), base_file}
     result.counts["snapshots"] = len({part.key for part in parts})
     result.counts["snapshotsReplayed"] = len(judged)
-    oldest = oldest_requests(context.few)
+    oldest = oldest_requests(context.listed)
     read = [part for part in parts if part.key in wanted]
     defined = frozenset(context.indexes)
     return ReplayPlan(read, Snapshots(judged, context.snapshot, oldest, until, defined))
@@ -125,11 +126,11 @@ def prove_snapshots(
 def add_damaged(context: AuditContext, result: Result) -> None:
     """Add gaps for unreadable or changed snapshots, unless another finding exists."""
     named = {one.file for one in result.violations}
-    for row in damaged_snapshots(context.few).values():
-        if row["file"] not in named:
-            name = context.name_of(row["member"])
+    for one in damaged_snapshots(context.listed).values():
+        if one.file not in named:
+            name = context.name_of(one.member)
             result.gaps.append(
-                Gap([3, 4], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
+                Gap([3, 4], f"{name}: {one.reason}", name, 0, 0, one.file, one.offset)
             )
 
 
@@ -175,11 +176,11 @@ def _report(odd: "DataFrame", context: AuditContext, result: Result) -> None:
         if count >= KEYS_SHOWN_MAX:
             by_file[group].message += f"; and {count - KEYS_SHOWN_MAX + 1} more tuples"
     for one in _misnumbered(context):
-        name = context.name_of(one["member"])
-        text = f"{one['text']}, in the snapshot of {name} at index {one['index']}"
-        found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one["index"],
-                          one["file"], one["offset"])  # fmt: skip
-        by_file.setdefault(one["file"], found)
+        name = context.name_of(one.member)
+        text = f"{one.reason}, in the snapshot of {name} at index {one.index}"
+        found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one.index, one.file,
+                          one.offset)  # fmt: skip
+        by_file.setdefault(one.file, found)
     result.violations += by_file.values()
     result.violation_count += len(by_file)
     for (space, why), count in unknown.items():
@@ -191,12 +192,14 @@ def _report(odd: "DataFrame", context: AuditContext, result: Result) -> None:
             result.gaps.append(Gap([4], why))
 
 
-def _place(row: "Row | Fact") -> str:
+def _place(row: "Row | dict[str, Any]") -> str:
     text = f"space {row['space']}"
     return f"{text}, key {unpack(bytes(row['key']))}" if row["key"] else text
 
 
-def _violation_of(row: "Row | Fact", context: AuditContext, owners: dict[str, str]) -> Violation:
+def _violation_of(
+    row: "Row | dict[str, Any]", context: AuditContext, owners: dict[str, str]
+) -> Violation:
     """Return a finding of the replay, with its cause first."""
     index, name = row["index"], owners.get(row["file"], "")
     if row["cause"] == ROW:
@@ -235,25 +238,23 @@ def _file_of(context: AuditContext, index: int) -> str:
 
 def _nops(context: AuditContext) -> list[int]:
     """Return the indexes of the first NOP rows: no leader writes one."""
-    return sorted({row["index"] for row in context.few if row["fact"] == "nop"})
+    return sorted({one.index for one in context.listed.of(NopRow)})
 
 
-def _misnumbered(context: AuditContext) -> list[Fact]:
+def _misnumbered(context: AuditContext) -> list[MisnumberedSnapshot]:
     """Return one fact per misnumbered snapshot that is unchanged since its archiving."""
-    changed = damaged_snapshots(context.few)
-    rows = (row for row in context.few if row["fact"] == "misnumbered")
-    return [row for row in rows if row["file"] not in changed]
+    changed = damaged_snapshots(context.listed)
+    return [one for one in context.listed.of(MisnumberedSnapshot) if one.file not in changed]
 
 
 def _check_terms(context: AuditContext, judged: list[tuple[int, str]], result: Result) -> None:
     """Compare the history of terms in snapshots with the log (S2)."""
     promotes = one_of_each(
-        (row for row in context.few
-         if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]),
+        (one for one in context.listed.of(PromoteRow, SEGMENT) if not one.is_back),
         context.coverage,
-    )  # fmt: skip
-    known = sorted([row["c"], row["replica_id"], row["index"]] for row in promotes)
-    told = terms_in(context.few)
+    )
+    known = sorted((one.opened_term, one.replica_id, one.index) for one in promotes)
+    stated = terms_in(context.listed)
     wanted = dict.fromkeys(key for _, key in judged)
     base = context.snapshot[0] if context.snapshot is not None else 0
     for manifest in context.archive.owners():
@@ -261,13 +262,20 @@ def _check_terms(context: AuditContext, judged: list[tuple[int, str]], result: R
             key = f"{manifest.instance_uuid}/{entry.name}"
             if key not in wanted:
                 continue
-            said = sorted(one for one in told.get(key, ()) if one[2] > base)
+            said = sorted(one for one in stated.get(key, ()) if one[2] > base)
             made = [one for one in known if base < one[2] <= entry.last_index]
             if said != made:
                 name = context.name_of(manifest.instance_uuid)
+                text = (
+                    f"the snapshot of {name} at index {entry.last_index} has the terms "
+                    f"{_shown(said)}, the log {_shown(made)}"
+                )
                 result.violations.append(
-                    Violation([4], "snapshot differs", f"the snapshot of {name} at index"
-                              f" {entry.last_index} has the terms {said}, the log {made}", [name],
-                              index=entry.last_index, file=key)
+                    Violation([4], "snapshot differs", text, [name], index=entry.last_index,
+                              file=key)
                 )  # fmt: skip
                 result.violation_count += 1
+
+
+def _shown(terms: Iterable[tuple[int, ...]]) -> list[list[int]]:
+    return [list(one) for one in terms]

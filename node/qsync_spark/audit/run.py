@@ -1,6 +1,6 @@
 """One audit, from an archive to a result.
 
-    scan      one pass over all files: facts (walk.py)
+    scan      one pass over all files: facts (facts/walk.py)
     context   members, voters, decisions and coverage, from the facts and manifests (context.py)
     logs      proofs 1, 2 and 3
     states    proof 4, by replaying the log (replay.py)
@@ -10,7 +10,6 @@
 A step that finds an unknown range reports a gap, and the other steps continue.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,9 +25,10 @@ from qsync_spark.audit.ledger import prove_ledger
 from qsync_spark.audit.logs import prove_logs
 from qsync_spark.audit.plots import measure
 from qsync_spark.audit.replay import prove_snapshots
-from qsync_spark.audit.scan import files_of_nonsense, one_of_each
+from qsync_spark.audit.scan import invalid_files, one_of_each
 from qsync_spark.compaction.files import verify
 from qsync_spark.coverage import Coverage, Range, Unknown, merge, without
+from qsync_spark.facts.kinds import PartRead, PromoteRow
 from qsync_spark.progress import Progress, Watch, silence
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
         for after, last in merge(ranges):
             gaps.append(Gap([1, 3], f"{context.name_of(uuid)} is not compared: the cluster had"
                             f" more than {BITS} instances", uuid, after, last))  # fmt: skip
-    nonsense = files_of_nonsense(context.few)
+    invalid = invalid_files(context.listed)
     for uuid, (_, ranges) in context.registered.items():
         name = context.name_of(uuid)
         held = context.coverage.get(uuid)
         if held is None:
             held = Coverage(uuid)
-        for one in _not_told(held.unknown, nonsense):
+        for one in _not_reported(held.unknown, invalid):
             gaps.append(Gap([1, 2, 3], f"{name}: {one.why}", name, one.after, one.last, one.file,
                             one.offset))  # fmt: skip
         known = merge([*held.rows, *held.covered, *((u.after, u.last) for u in held.unknown)])
@@ -101,9 +101,9 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
     return gaps, notes, _audited(context, gaps)
 
 
-def _not_told(unknown: list[Unknown], nonsense: set[str]) -> list[Unknown]:
+def _not_reported(unknown: list[Unknown], invalid: set[str]) -> list[Unknown]:
     """Return the unknown ranges outside of these files, whose violations report the same."""
-    return [one for one in unknown if one.file not in nonsense]
+    return [one for one in unknown if one.file not in invalid]
 
 
 def _audited(context: AuditContext, gaps: list[Gap]) -> int:
@@ -129,18 +129,19 @@ def _audited(context: AuditContext, gaps: list[Gap]) -> int:
 
 def counts_of(context: AuditContext) -> dict[str, int]:
     """Return the counts of rows, files and the like."""
-    parts = [row for row in context.few if row["fact"] == "part"]
-    said = {
-        kind: sum(row["a"] for row in parts if row["kind"] == kind) for kind in (SEGMENT, ROLLBACK)
+    parts = context.listed.of(PartRead)
+    rows = {
+        kind: sum(part.rows for part in parts if part.file_kind == kind)
+        for kind in (SEGMENT, ROLLBACK)
     }
     # Terms whose rows were truncated count, too.
-    promotes = one_of_each((row for row in context.few if row["fact"] == "promote"), {})
+    promotes = one_of_each(context.listed.of(PromoteRow), {})
     files: list[FileEntry] = [entry for m in context.archive.owners() for entry in m.files]
     return {
-        "memberRows": said[SEGMENT],
-        "rolledBackFileRows": said[ROLLBACK],
+        "memberRows": rows[SEGMENT],
+        "rolledBackFileRows": rows[ROLLBACK],
         "indexes": context.end,
-        "confirms": sum(row["replica_id"] for row in parts if row["kind"] == SEGMENT),
+        "confirms": sum(part.confirms for part in parts if part.file_kind == SEGMENT),
         "promotes": len(promotes),
         "files": len(files),
         "bytes": sum(entry.size for entry in files),
@@ -238,4 +239,4 @@ def check_tables(archive: Archive, result: Result) -> None:
 
 def hosts_of(context: AuditContext) -> list[str]:
     """Return the machines (pods) that ran tasks."""
-    return sorted({json.loads(row["text"])["host"] for row in context.few if row["fact"] == "part"})
+    return sorted({part.host for part in context.listed.of(PartRead)})

@@ -6,7 +6,7 @@ number may be that of rows, it receives the first 100,000.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -14,10 +14,24 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
 from qsync_spark.batches import Together
 from qsync_spark.coverage import Coverage, Unknown
-from qsync_spark.described import described_of
-from qsync_spark.facts import CHUNK_BITS, FACTS, FACTS_SQL
+from qsync_spark.facts.chunks import CHUNK_BITS
+from qsync_spark.facts.described import described_of
+from qsync_spark.facts.kinds import (
+    ANOMALIES,
+    ChangedFile,
+    Damage,
+    DecisionRow,
+    MislabelledRow,
+    MisnumberedSnapshot,
+    MissingRows,
+    PartRead,
+    ReorderedRow,
+    RepeatedRow,
+    VotedRow,
+)
+from qsync_spark.facts.table import COPIES_SQL, FACTS_SQL, FactList, facts_of, name_of
+from qsync_spark.facts.walk import copies_in, walk
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
-from qsync_spark.walk import walk, walk_rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,14 +39,12 @@ if TYPE_CHECKING:
 TASK_BYTES, TASK_PARTS = 8 << 20, 128
 """Limits of a task's input, unless a single part is longer."""
 COLLECT_BYTES = 8 << 20
-Fact = dict[str, Any]
-"""A row of `FACTS`."""
 LISTED_MAX = 100_000
-_MADE_ODD = ("damage", "changed", "gap", "reordered", "repeated", "mislabelled", "misnumbered")
-ODD = (
-    "gap", "nop", "repeated", "reordered", "alien", "mislabelled", "unreadable", "confirm",
-    "wrong term", "term of",
+_MADE_ANOMALOUS = (
+    Damage, ChangedFile, MissingRows, ReorderedRow, RepeatedRow, MislabelledRow,
+    MisnumberedSnapshot,
 )  # fmt: skip
+Voted = TypeVar("Voted", bound=VotedRow)
 
 
 def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[Part]:
@@ -90,10 +102,10 @@ def scan(spark: "SparkSession", archive: Archive, secret: bytes) -> "DataFrame":
     return facts.persist(StorageLevel.MEMORY_AND_DISK)
 
 
-def scan_rows(
+def scan_copies(
     spark: "SparkSession", archive: Archive, chunks: list[tuple[int, int]] | None, secret: bytes
 ) -> "DataFrame":
-    """Return facts `row` of the chunks (None: all), from the files that may contain them."""
+    """Return the copies of rows of the chunks (None: all), from the files that may contain them."""
     wanted = None if chunks is None else frozenset(chunks)
     keys: set[str] = set()
     for manifest in archive.members:
@@ -103,18 +115,19 @@ def scan_rows(
                 if wanted is None or any((replica_id, chunk) in wanted for chunk in span):
                     keys.add(f"{manifest.instance_uuid}/{entry.name}")
     parts = [part for part in parts_of_kind(archive, SEGMENT, ROLLBACK) if part.key in keys]
-    return run_on_parts(spark, parts, lambda part: walk_rows_of(part, wanted, secret), FACTS_SQL)
+    return run_on_parts(spark, parts, lambda part: copies_in(part, wanted, secret), COPIES_SQL)
 
 
-def few_of(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[list[Fact], int]:
-    """Return all facts except chunks, in the order of the log.
+def list_facts(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[FactList, int]:
+    """Return all facts except chunks.
 
-    The number of irregularities may be that of rows: only the first ones are listed. The second
-    result is the index from which the list is incomplete (0 if it is complete).
+    The number of anomalies may be that of rows: only the first ones are listed. The second result
+    is the index from which the list is incomplete (0 if it is complete).
     """
-    needed = facts.where("fact <> 'chunk'").where(~facts["fact"].isin(*ODD)).collect()
+    anomalies = [name_of(kind) for kind in ANOMALIES]
+    needed = facts.where("fact <> 'chunk'").where(~facts["fact"].isin(*anomalies)).collect()
     odd = (
-        facts.where(facts["fact"].isin(*ODD))
+        facts.where(facts["fact"].isin(*anomalies))
         .orderBy("index", "replica_id", "lsn", "member")
         .limit(listed_max + 1)
         .collect()
@@ -123,89 +136,74 @@ def few_of(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[list[Fact]
     if len(odd) > listed_max:
         cut = max(odd[-1]["index"], 1)
         odd = [row for row in odd if row["index"] < cut]
-    return sorted(
-        (row.asDict() for row in (*needed, *odd)),
-        key=lambda one: (one["index"], one["replica_id"], one["lsn"], one["member"]),
-    ), cut
+    return FactList(facts_of(row.asDict(recursive=True) for row in (*needed, *odd))), cut
 
 
-def damage_of(few: list[Fact]) -> list[Unknown]:
+def damage_of(listed: FactList) -> list[Unknown]:
     """Return the ranges of segments that cannot be read."""
     return [
-        Unknown(row["member"], row["index"] - 1, row["a"], row["text"], row["file"], row["offset"])
-        for row in few
-        if row["fact"] == "damage" and row["kind"] == SEGMENT
+        Unknown(one.member, one.index - 1, one.last_index, one.reason, one.file, one.offset)
+        for one in listed.of(Damage, SEGMENT)
     ]
 
 
-def files_of_nonsense(few: list[Fact]) -> set[str]:
+def invalid_files(listed: FactList) -> set[str]:
     """Return files with valid checksums that contain blocks without rows.
 
     The member itself wrote those blocks.
     """
-    changed = {row["file"] for row in few if row["fact"] == "changed"}
-    written = {row["file"] for row in few if row["fact"] == "damage" and row["b"]}
-    unread = {row["file"] for row in few if row["fact"] == "damage" and not row["b"]}
+    changed = {one.file for one in listed.of(ChangedFile)}
+    written = {one.file for one in listed.of(Damage) if one.is_written}
+    unread = {one.file for one in listed.of(Damage) if not one.is_written}
     return written - changed - unread
 
 
-def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
-    """Return a fact `changed` for each valid file whose manifest describes other rows.
+def misdescribed(archive: Archive, listed: FactList) -> list[ChangedFile]:
+    """Return a fact for each valid file whose manifest describes other rows.
 
-    Files with a reported irregularity are omitted.
+    Files with a reported anomaly are omitted.
     """
-    counted: dict[str, int] = {}
-    texts: dict[str, list[str]] = {}
-    odd: set[str] = set()
-    for row in few:
-        if row["fact"] == "part":
-            counted[row["file"]] = counted.get(row["file"], 0) + row["a"]
-            texts.setdefault(row["file"], []).append(row["text"])
-        elif row["fact"] in _MADE_ODD:
-            odd.add(row["file"])
-    found: list[Fact] = []
+    parts: dict[str, list[PartRead]] = {}
+    for one in listed.of(PartRead):
+        parts.setdefault(one.file, []).append(one)
+    anomalous = {one.file for one in listed if isinstance(one, _MADE_ANOMALOUS)}
+    found: list[ChangedFile] = []
     for manifest in archive.owners():
         for entry in manifest.files:
             key = f"{manifest.instance_uuid}/{entry.name}"
-            if key in odd or key not in counted:
+            if key in anomalous or key not in parts:
                 continue
-            text = described_of(texts[key]).differs_from(entry)
-            if counted[key] != entry.rows:
-                text = f"the file has {counted[key]} rows, but its manifest states {entry.rows}"
+            text = described_of(parts[key]).differs_from(entry)
+            rows = sum(one.rows for one in parts[key])
+            if rows != entry.rows:
+                text = f"the file has {rows} rows, but its manifest states {entry.rows}"
             if text:
                 text += ": one of them was modified"
-                found.append(
-                    {name: None for name in FACTS.names}
-                    | {"fact": "changed", "member": manifest.instance_uuid, "kind": entry.kind,
-                       "file": key, "offset": 0, "index": 0, "replica_id": 0, "lsn": 0,
-                       "text": text}
-                )  # fmt: skip
+                found.append(ChangedFile(manifest.instance_uuid, entry.kind, key, text))
     return found
 
 
-def one_of_each(facts: Iterable[Fact], coverage: Mapping[str, Coverage]) -> list[Fact]:
+def one_of_each(facts: Iterable[Voted], coverage: Mapping[str, Coverage]) -> list[Voted]:
     """Return one fact per row of the log: the version of most members, unless more of them have
     different content without such a fact."""
-    versions: dict[tuple[Any, ...], list[Fact]] = {}
-    for row in facts:
-        same = (row["replica_id"], row["lsn"], row["index"], row["a"], row["b"], row["body"])
-        versions.setdefault(same, []).append(row)
-    best: dict[tuple[int, int], Fact] = {}
-    for same, rows in sorted(versions.items(), key=lambda one: -len(one[1])):
-        holders = sum(one.has_row(same[2]) for one in coverage.values())
-        if 2 * len({row["member"] for row in rows}) >= holders:
-            best.setdefault((same[0], same[1]), rows[0])
-    return sorted(best.values(), key=lambda one: one["index"])
+    versions: dict[tuple[Any, ...], list[Voted]] = {}
+    for one in facts:
+        versions.setdefault((one.replica_id, one.lsn, one.index, one.content), []).append(one)
+    best: dict[tuple[int, int], Voted] = {}
+    for (replica_id, lsn, index, _), same in sorted(
+        versions.items(), key=lambda version: -len(version[1])
+    ):
+        holders = sum(one.has_row(index) for one in coverage.values())
+        if 2 * len({one.member for one in same}) >= holders:
+            best.setdefault((replica_id, lsn), same[0])
+    return sorted(best.values(), key=lambda one: one.index)
 
 
-def takes_confirmed(decision: Fact, few: list[Fact]) -> bool:
+def takes_confirmed(decision: DecisionRow, listed: FactList) -> bool:
     """Return whether an earlier CONFIRM in the same log names rows that the decision covers."""
     earlier = [
-        row["c"]
-        for row in few
-        if row["fact"] == "part"
-        and row["kind"] == SEGMENT
-        and row["member"] == decision["member"]
-        and row["lsn"] < decision["index"]
+        part.confirmed
+        for part in listed.of(PartRead, SEGMENT)
+        if part.member == decision.member and part.last_index < decision.index
     ]
-    return bool(max([decision["b"], *earlier]) >= decision["a"])
+    return max([decision.confirmed, *earlier]) >= decision.first

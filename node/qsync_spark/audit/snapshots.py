@@ -1,6 +1,5 @@
 """Tuples of snapshots: the first members of a log, and the values for proof 4 (data path)."""
 
-import json
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,12 @@ from qsync_node.format.describe import space_of
 from qsync_node.format.keys import INSERT, KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.audit.scan import Fact, parts_of_kind, run_on_parts
+from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.catalogue import SystemChange
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
+from qsync_spark.facts.kinds import ChangedFile, Damage, OldestRequest, SnapshotTerms
+from qsync_spark.facts.table import FactList
 from qsync_spark.membership import member_of
 from qsync_spark.parts import Part
 from qsync_spark.schema_rows import (
@@ -66,35 +68,33 @@ def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.R
     yield batch_of(rows, TUPLES)
 
 
-def damaged_snapshots(few: list[Fact]) -> dict[str, Fact]:
+def damaged_snapshots(listed: FactList) -> dict[str, Damage | ChangedFile]:
     """Return unreadable or changed snapshots, each with the first fact about it."""
-    found: dict[str, Fact] = {}
-    for row in few:
-        if row["kind"] == SNAPSHOT and row["fact"] in ("damage", "changed"):
-            found.setdefault(row["file"], row)
+    found: dict[str, Damage | ChangedFile] = {}
+    for one in listed:
+        if one.file_kind == SNAPSHOT and isinstance(one, Damage | ChangedFile):
+            found.setdefault(one.file, one)
     return found
 
 
-def unread_snapshots(few: list[Fact]) -> set[str]:
+def unread_snapshots(listed: FactList) -> set[str]:
     """Return snapshots that cannot be compared with the log; a changed one can."""
-    return {row["file"] for row in few if row["kind"] == SNAPSHOT and row["fact"] == "damage"}
+    return {one.file for one in listed.of(Damage, SNAPSHOT)}
 
 
-def oldest_requests(few: list[Fact]) -> dict[str, int]:
+def oldest_requests(listed: FactList) -> dict[str, int]:
     """Return file -> index of the oldest request that the snapshot contains (T9)."""
     found: dict[str, int] = {}
-    for row in few:
-        if row["fact"] == "requests":
-            found[row["file"]] = min(found.get(row["file"], row["index"]), row["index"])
+    for one in listed.of(OldestRequest):
+        found[one.file] = min(found.get(one.file, one.index), one.index)
     return found
 
 
-def terms_in(few: list[Fact]) -> dict[str, list[list[int]]]:
-    """Return file -> `[term, owner, first index]` of each term in the snapshot."""
-    found: dict[str, list[list[int]]] = {}
-    for row in few:
-        if row["fact"] == "terms":
-            found.setdefault(row["file"], []).extend(json.loads(row["text"]))
+def terms_in(listed: FactList) -> dict[str, list[tuple[int, ...]]]:
+    """Return file -> `(term, owner, first index)` of each term in the snapshot."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for one in listed.of(SnapshotTerms):
+        found.setdefault(one.file, []).extend(one.terms)
     return found
 
 
@@ -110,12 +110,12 @@ def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str]
 
 def small_spaces(
     spark: "SparkSession", archive: Archive, key: str
-) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], list[Fact], int]:
-    """Return members, primary indexes, schema facts and the origin, from one snapshot.
+) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], list[SystemChange], int]:
+    """Return members, primary indexes, changes of the schema and the origin, from one snapshot.
 
     Returns:
         members by replica id; primary indexes (space -> parts); sequences and the window of
-        idempotency keys as facts `ddl`; the index at which the replica set was restored from an
+        idempotency keys as changes; the index at which the replica set was restored from an
         archive, 0 if it was not.
     """
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
@@ -128,7 +128,7 @@ def small_spaces(
         found = [row.asDict() for row in read.collect()]
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
-    ddl: list[Fact] = []
+    changes: list[SystemChange] = []
     origin = 0
     for row in found:
         if row["damage"] is not None:
@@ -141,13 +141,13 @@ def small_spaces(
             if fields[0] == RESTORED_KEY:
                 origin = int(fields[1][1])
             elif fields[0] == KEY_WINDOW_KEY:
-                ddl.append(_as_ddl(row))
+                changes.append(_as_change(row))
         elif row["space"] in (SEQUENCE, SPACE_SEQUENCE):
-            ddl.append(_as_ddl(row))
+            changes.append(_as_change(row))
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
-    return members, indexes, ddl, origin
+    return members, indexes, changes, origin
 
 
-def _as_ddl(row: Fact) -> Fact:
-    return {"index": row["index"], "a": INSERT, "b": row["space"], "body": row["body"], "time": 0.0}
+def _as_change(row: dict[str, Any]) -> SystemChange:
+    return SystemChange(row["index"], INSERT, row["space"], bytes(row["body"]))

@@ -115,7 +115,7 @@ def _base_of(context: AuditContext, result: Result) -> Base | None:
     """Return the newest snapshot that the replay reached and found nothing wrong with."""
     if context.snapshot is None:
         return None
-    wrong = {one.file for one in result.violations} | set(damaged_snapshots(context.few))
+    wrong = {one.file for one in result.violations} | set(damaged_snapshots(context.listed))
     until = known_until(make_reading(context), context.snapshot[0])
     found = [
         Base(entry.last_index, f"{owner.instance_uuid}/{entry.name}")

@@ -3,14 +3,13 @@
 Readers and deletions choose files by it, so a manifest that differs from the rows must be detected.
 """
 
-import json
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from qsync_node.format.manifest import SNAPSHOT, FileEntry
 from qsync_spark.columns import Columns
+from qsync_spark.facts.kinds import PartRead
 
 
 class Described:
@@ -44,17 +43,13 @@ class Described:
             lsns = self.lsns.get(replica_id, (first, last))
             self.lsns[replica_id] = (min(lsns[0], first), max(lsns[1], last))
 
-    def document(self) -> dict[str, Any]:
-        lsns, spaces = sorted(self.lsns.items()), sorted(self.spaces)
-        return {"times": self.times, "lsns": lsns, "spaces": spaces}
-
-    def add(self, document: dict[str, Any]) -> None:
+    def add(self, part: PartRead) -> None:
         """Add another part of the same file."""
-        if document["times"] is not None:
-            self._reach_times(*document["times"])
-        for replica_id, (first, last) in document["lsns"]:
+        if part.first_time is not None and part.last_time is not None:
+            self._reach_times(part.first_time, part.last_time)
+        for replica_id, first, last in part.lsns:
             self._reach_lsns(replica_id, first, last)
-        self.spaces.update(document["spaces"])
+        self.spaces.update(part.spaces)
 
     def differs_from(self, entry: FileEntry) -> str:
         """Return the differing field of the manifest and its value; "" without a difference."""
@@ -84,9 +79,9 @@ def _shown(times: Iterable[float]) -> str:
     return " to ".join(str(time) for time in times)
 
 
-def described_of(texts: Iterable[str]) -> Described:
-    """Merge the descriptions of a file's parts, as carried by facts."""
+def described_of(parts: Iterable[PartRead]) -> Described:
+    """Merge the descriptions of a file's parts."""
     found = Described()
-    for text in texts:
-        found.add(json.loads(text)["described"])
+    for part in parts:
+        found.add(part)
     return found

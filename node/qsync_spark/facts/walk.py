@@ -2,10 +2,9 @@
 
 This module decides facts about a single log: LSNs are consecutive (proof 2), terms rise, the rows
 of a term are its leader's, and a decision covers no row that an earlier CONFIRM names. Data that
-must be compared with other members' logs becomes chunks (facts.py), and Spark compares those.
+must be compared with other members' logs becomes chunks (chunks.py), and Spark compares those.
 """
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from socket import gethostname
@@ -42,9 +41,31 @@ from qsync_spark.decode import (
     checked_rows,
     is_file_changed,
 )
-from qsync_spark.described import Described
 from qsync_spark.edges import Ints
-from qsync_spark.facts import Chunks, Facts, RowFacts
+from qsync_spark.facts.chunks import Chunks, Copies
+from qsync_spark.facts.described import Described
+from qsync_spark.facts.kinds import (
+    ChangedFile,
+    ConfirmRow,
+    Damage,
+    DecisionRow,
+    ForeignRow,
+    MemberRow,
+    MislabelledRow,
+    MisnumberedSnapshot,
+    MissingRows,
+    NopRow,
+    OldestRequest,
+    PartRead,
+    PromoteRow,
+    ReorderedRow,
+    RepeatedRow,
+    SchemaRow,
+    SnapshotTerms,
+    StatedTerm,
+    UnreadableRow,
+)
+from qsync_spark.facts.table import Facts
 from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
 from qsync_spark.schema_rows import (
@@ -61,8 +82,8 @@ from qsync_spark.schema_rows import (
 
 NOPS_MAX = 100
 """Number of NOP rows that one part reports: no leader writes one."""
-Place = tuple[int, int, int, int, int]
-"""Offset, index, term, replica id and LSN of a fact."""
+Place = tuple[str, str, str, int, int, int, int, int]
+"""The fields of a `RowFact`."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMOVED_SPACE = 492
 _KEPT_SPACES = frozenset(
@@ -77,9 +98,10 @@ class Walk:
 
     def __init__(self, part: Part, facts: Facts, secret: bytes) -> None:
         self.part = part
+        self.file = part.member, part.kind, part.key
         self.content_hash = RowHash(secret)
         self.facts = facts
-        self.chunks: Chunks | RowFacts = Chunks()
+        self.chunks: Chunks | Copies = Chunks()
         self.offset = 0
         self.rows = 0
         self.confirmed = 0  # greatest position in a CONFIRM of this part
@@ -101,6 +123,9 @@ class Walk:
         self.begins: list[tuple[int, int]] = [(self.index + 1, self.term)]
         self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
         self.is_blind = False  # from a hole to the next mark
+
+    def _place(self, offset: int, index: int, replica_id: int, lsn: int) -> Place:
+        return *self.file, offset, index, self.term, replica_id, lsn
 
     # --- many blocks ---------------------------------------------------------------------------
 
@@ -147,7 +172,7 @@ class Walk:
     def take(self, rows: Rows, behind: Label | None = None) -> None:
         """Add any block row by row. Raises the errors of a block without rows."""
         data, offset, vclock = rows.data, rows.offset, self.vclock
-        chunks, facts = self.chunks, self.facts
+        chunks = self.chunks
         self.offset = offset
         found = checked_rows(rows)
         if not all(header.get(KEY_REPLICA_ID) and header.get(KEY_LSN) for header, *_ in found):
@@ -156,8 +181,8 @@ class Walk:
             replica_id, lsn = true_label(said, vclock, following)
             row_type = header.get(KEY_TYPE, 0)
             if (replica_id, lsn) != said:
-                place = (offset, self.index + 1, self.term, replica_id, lsn)
-                facts.add("mislabelled", *place, said[1], said[0], vclock.get(said[0], 0))
+                place = self._place(offset, self.index + 1, replica_id, lsn)
+                self.facts.add(MislabelledRow(*place, *said, vclock.get(said[0], 0)))
                 header |= {KEY_REPLICA_ID: replica_id, KEY_LSN: lsn}
             before = vclock.get(replica_id, 0)
             index = self.index + 1
@@ -176,19 +201,20 @@ class Walk:
             elif row_type == NOP:
                 self._nop(offset, index, replica_id, lsn)
             if self.owner and replica_id != self.owner:
-                facts.add("alien", offset, index, self.term, replica_id, lsn, self.owner)
+                place = self._place(offset, index, replica_id, lsn)
+                self.facts.add(ForeignRow(*place, self.owner))
                 self.owner = 0  # reported once
             is_change = row_type < RAFT_PROMOTE and row_type != NOP
             space = space_of(data[middle:end]) if is_change else 0
             self.described.take(replica_id, lsn, header.get(KEY_TIMESTAMP, 0.0), space)
             digest = self.content_hash(data[start:end])
-            chunks.add(replica_id, lsn, index, digest, offset, self.term)
+            chunks.add(self._place(offset, index, replica_id, lsn), digest)
             self.last_time = header.get(KEY_TIMESTAMP, 0.0)
 
     def _nop(self, offset: int, index: int, replica_id: int, lsn: int) -> None:
         self.nops += 1
         if self.nops <= NOPS_MAX and self.part.kind == SEGMENT:
-            self.facts.add("nop", offset, index, self.term, replica_id, lsn)
+            self.facts.add(NopRow(*self._place(offset, index, replica_id, lsn)))
 
     def _out_of_order(self, replica_id: int, lsn: int, before: int, offset: int) -> int:
         """Return the index of a row whose LSN is not the next; -1 for one that repeats another."""
@@ -202,10 +228,10 @@ class Walk:
             if hole[0] == replica_id and hole[1] <= lsn <= hole[2]:
                 index = hole[4] + lsn - hole[1]
                 self._fill(hole, lsn)
-                self.facts.add("reordered", offset, index, self.term, replica_id, lsn)
+                self.facts.add(ReorderedRow(*self._place(offset, index, replica_id, lsn)))
                 return index
         index = self.index - (before - lsn) if self.owner == replica_id else self.index
-        self.facts.add("repeated", offset, index, self.term, replica_id, lsn)
+        self.facts.add(RepeatedRow(*self._place(offset, index, replica_id, lsn)))
         return -1
 
     def _fill(self, hole: list[int], lsn: int) -> None:
@@ -221,26 +247,23 @@ class Walk:
     ) -> None:
         """Report a row of `_cluster` or of the schema: the driver needs it completely."""
         space = space_of(body)
-        place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
+        place = self._place(offset, index, header[KEY_REPLICA_ID], header[KEY_LSN])
         try:
             is_one = is_readable(space, row_type, unpack(body))
         except BAD_MSGPACK:
             is_one = False
         if not is_one:
-            self.facts.add(
-                "unreadable",
-                *place,
-                text=f"a row in system space {space} does not match its schema",
-            )
+            reason = f"a row in system space {space} does not match its schema"
+            self.facts.add(UnreadableRow(*place, reason))
             return
-        name = "cluster" if space in (CLUSTER, REMOVED_SPACE) else "ddl"
-        time = header.get(KEY_TIMESTAMP, 0.0)
-        self.facts.add(name, *place, row_type, space, time=time, body=body)
+        kind = MemberRow if space in (CLUSTER, REMOVED_SPACE) else SchemaRow
+        time = float(header.get(KEY_TIMESTAMP, 0.0))
+        self.facts.add(kind(*place, row_type, space, time, body))
 
     def _control(
         self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
     ) -> None:
-        place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
+        place = self._place(offset, index, header[KEY_REPLICA_ID], header[KEY_LSN])
         try:
             fields = unpack(body)
             position = check_number(fields[Key.INDEX], "the position")
@@ -253,11 +276,10 @@ class Walk:
                     f"it rolls back rows from index {first} although its own index is {index}"
                 )
         except (*BAD_MSGPACK, KeyError, IndexError) as error:
-            self.facts.add(
-                "unreadable", *place, text=f"a control row has no valid position: {error}"
-            )
+            reason = f"a control row has no valid position: {error}"
+            self.facts.add(UnreadableRow(*place, reason))
             return
-        time = header.get(KEY_TIMESTAMP, 0.0)
+        time = float(header.get(KEY_TIMESTAMP, 0.0))
         if self.part.kind == SEGMENT and position < index:
             self._check_terms(row_type, place, term, position, position_term)
         if row_type == RAFT_CONFIRM:
@@ -268,13 +290,13 @@ class Walk:
                 self.delays[bisect_left(DELAYS_MS, (time - self.confirmed_at) * 1000)] += 1
             self.confirmed_at = time
             if position >= index or self.part.kind == ROLLBACK:
-                self.facts.add("confirm", *place, position, int(position >= index), time=time)
+                self.facts.add(ConfirmRow(*place, position, position >= index))
         elif row_type == RAFT_ROLLBACK:
-            self.facts.add("decision", *place, position, self.confirmed, time=time)
+            self.facts.add(DecisionRow(*place, position, self.confirmed))
         elif row_type == RAFT_PROMOTE:
             is_back = term <= self.term
-            self.facts.add("promote", *place, position + 1, int(is_back), term, time=time)
-            self.facts.add("decision", *place, position + 1, self.confirmed, time=time)
+            self.facts.add(PromoteRow(*place, position + 1, is_back, term, time))
+            self.facts.add(DecisionRow(*place, position + 1, self.confirmed))
             self.owner = 0 if is_back else header[KEY_REPLICA_ID]
             self.term = max(self.term, term)
             self.begins.append((index, self.term))
@@ -288,13 +310,13 @@ class Walk:
         another term. The driver knows the terms of rows before this part.
         """
         if row_type != RAFT_PROMOTE and term != self.term:
-            self.facts.add("wrong term", *place, term, self.term, 0)
+            self.facts.add(StatedTerm(*place, term, 0))
         elif position > self.first_index:
             known = self.begins[bisect_right(self.begins, (position, INT64_MAX)) - 1][1]
             if position_term != known:
-                self.facts.add("wrong term", *place, position_term, known, position)
+                self.facts.add(StatedTerm(*place, position_term, position))
         elif position:
-            self.facts.add("term of", *place, position_term, 0, position)
+            self.facts.add(StatedTerm(*place, position_term, position))
 
     # --- a snapshot ----------------------------------------------------------------------------
 
@@ -338,15 +360,16 @@ class Walk:
         if odd.any() and not self._is_misnumbered:
             row = int(np.argmax(odd))
             self._is_misnumbered = True  # reported once
-            text = f"row {self.rows + row + 1} has a wrong number, type or time"
-            self.facts.add("misnumbered", int(offset[row]), self.part.last_index, text=text)
+            reason = f"row {self.rows + row + 1} has a wrong number, type or time"
+            place = (*self.file, int(offset[row]), self.part.last_index, self.term)
+            self.facts.add(MisnumberedSnapshot(*place, reason))
         self.rows += count
 
     def _look_at(self, bodies: Iterable[tuple[int, bytes]]) -> None:
         """Report the index of the oldest request (T9), from `[client, number, digest, index]`, and
         all terms, from `[term, owner, first index]`."""
         oldest: int | None = None
-        terms: list[list[int]] = []
+        terms: list[tuple[int, ...]] = []
         for space, body in bodies:
             if space not in _READ_LIST:
                 continue
@@ -357,11 +380,11 @@ class Walk:
                 index = check_number(fields[KEY_TUPLE][3], "the index of a request")
                 oldest = index if oldest is None else min(oldest, index)
             elif space == TERMS:
-                terms.append(fields[KEY_TUPLE])
+                terms.append(tuple(fields[KEY_TUPLE]))
         if oldest is not None:
-            self.facts.add("requests", index=oldest)
+            self.facts.add(OldestRequest(*self.file, oldest))
         if terms:
-            self.facts.add("terms", text=json.dumps(terms))
+            self.facts.add(SnapshotTerms(*self.file, tuple(terms)))
 
     # --- unreadable data -------------------------------------------------------------------------
 
@@ -369,13 +392,13 @@ class Walk:
         """Mark the range up to the next mark as unknown. `is_written`: its checksum is correct."""
         marks = self.part.marks
         if hole.mark < 0:
-            self.facts.add("changed", 0, text=hole.why)
+            self.facts.add(ChangedFile(*self.file, hole.why))
             return
         self.is_blind = True
         is_last = hole.mark + 1 >= len(marks)
         last = self.part.last_index if is_last else sum(marks[hole.mark + 1].vclock.values())
-        place = (hole.offset, self.index + 1, self.term)
-        self.facts.add("damage", *place, a=last, b=int(is_written), text=hole.why)
+        place = (*self.file, hole.offset, self.index + 1, self.term)
+        self.facts.add(Damage(*place, last, is_written, hole.why))
 
     def expect(self, vclock: dict[int, int]) -> None:
         """Compare with the manifest's `vclock` at this point, and report missing rows."""
@@ -390,60 +413,67 @@ class Walk:
 
     def say_what_is_missing(self) -> None:
         for replica_id, first, last, offset, index in self.missing:
-            self.facts.add("gap", offset, index, self.term, replica_id, first, last)
+            self.facts.add(MissingRows(*self._place(offset, index, replica_id, first), last))
 
     def end(self) -> None:
         self.expect(self.part.end_vclock)
         self.say_what_is_missing()
-        self.chunks.report(self.facts)
-        said = json.dumps(
-            {"host": gethostname(), "delays": self.delays, "described": self.described.document()}
-        )
-        part = self.part
-        place = (0, self.index, self.term, self.confirms, part.last_index)
-        numbers = (self.rows, part.after_index, self.confirmed)
-        self.facts.add("part", *place, *numbers, time=self.last_time, text=said)
+        self.chunks.report(self.part, self.facts)
+        part, found = self.part, self.described
+        first_time, last_time = found.times or (None, None)
+        self.facts.add(
+            PartRead(
+                *self.file, part.after_index, part.last_index, self.rows, self.confirms,
+                self.confirmed, gethostname(), tuple(self.delays), first_time, last_time,
+                tuple((one, *ends) for one, ends in sorted(found.lsns.items())),
+                tuple(sorted(found.spaces)),
+            )
+        )  # fmt: skip
 
 
-def walk_rows_of(
+def copies_in(
     part: Part, wanted: frozenset[tuple[int, int]] | None, secret: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the wanted chunks (None: of all), for a comparison row by row."""
-    facts = Facts(part)
+    facts = Facts()
     log = Walk(part, facts, secret)
-    log.chunks = RowFacts(facts, wanted)
-    yield from _walk(part, log, facts)
+    log.chunks = copies = Copies(wanted)
+    for _ in _steps(part, log):
+        facts.clear()  # the first pass reported them
+        if copies.is_full:
+            yield copies.take()
+    yield copies.take()
 
 
 def walk(part: Part, secret: bytes) -> Iterator[pa.RecordBatch]:
     """Yield all facts of a part. `secret` is the audit's: see `RowHash`."""
-    facts = Facts(part)
-    yield from _walk(part, Walk(part, facts, secret), facts)
+    facts = Facts()
+    log = Walk(part, facts, secret)
+    for _ in _steps(part, log):
+        if facts.is_full:
+            yield facts.take()
     if part.file_sha256 and is_file_changed(part):
-        facts.add("changed", 0, text=CHANGED)
-        yield facts.take()
+        facts.add(ChangedFile(*log.file, CHANGED))
+    yield facts.take()
 
 
-def _walk(part: Part, log: Walk, facts: Facts) -> Iterator[pa.RecordBatch]:
+def _steps(part: Part, log: Walk) -> Iterator[None]:
+    """Read the part; yield after each of its batches."""
     for item in batches_of(part):
         if isinstance(item, State):
             if item.mark:
                 _check_mark(log, item.mark)
         elif isinstance(item, Hole):
             log.hole(item)
-        else:
-            if log.is_blind:
-                continue
+        elif not log.is_blind:
             columns = columns_of(item)
             take = log.take_tuples if part.kind == SNAPSHOT else log.take_columns
             if columns is None or not take(columns):
                 for block, behind in with_behind(item, part.end_vclock):
                     if not log.is_blind:
                         _take_block(log, block, behind)
-        if facts.is_full:
-            yield facts.take()
+        yield
     log.end()
-    yield facts.take()
 
 
 def _take_block(log: Walk, block: Rows, behind: Label | None) -> None:
