@@ -46,7 +46,9 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY node/qsync_client node/qsync_client
 COPY node/qsync_node node/qsync_node
 COPY node/qsync_broker node/qsync_broker
+COPY operator/qsync_agent operator/qsync_agent
 COPY operator/qsync_operator operator/qsync_operator
+COPY operator/qsync_local operator/qsync_local
 COPY operator/qsync_cli operator/qsync_cli
 RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
  && pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps /wheels/*.whl
@@ -54,7 +56,7 @@ RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
 FROM bare AS node
 COPY --from=node-build /opt/qsync /opt/qsync
 EXPOSE 3301 3302 8080 8081 8082
-ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]
+ENTRYPOINT ["python", "-m", "qsync_agent"]
 
 FROM node-needs AS operator-needs
 COPY locks/operator.txt locks/

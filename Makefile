@@ -68,7 +68,7 @@ images:                       ## qsync-node and qsync-operator, by docker
 	docker build --target spark -t qsync-spark:$(VERSION) .
 
 crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
-	$(BIN)/python -m qsync_operator.crds --write
+	$(BIN)/python -m qsync_operator.api.crds --write
 
 references: $(VENV)/.test     ## generated tables of errors.md, limits.md, conditions.md, testing-kubernetes.md
 	$(BIN)/python docs/site/pages.py --write

@@ -21,8 +21,8 @@ from qsync_node.explanations import (
     ORDER_EXPLANATIONS,
 )
 from qsync_node.server.limits import LIMITS, Limit
-from qsync_operator.models.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
-from qsync_operator.models.reasons import (
+from qsync_operator.api.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
+from qsync_operator.api.reasons import (
     ACTIONS,
     CLUSTER_CONDITIONS,
     EVENTS,
@@ -129,8 +129,8 @@ def action_table() -> str:
     )
 
 
-OPERATOR_SOURCE = "operator/qsync_operator/models/reasons.py"
-JOURNAL_SOURCE = "operator/qsync_operator/models/journalreasons.py"
+OPERATOR_SOURCE = "operator/qsync_operator/api/reasons.py"
+JOURNAL_SOURCE = "operator/qsync_operator/api/journalreasons.py"
 NODE_SOURCE = "node/qsync_node/explanations.py"
 _CONDITIONS: dict[str, Callable[[], str]] = {
     "cluster conditions": partial(condition_table, CLUSTER_CONDITIONS),

@@ -12,7 +12,7 @@ from clients import forwarded
 from scenario import Scene, Wrong, scenario
 from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, LATE_S, READY_S, ROLL_S
 
-from qsync_operator.certificates import renew
+from qsync_operator.resources.authority import renew
 
 PLAIN, TLS = 3301, 3302
 

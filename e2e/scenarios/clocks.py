@@ -17,7 +17,7 @@ case $POD_NAME in
   {AHEAD}) export FAKETIME=+{AHEAD_S}s FAKETIME_DONT_FAKE_MONOTONIC=1 LD_PRELOAD=/faketime.so;;
   {HURRIED}) export 'FAKETIME=+0 x2' LD_PRELOAD=/faketime.so;;
 esac
-exec python -m qsync_operator.pod_main
+exec python -m qsync_agent
 """
 DOCKERFILE = f"""FROM {IMAGES["node"]}
 USER 0

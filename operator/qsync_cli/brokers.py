@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from qsync_cli.failure import Failure, FailureReason
 
 if TYPE_CHECKING:
-    from qsync_operator.platform.store import Store
+    from qsync_local.store import Store
 
 CLUSTER = "X-Qsync-Cluster"
 """Header with the UUID of a broker's cluster (`qsync_broker.http`)."""

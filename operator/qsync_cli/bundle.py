@@ -43,7 +43,7 @@ def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -
 async def _collect(session: "Session", where: Where) -> tuple[str, dict[str, str]]:
     from qsync_cli.events import read_events
     from qsync_cli.kubernetes.status import look
-    from qsync_operator.platform.kubernetes.api import ApiError
+    from qsync_operator.kubernetes.api import ApiError
 
     seen = await look(session, where)
     name = seen.name

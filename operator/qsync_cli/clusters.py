@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 from qsync_cli.failure import Failure, FailureReason
-from qsync_operator.models.cluster import NAME_PATTERN, QsyncCluster
-from qsync_operator.models.status import ClusterStatus
-from qsync_operator.names import wanted_members
-from qsync_operator.observed import Memory, Observed
-from qsync_operator.platform import processes
-from qsync_operator.platform.local import LocalPlatform
-from qsync_operator.platform.store import Secrets, Store, home
-from qsync_operator.status import Finding, build_status
+from qsync_local import processes
+from qsync_local.platform import LocalPlatform
+from qsync_local.store import Secrets, Store, home
+from qsync_operator.api.cluster import NAME_PATTERN, QsyncCluster
+from qsync_operator.api.names import wanted_members
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.plan.observed import Memory, Observed
+from qsync_operator.plan.status import Finding, build_status
 
 SUPERVISOR_START_S = 15.0
 
@@ -79,7 +79,7 @@ def ensure_supervisor(store: Store) -> bool:
     """Start a supervisor in the background unless one runs. Return whether it was started."""
     if store.is_supervised():
         return False
-    command = [sys.executable, "-m", "qsync_operator.local_main", str(store.directory)]
+    command = [sys.executable, "-m", "qsync_local", str(store.directory)]
     child = processes.start(command, store.supervisor_log)
     deadline_s = time.monotonic() + SUPERVISOR_START_S
     while time.monotonic() < deadline_s:

@@ -22,8 +22,8 @@ def credentials(where: Where, output: OutputOption = None) -> None:
         return
     from qsync_cli.failure import Failure, FailureReason
     from qsync_cli.kubernetes.session import Session, choose, converse
-    from qsync_operator.desired.labels import app_secret_name
-    from qsync_operator.desired.secrets import decoded
+    from qsync_operator.resources.labels import app_secret_name
+    from qsync_operator.resources.secrets import decoded
 
     async def read(session: Session) -> dict[str, object]:
         cluster = choose(await session.clusters(), where, session.namespace, None)

@@ -68,8 +68,8 @@ def _refusals() -> Iterator[Topic]:
 
 
 def _conditions() -> Iterator[Topic]:
-    from qsync_operator.models.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
-    from qsync_operator.models.reasons import (
+    from qsync_operator.api.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
+    from qsync_operator.api.reasons import (
         CLUSTER_CONDITIONS,
         CLUSTER_REASONS,
         FAILOVER_REASONS,
@@ -98,7 +98,7 @@ def _conditions() -> Iterator[Topic]:
 
 
 def _events() -> Iterator[Topic]:
-    from qsync_operator.models.reasons import ACTIONS, EVENTS
+    from qsync_operator.api.reasons import ACTIONS, EVENTS
 
     for event in EVENTS:
         kind = f"Event of type {'Warning' if event.is_warning else 'Normal'}"

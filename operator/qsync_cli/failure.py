@@ -5,8 +5,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # not at run time: commands import nothing heavy before they run
-    from qsync_operator.links import LinkError
-    from qsync_operator.platform.kubernetes.api import ApiError
+    from qsync_operator.kubernetes.api import ApiError
+    from qsync_operator.members.links import LinkError
 
 
 class FailureReason(StrEnum):
@@ -26,7 +26,7 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureEntry:
-    """The explanation of one reason, in the form of `qsync_operator.models.reasons`."""
+    """The explanation of one reason, in the form of `qsync_operator.api.reasons`."""
 
     name: FailureReason
     meaning: str

@@ -75,7 +75,7 @@ def compact(
 
 def _check_grace(text: str) -> None:
     """Refuse a duration that the job does not accept."""
-    from qsync_operator.models.base import duration_ns
+    from qsync_operator.api.base import duration_ns
 
     try:
         duration_ns(text)

@@ -15,7 +15,7 @@ from qsync_cli.options import Output
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from qsync_operator.models.cluster import QsyncCluster
+    from qsync_operator.api.cluster import QsyncCluster
 
 Row = list[str]
 _COLOURS = {

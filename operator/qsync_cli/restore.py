@@ -63,13 +63,8 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     """
     from qsync_cli.clusters import store_of
     from qsync_cli.local.apply import bring_up
-    from qsync_operator.models.cluster import API_VERSION
-    from qsync_operator.models.manifest import (
-        Manifest,
-        ManifestError,
-        load_manifest,
-        parse_cluster,
-    )
+    from qsync_operator.api.cluster import API_VERSION
+    from qsync_operator.api.manifest import Manifest, ManifestError, load_manifest, parse_cluster
 
     if to_time is not None and to_signature is not None:
         raise typer.BadParameter(
@@ -111,7 +106,7 @@ def _say_what_was_compared(directory: Path) -> None:
     import json
 
     from qsync_cli.output import warn
-    from qsync_operator.platform.restoration import RESTORED_NAME
+    from qsync_local.restoration import RESTORED_NAME
 
     file = directory / RESTORED_NAME
     for note in json.loads(file.read_text())["notes"] if file.exists() else ():

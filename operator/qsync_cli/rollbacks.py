@@ -10,7 +10,7 @@ from qsync_cli.output import print_document, say
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
-    from qsync_operator.platform.kubernetes.podlinks import PodLinks
+    from qsync_operator.kubernetes.podlinks import PodLinks
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="Member. The default is all members.", metavar="[MEMBER]")
@@ -46,8 +46,8 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
+    from qsync_agent.rollbacks import rollback_rows
     from qsync_cli.clusters import open_store
-    from qsync_operator.rollbacks import rollback_rows
 
     store = open_store(cluster)
     names = list(store.load_state().members)
@@ -64,7 +64,7 @@ def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
     import asyncio
 
     from qsync_cli.kubernetes.session import pod_target
-    from qsync_operator.links import LinkError
+    from qsync_operator.members.links import LinkError
 
     names, open_links = pod_target(where, member)
     if member is not None and member not in names:

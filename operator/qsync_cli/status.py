@@ -45,7 +45,7 @@ def _show_cluster(where: Where, name: str | None, output: Output | None) -> None
 
     from qsync_cli.kubernetes.session import converse
     from qsync_cli.kubernetes.status import lines, look, table
-    from qsync_operator.models.cluster import QsyncCluster
+    from qsync_operator.api.cluster import QsyncCluster
 
     if name is not None:
         where = replace(where, cluster=name)

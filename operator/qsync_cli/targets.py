@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.where import Where
 from qsync_node.adminport import trusting
-from qsync_operator.links import LinkError, NodeLinks
+from qsync_operator.members.links import LinkError, NodeLinks
 
 Result = TypeVar("Result")
 

@@ -10,13 +10,13 @@ from qsync_cli import output
 from qsync_cli.clusters import ensure_supervisor, is_settled, look
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output
-from qsync_operator.platform.supervision import last_words
+from qsync_local.supervision import last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qsync_operator.models.cluster import QsyncCluster
-    from qsync_operator.platform.store import Store
+    from qsync_local.store import Store
+    from qsync_operator.api.cluster import QsyncCluster
 
 POLL_S = 0.1
 RESTARTS_MAX = 5

@@ -13,13 +13,13 @@ import sys
 import time
 
 from qsync_operator import metrics
-from qsync_operator.clusters import Clusters
-from qsync_operator.health import serve_health
-from qsync_operator.lease import Lease
-from qsync_operator.platform.kubernetes.api import Api, ApiError
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.leased import LeasedApi
-from qsync_operator.resync import RESYNC_S, resync
+from qsync_operator.kubernetes.api import Api, ApiError
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.leased import LeasedApi
+from qsync_operator.manager.clusters import Clusters
+from qsync_operator.manager.health import serve_health
+from qsync_operator.manager.lease import Lease
+from qsync_operator.manager.resync import RESYNC_S, resync
 from qsync_operator.settings import Settings, SettingsError, load_settings
 
 PAUSE_FIRST_S = 0.5
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 async def _operate(settings: Settings) -> int:
-    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415  # 0.7 s
+    from qsync_operator.kubernetes.client import KubernetesApi  # noqa: PLC0415  # 0.7 s
 
     stopping = asyncio.Event()
     _handle_signals(stopping)
@@ -128,7 +128,7 @@ async def _watch(
     settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
     """Watch until `stopping` is set; restart watches that ended for any reason."""
-    from qsync_operator.kopf_app import watch  # noqa: PLC0415  # 0.7 s, not for `--help`
+    from qsync_operator.manager.kopf_app import watch  # noqa: PLC0415  # 0.7 s, not for `--help`
 
     pause_s = PAUSE_FIRST_S
     while not stopping.is_set():

@@ -6,8 +6,8 @@ python -m qsync_operator.chart_test NAMESPACE...
 import asyncio
 import sys
 
-from qsync_operator.platform.kubernetes.api import ApiError
-from qsync_operator.platform.kubernetes.client import KubernetesApi
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.kubernetes.client import KubernetesApi
 
 
 async def _look(namespaces: list[str]) -> int:

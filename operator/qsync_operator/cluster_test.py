@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.members.iproto import Connection, DatabaseError
 
 SPACES = 281  # view of the spaces that the user may see
 TIMEOUT_S = 10.0

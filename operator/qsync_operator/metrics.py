@@ -5,7 +5,7 @@ The operator removes the series of a deleted cluster, so that no alert refers to
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from qsync_operator.models.status import ClusterStatus, LastRun
+from qsync_operator.api.status import ClusterStatus, LastRun
 
 REGISTRY = CollectorRegistry()
 _CLUSTER = ["namespace", "cluster"]

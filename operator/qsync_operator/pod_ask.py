@@ -1,67 +1,12 @@
-"""Queries the node of this pod from within; `kubectl qsync` runs this module by `pods/exec`.
+"""`qsync_agent.ask` by the name that running pods and earlier versions use.
 
-    python -m qsync_operator.pod_ask ask METHOD PATH [JSON]
-    python -m qsync_operator.pod_ask rollbacks
-
-The cluster's secret stays in the pod: permission to exec into it suffices, and no user needs to
-read Secrets. The answer is one JSON object on standard output: `{"status": HTTP's, "answer": ...}`.
+An operator also runs pods with images of other versions (docs/upgrades.md). Therefore this name
+of the program never changes.
 """
 
-import json
 import sys
-from pathlib import Path
-from typing import Any
 
-import yaml
-
-from qsync_node.adminport import own_admin_port
-from qsync_operator.rollbacks import rollback_rows
-
-NODE_FILE = Path("/run/qsync/node.yaml")
-TIMEOUT_S = 15.0
-
-
-def ask(document: dict[str, Any], method: str, path: str, body: str) -> dict[str, Any]:
-    """Send a request to the admin port of this pod's node.
-
-    Args:
-        document: the node's configuration file.
-        method: GET or POST.
-        path: path of the request.
-        body: JSON body of a POST.
-
-    Raises:
-        OSError: the node does not answer.
-    """
-    node = own_admin_port(document)
-    if method == "POST":
-        status, text = node.post(path, body.encode(), TIMEOUT_S)
-    else:
-        status, text = node.get(path, TIMEOUT_S)
-    try:
-        return {"status": status, "answer": json.loads(text)}
-    except ValueError:
-        return {"status": status, "answer": text}
-
-
-def main(arguments: list[str] | None = None, node_file: Path = NODE_FILE) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        document = yaml.safe_load(node_file.read_text())
-        match given:
-            case ["ask", method, path, *body]:
-                said = ask(document, method, path, body[0] if body else "{}")
-            case ["rollbacks"]:
-                said = {"status": 200, "answer": rollback_rows(Path(document["directory"]))}
-            case _:
-                sys.stderr.write("usage: pod_ask ask METHOD PATH [JSON], or pod_ask rollbacks\n")
-                return 2
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        sys.stderr.write(f"the node of this pod does not answer: {error}\n")
-        return 1
-    sys.stdout.write(json.dumps(said) + "\n")
-    return 0
-
+from qsync_agent.ask import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,13 +7,12 @@ that would break the quorum or a rule of membership.
 from dataclasses import dataclass, field, replace
 
 from qsync_node.core.quorum import needed
-from qsync_operator import actions as act
-from qsync_operator.failover import after_nomination, track_leader
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.status import ClusterStatus
-from qsync_operator.observed import (
-    Drift,
-    Kind,
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.names import Kind
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.plan import actions as act
+from qsync_operator.plan.failover import after_nomination, track_leader
+from qsync_operator.plan.observed import (
     MemberView,
     Memory,
     NodeStatus,
@@ -22,7 +21,8 @@ from qsync_operator.observed import (
     Registered,
     SchemaView,
 )
-from qsync_operator.plan import Plan, plan
+from qsync_operator.plan.planner import Plan, plan
+from qsync_operator.resources.nodeconfig import Drift
 
 STEP_NS = 100_000_000
 

@@ -8,7 +8,7 @@ import copy
 import itertools
 from typing import Any
 
-from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.kubernetes.api import ApiError
 
 
 class FakeApi:

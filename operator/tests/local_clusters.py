@@ -115,7 +115,7 @@ class Home:
 
     def supervisor_pids(self) -> list[int]:
         """Return the pids of the supervisors whose directory is in this home."""
-        return self._pids("qsync_operator.local_main")
+        return self._pids("qsync_local")
 
     def all_pids(self) -> list[int]:
         return self._pids("qsync_node") + self._pids("qsync_broker") + self.supervisor_pids()

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from cluster_model import Entry, Life, World
 
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.names import wanted_members
-from qsync_operator.observed import Memory
-from qsync_operator.plan import plan
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.names import wanted_members
+from qsync_operator.plan.observed import Memory
+from qsync_operator.plan.planner import plan
 
 STEPS_MAX = 250
 QUIET_STEPS = 12

@@ -6,14 +6,11 @@ from typing import Any
 
 from fake_api import FakeApi
 
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.status import ClusterStatus
-from qsync_operator.observed import (
-    Memory,
-    Observed,
-)
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.platform import KubernetesPlatform
+from qsync_operator.plan.observed import Memory, Observed
 
 KEY = ("ns", "orders")
 IMAGE = "qsync-node:test"

@@ -20,10 +20,10 @@ from qsync_cli.failure import FAILURES, FailureReason, failure_of
 from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
 from qsync_cli.output import plain_table
-from qsync_operator.links import LinkError
-from qsync_operator.models.manifest import parse_cluster
-from qsync_operator.models.runs import QsyncAudit
-from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.api.jobs import QsyncAudit
+from qsync_operator.api.manifest import parse_cluster
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.members.links import LinkError
 
 VECTORS = Path(__file__).parents[2] / "node" / "tests" / "vectors"
 

@@ -11,7 +11,7 @@ from qsync_cli.explain import topics
 from qsync_cli.failure import Failure
 from qsync_cli.main import app
 from qsync_node.errors import ErrorCode, OrderRefusal
-from qsync_operator.models import reasons
+from qsync_operator.api import reasons
 
 
 def explained(*arguments: str) -> Result:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from qsync_agent import ask as pod_ask
+from qsync_agent.rollbacks import rollback_rows
 from qsync_cli import journal_publish
 from qsync_cli.bundle import _pack
 from qsync_cli.events import _is_of
@@ -22,13 +24,11 @@ from qsync_cli.runs import lines as run_lines
 from qsync_cli.targets import Target
 from qsync_cli.where import Where
 from qsync_node.format.proofs import sign_order
-from qsync_operator import pod_ask
-from qsync_operator.links import LinkError
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform.kubernetes.api import ApiError
-from qsync_operator.platform.kubernetes.client import exit_code
-from qsync_operator.platform.kubernetes.podlinks import PodLinks
-from qsync_operator.rollbacks import rollback_rows
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.kubernetes.client import exit_code
+from qsync_operator.kubernetes.podlinks import PodLinks
+from qsync_operator.members.links import LinkError
 
 XLOG = Path(__file__).parents[2] / "node" / "tests" / "vectors" / "00000000000000000000.xlog"
 

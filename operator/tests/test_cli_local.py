@@ -19,8 +19,8 @@ from local_clusters import EXAMPLES, Home
 
 from qsync_cli import waiting
 from qsync_cli.failure import Failure, FailureReason
-from qsync_operator.models.manifest import parse_manifest
-from qsync_operator.platform.store import Store
+from qsync_local.store import Store
+from qsync_operator.api.manifest import parse_manifest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 

@@ -18,10 +18,10 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import expired
 from qsync_cli.local import journals
 from qsync_cli.local.apply import with_journals
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.journals import QsyncJournal
-from qsync_operator.models.status import ClusterStatus, Condition
-from qsync_operator.platform.store import BrokerRecord, Declaration, State, Store
+from qsync_local.store import BrokerRecord, Declaration, State, Store
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.journals import QsyncJournal
+from qsync_operator.api.status import ClusterStatus, Condition
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 import tarantool
 from local_clusters import Home
 
+from qsync_agent.start import restore_first
 from qsync_node.adminport import AdminPort
-from qsync_operator.models.manifest import ManifestError, parse_manifest
-from qsync_operator.pod_main import restore_first
+from qsync_operator.api.manifest import ManifestError, parse_manifest
 
 pytestmark = pytest.mark.timeout(300)
 SPACE, COUNTED = 600, 601

@@ -7,10 +7,10 @@ from pydantic import ValidationError
 from test_operator_desired import cluster_of
 
 from qsync_client.protocol.auth import stored_hash
-from qsync_operator.access import AccessRefused, bring, differing, principals
-from qsync_operator.iproto import Connection
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.manifest import sentence_of
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.manifest import sentence_of
+from qsync_operator.members.access import AccessRefused, bring, differing, principals
+from qsync_operator.members.iproto import Connection
 
 KEYS = {304: (0,), 312: (1, 2, 3), 280: (0,), 296: (0,)}
 

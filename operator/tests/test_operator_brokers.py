@@ -12,16 +12,17 @@ import pytest
 import yaml
 from test_operator_desired import IMAGE, built, cluster_of, one, state_of
 
+from qsync_agent import broker as pod_broker
+from qsync_agent import leave as pod_leave
+from qsync_agent.broker import BrokerKeeper, settled_zone
 from qsync_broker.config import load_config
 from qsync_node.format.proofs import broker_password, broker_secret
-from qsync_operator import pod_broker, pod_leave
-from qsync_operator.desired.certificates import certificate_names
-from qsync_operator.desired.monitoring import build_monitoring
-from qsync_operator.desired.network import build_network_policy
-from qsync_operator.desired.pods import build_pod_template, restart_inputs
-from qsync_operator.desired.secrets import decoded
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.pod_broker import BrokerKeeper, settled_zone
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.resources.certificates import certificate_names
+from qsync_operator.resources.monitoring import build_monitoring
+from qsync_operator.resources.network import build_network_policy
+from qsync_operator.resources.pods import build_pod_template, restart_inputs
+from qsync_operator.resources.secrets import decoded
 
 
 def template_of(kind: Any = "voter", **journals: Any) -> dict[str, Any]:

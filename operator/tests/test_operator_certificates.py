@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from qsync_operator.certificates import (
+from qsync_operator.resources.authority import (
     ANNOUNCED,
     AUTHORITY_LIFE,
     CERTIFICATE_LIFE,

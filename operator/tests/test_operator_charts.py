@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.cluster_test import targets
-from qsync_operator.models.cluster import QsyncCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "charts" / "qsync-cluster"

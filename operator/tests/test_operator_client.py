@@ -5,8 +5,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from qsync_operator.platform.kubernetes.api import ApiError
-from qsync_operator.platform.kubernetes.client import KubernetesApi
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.kubernetes.client import KubernetesApi
 
 
 class Answer:

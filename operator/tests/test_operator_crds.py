@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from qsync_operator.crds.__main__ import main, rendered
-from qsync_operator.crds.kinds import KINDS, definition
-from qsync_operator.crds.reference import reference
-from qsync_operator.crds.structural import SchemaError, structural_schema
-from qsync_operator.crds.values import values_schema
-from qsync_operator.models.base import DURATION_PATTERN, SCHEDULE_PATTERN
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.manifest import parse_manifest
+from qsync_operator.api.base import DURATION_PATTERN, SCHEDULE_PATTERN
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.crds.__main__ import main, rendered
+from qsync_operator.api.crds.kinds import KINDS, definition
+from qsync_operator.api.crds.reference import reference
+from qsync_operator.api.crds.structural import SchemaError, structural_schema
+from qsync_operator.api.crds.values import values_schema
+from qsync_operator.api.manifest import parse_manifest
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 200_000

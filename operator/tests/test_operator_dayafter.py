@@ -8,11 +8,11 @@ from dataclasses import replace
 from cluster_model import World
 from test_operator_plan import cluster_of, decide, formed, run
 
-from qsync_operator.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
-from qsync_operator.models.annotations import FENCED, PAUSED
-from qsync_operator.models.status import Condition
-from qsync_operator.observed import DISK_FULL, StorageView
-from qsync_operator.plan import Plan, plan
+from qsync_operator.api.annotations import FENCED, PAUSED
+from qsync_operator.api.status import Condition
+from qsync_operator.plan.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
+from qsync_operator.plan.observed import DISK_FULL, StorageView
+from qsync_operator.plan.planner import Plan, plan
 
 
 def planned(world: World, storage: StorageView | None = None) -> Plan:

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import yaml
 
+from qsync_agent.start import PodError, node_document
 from qsync_node.server.config import NodeConfig
-from qsync_operator.desired.certificates import certificate_names
-from qsync_operator.desired.config import member_settings
-from qsync_operator.desired.labels import INPUTS_ANNOTATION
-from qsync_operator.desired.objects import build_objects
-from qsync_operator.desired.overlay import overlay
-from qsync_operator.desired.pods import build_pod_template, restart_inputs
-from qsync_operator.desired.secrets import build_identity, decoded
-from qsync_operator.desired.state import ClusterState
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.manifest import load_manifest
-from qsync_operator.names import wanted_members
-from qsync_operator.nodeconfig import node_settings
-from qsync_operator.pod_main import PodError, node_document
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.manifest import load_manifest
+from qsync_operator.api.names import wanted_members
+from qsync_operator.resources.certificates import certificate_names
+from qsync_operator.resources.config import member_settings
+from qsync_operator.resources.labels import INPUTS_ANNOTATION
+from qsync_operator.resources.nodeconfig import node_settings
+from qsync_operator.resources.objects import build_objects
+from qsync_operator.resources.overlay import overlay
+from qsync_operator.resources.pods import build_pod_template, restart_inputs
+from qsync_operator.resources.secrets import build_identity, decoded
+from qsync_operator.resources.state import ClusterState
 from qsync_operator.settings import Site
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

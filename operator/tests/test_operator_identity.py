@@ -9,15 +9,15 @@ from platforms import IMAGE, cluster_of, document_of, observed, opened
 from test_operator_access import Catalogue
 from test_operator_kubernetes_clusters import settled
 
-from qsync_operator.access import bring, differing, password_of
-from qsync_operator.actions import CreateMember, RecordBootstrap, RecordFormed
-from qsync_operator.clusters import Clusters
-from qsync_operator.desired.secrets import text_of
-from qsync_operator.iproto import Connection
-from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.kubernetes import platform as kubernetes
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.kubernetes import platform as kubernetes
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.platform import KubernetesPlatform
+from qsync_operator.manager.clusters import Clusters
+from qsync_operator.members.access import bring, differing, password_of
+from qsync_operator.members.iproto import Connection
+from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed
+from qsync_operator.reconcile.platform import ActionRefused
+from qsync_operator.resources.secrets import text_of
 
 IDENTITY, APP = ("Secret", "ns", "orders-identity"), ("Secret", "ns", "orders-app")
 

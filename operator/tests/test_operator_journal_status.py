@@ -4,7 +4,10 @@ from typing import Any, get_args
 
 import pytest
 
-from qsync_operator.journalstatus import (
+from qsync_operator.api.journalreasons import JOURNAL_CONDITIONS, JournalReason
+from qsync_operator.api.journals import JournalConditionType, JournalStatus, QsyncJournal
+from qsync_operator.kubernetes.journals import examine
+from qsync_operator.plan.journalstatus import (
     TYPES,
     Refusal,
     Report,
@@ -13,9 +16,6 @@ from qsync_operator.journalstatus import (
     first_problem,
     sights,
 )
-from qsync_operator.models.journalreasons import JOURNAL_CONDITIONS, JournalReason
-from qsync_operator.models.journals import JournalConditionType, JournalStatus, QsyncJournal
-from qsync_operator.platform.kubernetes.journals import examine
 
 NOW_S = 1_700_000_000.0
 

@@ -25,11 +25,11 @@ from qsync_node.format.journals import (
     encode_row,
 )
 from qsync_node.format.proofs import admin_password, broker_password, broker_secret
-from qsync_operator import journals
-from qsync_operator.access import AccessRefused, Principal, bring, differing
-from qsync_operator.iproto import Connection, DatabaseError
-from qsync_operator.models.journals import JournalSpec
-from qsync_operator.models.users import BROKER_USER, GrantSpec
+from qsync_operator.api.journals import JournalSpec
+from qsync_operator.api.users import BROKER_USER, GrantSpec
+from qsync_operator.members import keyspace as journals
+from qsync_operator.members.access import AccessRefused, Principal, bring, differing
+from qsync_operator.members.iproto import Connection, DatabaseError
 
 ACCESS_DENIED, NO_SUCH_SPACE, BAD_PASSWORD = 42, 36, 47
 USER_SPACE, PRIV_SPACE = 304, 312

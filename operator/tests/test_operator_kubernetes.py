@@ -6,30 +6,19 @@ import pytest
 from fake_api import FakeApi
 from platforms import IMAGE, cluster_of, document_of, observed, opened, pod_of
 
-from qsync_operator.actions import (
-    CreateMember,
-    RecordBootstrap,
-    RecordFormed,
-    RemoveMember,
-)
-from qsync_operator.controller import Controller
-from qsync_operator.desired.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.status import ClusterStatus
-from qsync_operator.observed import (
-    AccessView,
-    MemberView,
-    NodeStatus,
-    Observed,
-    Record,
-)
-from qsync_operator.platform.access import AccessKeeper
-from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.kubernetes import pods
-from qsync_operator.platform.kubernetes.api import ApiError, Resource, is_within
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
-from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.kubernetes import pods
+from qsync_operator.kubernetes.api import ApiError, Resource, is_within
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.platform import KubernetesPlatform
+from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed, RemoveMember
+from qsync_operator.plan.observed import AccessView, MemberView, NodeStatus, Observed, Record
+from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.reconcile.controller import Controller
+from qsync_operator.reconcile.platform import ActionRefused
+from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
 
 
 @pytest.mark.asyncio

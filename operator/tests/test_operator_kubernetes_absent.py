@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qsync_operator.platform.kubernetes.absent import refusals
+from qsync_operator.kubernetes.absent import refusals
 
 
 def event_of(message: str, at: str, reason: str = "FailedCreate") -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 from fake_api import FakeApi
 from platforms import observed, opened
 
-from qsync_operator.certificates import Bundle, renew
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.kubernetes.certificates import CertificateKeeper
+from qsync_operator.resources.authority import Bundle, renew
 
 KEY = ("ns", "orders")
 

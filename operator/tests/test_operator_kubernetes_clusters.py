@@ -7,15 +7,15 @@ import pytest
 from fake_api import FakeApi
 from platforms import IMAGE, cluster_of, document_of, opened, pod_of
 
-from qsync_operator import controller as controller_module
-from qsync_operator.actions import Nominate, Unregister
-from qsync_operator.clusters import Clusters
-from qsync_operator.controller import Controller
-from qsync_operator.models.status import ClusterStatus
-from qsync_operator.plan import Plan
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.voice import KubernetesVoice
-from qsync_operator.resync import resync
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.manager.clusters import Clusters
+from qsync_operator.manager.resync import resync
+from qsync_operator.plan.actions import Nominate, Unregister
+from qsync_operator.plan.planner import Plan
+from qsync_operator.reconcile import controller as controller_module
+from qsync_operator.reconcile.controller import Controller
 from qsync_operator.settings import Site
 
 

@@ -7,7 +7,7 @@ import pytest
 from fake_api import FakeApi
 from platforms import cluster_of, observed, opened
 
-from qsync_operator.actions import (
+from qsync_operator.plan.actions import (
     CreateMember,
     GrowStorage,
     RecordBootstrap,
@@ -15,7 +15,7 @@ from qsync_operator.actions import (
     RecordFormed,
     RemoveMember,
 )
-from qsync_operator.desired.secrets import decoded
+from qsync_operator.resources.secrets import decoded
 
 
 class Crash(BaseException):

@@ -28,17 +28,17 @@ from qsync_node.format.journals import (
     BrokerRow,
     encode_row,
 )
-from qsync_operator import journals
-from qsync_operator.actions import CreateMember
-from qsync_operator.iproto import Connection, DatabaseError
-from qsync_operator.models.journals import JournalSpec
-from qsync_operator.models.reasons import Reason
-from qsync_operator.observed import BrokersView
-from qsync_operator.platform.kubernetes import journalreports, journaltokens
-from qsync_operator.platform.kubernetes import journals as keepers
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.journals import JournalKeeper, refuse_journal
-from qsync_operator.platform.kubernetes.runs import run_of_cluster
+from qsync_operator.api.journals import JournalSpec
+from qsync_operator.api.reasons import Reason
+from qsync_operator.kubernetes import journalreports, journaltokens
+from qsync_operator.kubernetes import journals as keepers
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.dependents import run_of_cluster
+from qsync_operator.kubernetes.journals import JournalKeeper, refuse_journal
+from qsync_operator.members import keyspace as journals
+from qsync_operator.members.iproto import Connection, DatabaseError
+from qsync_operator.plan.actions import CreateMember
+from qsync_operator.plan.observed import BrokersView
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ import pytest
 from fake_api import FakeApi
 from platforms import IMAGE, cluster_of, document_of, observed, opened, pod_of
 
-from qsync_operator.actions import CreateMember, RecordFormed
-from qsync_operator.controller import Controller
-from qsync_operator.desired.labels import INPUTS_ANNOTATION
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.status import ClusterStatus
-from qsync_operator.observed import Drift
-from qsync_operator.platform.base import NameTaken
-from qsync_operator.platform.kubernetes import objects
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
-from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.kubernetes import objects
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.platform import KubernetesPlatform
+from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.plan.actions import CreateMember, RecordFormed
+from qsync_operator.reconcile.controller import Controller
+from qsync_operator.reconcile.platform import NameTaken
+from qsync_operator.resources.labels import INPUTS_ANNOTATION
+from qsync_operator.resources.nodeconfig import Drift
 from qsync_operator.settings import SparkSupply
 
 SPARK = SparkSupply("qsync-spark:test", "spark-role")

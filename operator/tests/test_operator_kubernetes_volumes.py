@@ -6,16 +6,11 @@ import pytest
 from fake_api import FakeApi
 from platforms import cluster_of, observed, opened
 
-from qsync_operator.actions import (
-    CreateMember,
-    GrowStorage,
-)
-from qsync_operator.desired.labels import selector
-from qsync_operator.observed import (
-    StorageView,
-)
-from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.plan.actions import CreateMember, GrowStorage
+from qsync_operator.plan.observed import StorageView
+from qsync_operator.reconcile.platform import ActionRefused
+from qsync_operator.resources.labels import selector
 
 
 def claim_of(name: str, size: str) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from fake_api import FakeApi
 from platforms import cluster_of, observed, opened, pod_of
 
 from qsync_operator import __main__ as main
-from qsync_operator import lease as module
-from qsync_operator.actions import CreateMember
-from qsync_operator.health import serve_health
-from qsync_operator.lease import Lease
-from qsync_operator.platform.kubernetes.api import ApiError
-from qsync_operator.platform.kubernetes.leased import LeasedApi
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.kubernetes.leased import LeasedApi
+from qsync_operator.manager import lease as module
+from qsync_operator.manager.health import serve_health
+from qsync_operator.manager.lease import Lease
+from qsync_operator.plan.actions import CreateMember
 
 
 @pytest.fixture

@@ -22,14 +22,14 @@ from ports import free_port
 from processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess
 
 from qsync_client.protocol.auth import stored_hash
-from qsync_operator.access import differing, password_of
-from qsync_operator.certificates import Authority, Bundle, renew
-from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin
-from qsync_operator.links import LinkError, NodeLinks
-from qsync_operator.livelinks import LiveLinks
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform.access import AccessKeeper
-from qsync_operator.platform.kubernetes.certificates import context_of
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.kubernetes.certificates import context_of
+from qsync_operator.members.access import differing, password_of
+from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.members.links import LinkError, NodeLinks
+from qsync_operator.members.livelinks import LiveLinks
+from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.resources.authority import Authority, Bundle, renew
 
 NAMES = ["orders-leader", "localhost"]
 OTHERS = ["shop-leader", "localhost"]

@@ -10,7 +10,7 @@ from qsync_client.protocol.greeting import encode_greeting
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
 from qsync_node.server.loop import NodeServer
-from qsync_operator.livelinks import LiveLinks
+from qsync_operator.members.livelinks import LiveLinks
 
 UUID = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
 

@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_operator.models.base import duration_ns, quantity
-from qsync_operator.models.manifest import ManifestError, parse_manifest
-from qsync_operator.models.podtemplate import refuse_privileged, refuse_template
-from qsync_operator.models.spec import ClusterSpec, spec_warnings, without_local_meaning
+from qsync_operator.api.base import duration_ns, quantity
+from qsync_operator.api.manifest import ManifestError, parse_manifest
+from qsync_operator.api.podtemplate import refuse_privileged, refuse_template
+from qsync_operator.api.spec import ClusterSpec, spec_warnings, without_local_meaning
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from qsync_broker.metrics import COUNTED, GAUGES
 from qsync_cli.main import app
 from qsync_operator import metrics
-from qsync_operator.desired.monitoring import build_monitoring
-from qsync_operator.links import NodeLinks
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.status import ClusterStatus, LastFailover, LastRun
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.status import ClusterStatus, LastFailover, LastRun
+from qsync_operator.members.links import NodeLinks
+from qsync_operator.resources.monitoring import build_monitoring
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"

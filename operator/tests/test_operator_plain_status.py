@@ -15,11 +15,11 @@ from json_handler import JsonHandler
 from platforms import cluster_of, observed, opened, pod_of
 
 from qsync_node.format.proofs import ORDER_SCHEME
-from qsync_operator.actions import CreateMember, RecordBootstrap, RecordFormed
-from qsync_operator.desired.state import TLS_IMAGES_MAX, ClusterState
-from qsync_operator.plan import plan
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.platform import KubernetesPlatform
+from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed
+from qsync_operator.plan.planner import plan
+from qsync_operator.resources.state import TLS_IMAGES_MAX, ClusterState
 
 REAL, FALSE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000009"
 NEW, EARLIER = "sha256:new", "sha256:earlier"

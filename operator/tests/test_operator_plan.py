@@ -5,13 +5,8 @@ from dataclasses import replace
 from cluster_model import World
 from plan_worlds import cluster_of, decide, formed, run
 
-from qsync_operator.actions import (
-    Bootstrap,
-    CreateMember,
-    CreateSpaces,
-    RecordBootstrap,
-)
-from qsync_operator.plan import plan
+from qsync_operator.plan.actions import Bootstrap, CreateMember, CreateSpaces, RecordBootstrap
+from qsync_operator.plan.planner import plan
 
 
 def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:

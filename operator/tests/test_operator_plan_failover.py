@@ -4,11 +4,9 @@ from dataclasses import replace
 
 from plan_worlds import cluster_of, decide, formed
 
-from qsync_operator.actions import (
-    Nominate,
-)
-from qsync_operator.failover import after_nomination
-from qsync_operator.plan import plan
+from qsync_operator.plan.actions import Nominate
+from qsync_operator.plan.failover import after_nomination
+from qsync_operator.plan.planner import plan
 
 
 def test_the_longest_log_that_answers_is_nominated_in_the_greatest_term_seen() -> None:

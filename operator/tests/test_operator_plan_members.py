@@ -5,7 +5,7 @@ from dataclasses import replace
 from cluster_model import Entry, Life
 from plan_worlds import cluster_of, decide, formed, run
 
-from qsync_operator.actions import (
+from qsync_operator.plan.actions import (
     CreateMember,
     DrainBroker,
     RecordFormed,
@@ -13,8 +13,8 @@ from qsync_operator.actions import (
     Switchover,
     Unregister,
 )
-from qsync_operator.observed import BrokersView
-from qsync_operator.plan import Plan, plan
+from qsync_operator.plan.observed import BrokersView
+from qsync_operator.plan.planner import Plan, plan
 
 
 def test_scale_out_is_one_voter_at_a_time() -> None:

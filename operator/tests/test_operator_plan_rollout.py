@@ -8,13 +8,9 @@ from cluster_model import World
 from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_node.format.proofs import ORDER_SCHEME
-from qsync_operator.actions import (
-    Configure,
-    Nominate,
-    Restart,
-)
-from qsync_operator.observed import BrokersView, NodeStatus, Trouble
-from qsync_operator.plan import plan
+from qsync_operator.plan.actions import Configure, Nominate, Restart
+from qsync_operator.plan.observed import BrokersView, NodeStatus, Trouble
+from qsync_operator.plan.planner import plan
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from plan_worlds import QUIET_STEPS, STEPS_MAX, cluster_of, decide, formed, run
 
 from qsync_node.core.quorum import needed
-from qsync_operator.names import wanted_members
-from qsync_operator.observed import Drift, Kind, Memory
+from qsync_operator.api.names import Kind, wanted_members
+from qsync_operator.plan.observed import Memory
+from qsync_operator.resources.nodeconfig import Drift
 
 _DRIFTS: list[Drift] = ["none", "none", "live", "restart"]
 _SETTINGS = settings(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from qsync_agent import leave as pod_leave
 from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
-from qsync_operator import pod_leave
 
 
 class Node(http.server.BaseHTTPRequestHandler):

@@ -9,21 +9,22 @@ from typing import get_args
 
 import pytest
 
+import qsync_local
 import qsync_operator
-from qsync_operator import status as status_module
-from qsync_operator.actions import Action
-from qsync_operator.models import reasons
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.journalreasons import JOURNAL_REASONS, JournalReason
-from qsync_operator.models.reasons import EventReason, FailoverReason, Reason, RunReason
-from qsync_operator.models.runs import AuditStatus, RunConditionType
-from qsync_operator.models.status import ClusterStatus, Condition
-from qsync_operator.observed import Memory, Observed, Record, Trouble
-from qsync_operator.refusal import refusal_now, with_refusal
-from qsync_operator.status import RESTING, Finding, build_status
+from qsync_operator.api import reasons
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.jobs import AuditStatus, RunConditionType
+from qsync_operator.api.journalreasons import JOURNAL_REASONS, JournalReason
+from qsync_operator.api.reasons import EventReason, FailoverReason, Reason, RunReason
+from qsync_operator.api.status import ClusterStatus, Condition
+from qsync_operator.plan import status as status_module
+from qsync_operator.plan.actions import Action
+from qsync_operator.plan.observed import Memory, Observed, Record, Trouble
+from qsync_operator.plan.refusal import refusal_now, with_refusal
+from qsync_operator.plan.status import RESTING, Finding, build_status
 
-PACKAGE = Path(qsync_operator.__file__).parent
-CATALOGUES = [PACKAGE / "models" / name for name in ("reasons.py", "journalreasons.py")]
+PACKAGES = [Path(package.__file__).parent for package in (qsync_operator, qsync_local)]
+CATALOGUES = [PACKAGES[0] / "api" / name for name in ("reasons.py", "journalreasons.py")]
 ENUMS = {
     enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, EventReason, JournalReason)
 }
@@ -85,7 +86,7 @@ def emitted_in(text: str) -> set[str]:
 
 
 def emitted() -> set[str]:
-    files = [path for path in PACKAGE.rglob("*.py") if path not in CATALOGUES]
+    files = {path for package in PACKAGES for path in package.rglob("*.py")} - {*CATALOGUES}
     return set().union(*(emitted_in(path.read_text()) for path in files))
 
 

@@ -10,21 +10,16 @@ from fake_api import FakeApi
 from pydantic import ValidationError
 from test_operator_kubernetes import cluster_of
 
-from qsync_operator.desired.runs import RUN_LABEL, RunKind, build_runs, run_labels
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.runs import AuditStatus, CompactionStatus
-from qsync_operator.models.spec import SparkSpec
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.platform.kubernetes.runs import (
-    RunKeeper,
-    audit_overdue_s,
-    last_run,
-    refuse_run,
-    run_of_cluster,
-)
-from qsync_operator.platform.kubernetes.verdicts import PROGRESS, VIOLATIONS, judge
-from qsync_operator.platform.kubernetes.voice import KubernetesVoice
-from qsync_operator.schedule import overdue_at
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.jobs import AuditStatus, CompactionStatus
+from qsync_operator.api.spec import SparkSpec
+from qsync_operator.jobs.reconciler import RunKeeper, audit_overdue_s, refuse_run
+from qsync_operator.jobs.results import PROGRESS, VIOLATIONS, judge
+from qsync_operator.jobs.schedule import overdue_at
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.dependents import last_run, run_of_cluster
+from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.resources.jobs import RUN_LABEL, RunKind, build_runs, run_labels
 from qsync_operator.settings import SparkSupply
 from qsync_spark.pod_main import audit_word
 

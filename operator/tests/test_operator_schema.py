@@ -2,10 +2,10 @@
 
 from typing import Any, cast
 
-from qsync_operator import schema
-from qsync_operator.iproto import Connection
-from qsync_operator.models.spaces import SpaceSpec
-from qsync_operator.observed import SchemaView
+from qsync_operator.api.spaces import SpaceSpec
+from qsync_operator.members import schema
+from qsync_operator.members.iproto import Connection
+from qsync_operator.plan.observed import SchemaView
 
 
 class Catalogue:

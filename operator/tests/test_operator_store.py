@@ -13,20 +13,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from qsync_local import processes
+from qsync_local.ports import choose_port, is_free
+from qsync_local.store import MemberRecord, Secrets, State, Store, home
+from qsync_local.supervision import last_words
 from qsync_node.server.config import NodeConfig
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.spec import ClusterSpec
-from qsync_operator.models.status import ClusterStatus, Condition
-from qsync_operator.nodeconfig import (
-    drift_of,
-    live_changes,
-    node_settings,
-    render_config,
-)
-from qsync_operator.platform import processes
-from qsync_operator.platform.ports import choose_port, is_free
-from qsync_operator.platform.store import MemberRecord, Secrets, State, Store, home
-from qsync_operator.platform.supervision import last_words
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.spec import ClusterSpec
+from qsync_operator.api.status import ClusterStatus, Condition
+from qsync_operator.resources.nodeconfig import drift_of, live_changes, node_settings, render_config
 
 REPLICASET = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform import access, spaces
-from qsync_operator.platform.access import AccessKeeper
-from qsync_operator.platform.spaces import SpaceKeeper
-from qsync_operator.threads import in_thread
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.members.threads import in_thread
+from qsync_operator.reconcile import access, spaces
+from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.reconcile.spaces import SpaceKeeper
 
 pytestmark = pytest.mark.asyncio
 MEMBERS = 64  # more than the threads of the event loop's own pool

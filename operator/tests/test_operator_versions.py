@@ -9,16 +9,16 @@ import yaml
 from fake_api import FakeApi
 from platforms import IMAGE, cluster_of, document_of, opened
 
+from qsync_agent.start import node_document
 from qsync_node.server.config import load_config
-from qsync_operator.actions import CreateMember
-from qsync_operator.clusters import Clusters
-from qsync_operator.desired.config import member_settings
-from qsync_operator.desired.secrets import decoded, encoded
-from qsync_operator.desired.state import ClusterState
-from qsync_operator.links import LinkError
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform.kubernetes.cache import Cache
-from qsync_operator.pod_main import node_document
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.manager.clusters import Clusters
+from qsync_operator.members.links import LinkError
+from qsync_operator.plan.actions import CreateMember
+from qsync_operator.resources.config import member_settings
+from qsync_operator.resources.secrets import decoded, encoded
+from qsync_operator.resources.state import ClusterState
 
 NEWER_STATUS = {
     "phase": "Levitating",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.where import Where
-from qsync_operator.links import LinkError
-from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.kubernetes.api import ApiError
+from qsync_operator.members.links import LinkError
 
 if TYPE_CHECKING:
-    from qsync_operator.platform.kubernetes.client import KubernetesApi
-    from qsync_operator.platform.kubernetes.podlinks import PodLinks
+    from qsync_operator.kubernetes.client import KubernetesApi
+    from qsync_operator.kubernetes.podlinks import PodLinks
 
 Result = TypeVar("Result")
 Document = dict[str, Any]
@@ -52,7 +52,7 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
 
 def _namespace(where: Where) -> str:
     try:
-        from qsync_operator.platform.kubernetes.client import current_namespace
+        from qsync_operator.kubernetes.client import current_namespace
     except ModuleNotFoundError as error:
         raise Failure(
             FailureReason.NOT_INSTALLED,
@@ -63,7 +63,7 @@ def _namespace(where: Where) -> str:
 
 
 async def _connect(where: Where) -> "KubernetesApi":
-    from qsync_operator.platform.kubernetes.client import KubernetesApi
+    from qsync_operator.kubernetes.client import KubernetesApi
 
     return await KubernetesApi.connect_as(where.context)
 
@@ -98,7 +98,7 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
 
 def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
     """Return the names of members that have a pod, and the way to query them."""
-    from qsync_operator.platform.kubernetes.podlinks import PodLinks
+    from qsync_operator.kubernetes.podlinks import PodLinks
 
     async def look(session: Session) -> tuple[str, list[str]]:
         cluster = choose(await session.clusters(), where, session.namespace, member)

@@ -5,9 +5,9 @@ from typing import Any
 
 from qsync_cli.kubernetes.session import Document, Session, choose
 from qsync_cli.where import Where
-from qsync_operator.links import LinkError
-from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform.kubernetes.podlinks import PodLinks
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.kubernetes.podlinks import PodLinks
+from qsync_operator.members.links import LinkError
 
 TITLES = ["MEMBER", "ROLE", "READY", "RESTARTS", "MACHINE", "TERM", "SIGNATURE", "LAG", "FENCED"]
 WIDE = ["ID", "UUID", "IMAGE", "ADDRESS"]

@@ -11,10 +11,10 @@ from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say, warn
 
 if TYPE_CHECKING:
-    from qsync_operator.models.cluster import QsyncCluster
-    from qsync_operator.models.journals import QsyncJournal
-    from qsync_operator.models.manifest import Manifest
-    from qsync_operator.platform.store import Declaration, Store
+    from qsync_local.store import Declaration, Store
+    from qsync_operator.api.cluster import QsyncCluster
+    from qsync_operator.api.journals import QsyncJournal
+    from qsync_operator.api.manifest import Manifest
 
 FileOption = Annotated[
     Path, typer.Option("-f", "--file", help="Manifest.", metavar="FILE", show_default=False)
@@ -42,7 +42,7 @@ def apply(
 ) -> None:
     """Create or update a local cluster, and wait until it is Ready."""
     from qsync_cli.clusters import store_of
-    from qsync_operator.models.manifest import ManifestError, load_manifest
+    from qsync_operator.api.manifest import ManifestError, load_manifest
 
     try:
         manifest = load_manifest(file, lambda name: store_of(name).load_cluster())
@@ -106,7 +106,7 @@ def _with_kept_archive(manifest: "Manifest") -> "Manifest":
 def _without_archive(manifest: "Manifest") -> "Manifest":
     from dataclasses import replace
 
-    from qsync_operator.models.manifest import parse_cluster
+    from qsync_operator.api.manifest import parse_cluster
 
     document = manifest.cluster.document()
     document["spec"].pop("archive", None)
@@ -116,7 +116,7 @@ def _without_archive(manifest: "Manifest") -> "Manifest":
 def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
     from dataclasses import replace
 
-    from qsync_operator.models.manifest import ManifestError, parse_cluster
+    from qsync_operator.api.manifest import ManifestError, parse_cluster
 
     document = manifest.cluster.document()
     document["spec"].setdefault("archive", {})["url"] = url
@@ -127,7 +127,7 @@ def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
 
 
 def _warn(cluster: "QsyncCluster") -> None:
-    from qsync_operator.models.spec import spec_warnings, without_local_meaning
+    from qsync_operator.api.spec import spec_warnings, without_local_meaning
 
     for text in spec_warnings(cluster.spec):
         warn(text)
@@ -181,8 +181,8 @@ def with_journals(
         Failure: an applied journal renames one, or would share a folder with another.
     """
     from qsync_broker.folders import Folders
-    from qsync_operator.models.manifest import refusal_beside
-    from qsync_operator.platform.store import Declaration
+    from qsync_local.store import Declaration
+    from qsync_operator.api.manifest import refusal_beside
 
     names = {journal.name: journal for journal in given}
     for one in existing:
@@ -207,7 +207,7 @@ def _check_begin(cluster: "QsyncCluster") -> None:
     """Refuse an archive without the requested moment before anything is created."""
     # Only who begins with an archive waits for these.
     from qsync_node.restore.child import RestoreError
-    from qsync_operator.restoring import check_restore
+    from qsync_operator.members.restore import check_restore
 
     if cluster.spec.bootstrap is None:
         return
@@ -233,7 +233,7 @@ def _check_keys(cluster: "QsyncCluster") -> None:
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
     """Return why a running cluster cannot change in this way, or ""."""
-    from qsync_operator.models.base import quantity
+    from qsync_operator.api.base import quantity
 
     if quantity(new.spec.storage.size) < quantity(old.spec.storage.size):
         return (
@@ -258,7 +258,7 @@ def _random_uuid() -> str:
 
 
 def _store_secrets(store: "Store", manifest: "Manifest") -> None:
-    from qsync_operator.platform.store import Secrets
+    from qsync_local.store import Secrets
 
     existing = store.load_secrets()
     given = _given_password(manifest)

@@ -13,7 +13,7 @@ from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say, warn
 
 if TYPE_CHECKING:
-    from qsync_operator.platform.store import Store
+    from qsync_local.store import Store
 
 LedgerOption = Annotated[
     str | None,
@@ -81,8 +81,8 @@ def archive_now(store: "Store") -> list[str]:
     import asyncio
 
     from qsync_cli.clusters import secrets_of
-    from qsync_operator.links import LinkError, NodeLinks
-    from qsync_operator.platform.ports import HOST
+    from qsync_local.ports import HOST
+    from qsync_operator.members.links import LinkError, NodeLinks
 
     members = store.load_state().members
     secret = secrets_of(store).cluster

@@ -12,7 +12,7 @@ from qsync_cli.output import print_document, print_table, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from qsync_operator.platform.store import Store
+    from qsync_local.store import Store
 
 AuditArgument = Annotated[
     str | None,

@@ -45,7 +45,7 @@ def compact(  # as many as there are options
 ) -> None:
     """Fold the confirmed rows of the archive into a verified snapshot and Parquet tables."""
     from qsync_cli.clusters import load_cluster, open_store
-    from qsync_operator.models.base import duration_ns
+    from qsync_operator.api.base import duration_ns
 
     store = open_store(name)
     archive = load_cluster(store).spec.archive

@@ -31,8 +31,8 @@ def delete(
     import time
 
     from qsync_cli.clusters import absence_of, ensure_supervisor, load_cluster, store_of
-    from qsync_operator.local_main import KEEP_DATA
-    from qsync_operator.platform import processes
+    from qsync_local import processes
+    from qsync_local.supervisor import KEEP_DATA
 
     store = store_of(name)
     if not store.exists():

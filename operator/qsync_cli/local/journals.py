@@ -8,10 +8,10 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 
 if TYPE_CHECKING:
-    from qsync_operator.journalstatus import Report, Sight
-    from qsync_operator.models.cluster import QsyncCluster
-    from qsync_operator.models.journals import QsyncJournal
-    from qsync_operator.platform.store import Declaration, Store
+    from qsync_local.store import Declaration, Store
+    from qsync_operator.api.cluster import QsyncCluster
+    from qsync_operator.api.journals import QsyncJournal
+    from qsync_operator.plan.journalstatus import Report, Sight
 
 POLL_S = 0.1
 
@@ -24,7 +24,7 @@ def journals(name: NameArgument, output: OutputOption = None) -> None:
     from qsync_cli.brokers import answering_broker
     from qsync_cli.clusters import open_store
     from qsync_cli.output import print_document, print_table
-    from qsync_operator.journalstatus import first_problem, sights
+    from qsync_operator.plan.journalstatus import first_problem, sights
 
     store = open_store(name)
     found = _described(store)
@@ -106,7 +106,7 @@ def _unfinished(
     cluster: "QsyncCluster", declared: "list[Declaration]", found: dict[str, Any]
 ) -> str:
     """Return the first broker or journal that is not ready, or ""."""
-    from qsync_operator.journalstatus import sights
+    from qsync_operator.plan.journalstatus import sights
 
     if len(found) < cluster.spec.replicas:
         return "a broker"
@@ -149,7 +149,7 @@ def _described(store: "Store") -> dict[str, Any]:
 
 
 def _reports(found: dict[str, Any]) -> "dict[str, tuple[int, list[Report]]]":
-    from qsync_operator.journalstatus import Report
+    from qsync_operator.plan.journalstatus import Report
 
     return {
         broker: (

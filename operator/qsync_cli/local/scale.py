@@ -33,7 +33,7 @@ def scale(
     """Change the number of members, one at a time and never below a quorum."""
     from qsync_cli.clusters import ensure_supervisor, load_cluster, look, open_store
     from qsync_cli.waiting import print_cluster, wait_ready
-    from qsync_operator.models.manifest import ManifestError, parse_cluster
+    from qsync_operator.api.manifest import ManifestError, parse_cluster
 
     wanted = {"replicas": replicas, "asyncReplicas": async_replicas, "readReplicas": read_replicas}
     if all(count is None for count in wanted.values()):

@@ -1,0 +1,1 @@
+"""The supervisor of local clusters: members are processes of this machine."""

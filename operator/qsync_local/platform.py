@@ -1,0 +1,388 @@
+"""The local platform: members are processes of this machine, disks are directories.
+
+The platform observes processes (by pid and start time) and the statuses of their nodes, and it
+performs the plan's actions.
+
+State that must survive a restart is written to the store before it is used. The ports are written
+before the first start, the replica set's uuid before the first member, and the founder before the
+bootstrap order.
+"""
+
+import asyncio
+import contextlib
+import sys
+import uuid
+from typing import Any
+
+from qsync_local.journals import JournalPlatform
+from qsync_local.ports import HOST, NoFreePort, kept_or_new
+from qsync_local.restoration import Restoration
+from qsync_local.store import MemberRecord, Secrets, Store, write_whole
+from qsync_local.supervision import Program, Supervision
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.names import member_name, ordinal_of, wanted_members
+from qsync_operator.api.reasons import Reason
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.members.iproto import DatabaseError
+from qsync_operator.members.links import LinkError, NodeLinks
+from qsync_operator.plan.actions import (
+    Action,
+    Bootstrap,
+    Configure,
+    CreateMember,
+    CreateSpaces,
+    Fence,
+    GrowStorage,
+    Nominate,
+    RecordBootstrap,
+    RecordFenced,
+    RecordFormed,
+    RemoveMember,
+    Restart,
+    Switchover,
+    Unfence,
+    Unregister,
+)
+from qsync_operator.plan.observed import (
+    MemberView,
+    Memory,
+    NodeStatus,
+    Observed,
+    Record,
+    SchemaView,
+    Trouble,
+)
+from qsync_operator.reconcile.platform import ActionRefused
+from qsync_operator.reconcile.spaces import SpaceKeeper
+from qsync_operator.resources.authority import CertificateError
+from qsync_operator.resources.nodeconfig import (
+    archive_settings,
+    drift_of,
+    live_changes,
+    node_settings,
+    render_config,
+)
+
+STOP_PATIENCE_S = 8.0
+REMOVE_PATIENCE_S = 3.0
+
+
+class LocalPlatform:
+    """The local platform of one cluster; with `look_only` it starts, stops and writes nothing."""
+
+    def __init__(self, store: Store, secrets: Secrets, look_only: bool = False) -> None:
+        self._store = store
+        self._secrets = secrets
+        self._look_only = look_only
+        self._state = store.load_state()
+        self._wake = asyncio.Event()
+        self.processes = Supervision(
+            store,
+            self._state.members,
+            lambda: store.save_state(self._state),
+            Program(
+                lambda name: [
+                    sys.executable,
+                    "-m",
+                    "qsync_node",
+                    "--config",
+                    str(store.node_directory(name) / "node.yaml"),
+                ],
+                lambda name: store.node_directory(name) / "node.log",
+            ),
+            self._wake.set,
+        )
+        self.journals = JournalPlatform(store, secrets, self._wake.set)
+        self._links = NodeLinks(secrets.cluster)
+        self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
+        self._spaces = SpaceKeeper(secrets.cluster)
+        self._restoration = Restoration(store)
+        if not look_only and not self._state.replicaset_uuid:
+            self._state.replicaset_uuid = str(uuid.uuid4())
+            store.save_state(self._state)
+
+    async def close(self) -> None:
+        await self._links.close()
+
+    async def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # --- observing ----------------------------------------------------------------------------
+
+    async def observe(
+        self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
+    ) -> Observed:
+        statuses = await self._statuses()
+        members = tuple(
+            self._view(cluster, name, statuses.get(name)) for name in self._state.members
+        )
+        state = self._state
+        record = Record(
+            state.replicaset_uuid,
+            state.bootstrap_member,
+            state.bootstrap_uuid,
+            state.is_formed,
+            tuple(state.fenced),
+        )
+        observed = Observed(members, record, SchemaView(), memory, previous)
+        if self._look_only:
+            return observed
+        await self._push_peers(statuses)
+        leader = observed.writable_leader()
+        spaces = await self._spaces.look(cluster, leader.address if leader else None)
+        return Observed(members, record, spaces, memory, previous)
+
+    async def _statuses(self) -> dict[str, NodeStatus]:
+        addresses = {
+            name: f"{HOST}:{record.admin}"
+            for name, record in self._state.members.items()
+            if self._is_worth_asking(name)
+        }
+        said = await self._links.statuses(addresses)
+        found: dict[str, NodeStatus] = {}
+        for name, answer in said.items():
+            if isinstance(answer, LinkError):
+                continue
+            if answer.get("replicaset_uuid") not in ("", self._state.replicaset_uuid):
+                continue  # another cluster's node on this port
+            if answer.get("name") != name:
+                continue
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # not the status of a node
+                found[name] = NodeStatus.from_json(answer)
+                self._note(name, found[name])
+        return found
+
+    def _is_worth_asking(self, name: str) -> bool:
+        if self._look_only:
+            return self.processes.is_running(name)
+        return self.processes.look(name)
+
+    async def adopt(self) -> None:
+        """Adopt running members whose pid was not stored, because their supervisor was killed."""
+        lost = [name for name in self._state.members if not self.processes.look(name)]
+        addresses = {name: f"{HOST}:{self._state.members[name].admin}" for name in lost}
+        for name, said in (await self._links.statuses(addresses)).items():
+            if isinstance(said, LinkError) or said.get("name") != name:
+                continue
+            if said.get("replicaset_uuid") in ("", self._state.replicaset_uuid):
+                self.processes.adopt(name, int(said["pid"]))
+
+    def _note(self, name: str, said: NodeStatus) -> None:
+        """Store the instance on a member's disk, and that an anonymous one was registered.
+
+        A registered instance can never be anonymous again (M5), so it must start in its new role.
+        """
+        if self._look_only:
+            return
+        record = self._state.members[name]
+        if said.uuid and record.uuid != said.uuid:
+            record.uuid = said.uuid
+            self._store.save_state(self._state)
+        if record.kind == "anonymous" and said.replica_id and not record.role:
+            record.role = "async"
+            record.applied = {**record.applied, "role": record.role}
+            self._store.save_state(self._state)
+
+    def _view(self, cluster: QsyncCluster, name: str, said: NodeStatus | None) -> MemberView:
+        record = self._state.members[name]
+        is_running = self.processes.is_running(name)
+        wanted = self._settings(cluster, name, record)
+        return MemberView(
+            name=name,
+            kind=record.kind,  # type: ignore[arg-type]  # read from JSON as a str
+            has_disk=self._store.data_directory(name).is_dir(),
+            is_running=is_running,
+            status=said if is_running else None,
+            uuid=record.uuid,
+            drift=drift_of(record.applied, wanted) if record.applied else "none",
+            failure=self.processes.failure_of(name) if said is None else "",
+            address=f"{HOST}:{record.iproto}",
+            admin_address=f"{HOST}:{record.admin}",
+            ended_at_ns=self.processes.watched(name).ended_at_ns,
+            pid=record.pid or None,
+            directory=str(self._store.data_directory(name)),
+        )
+
+    def _settings(self, cluster: QsyncCluster, name: str, record: MemberRecord) -> dict[str, Any]:
+        iproto, admin = self._wanted_ports(cluster, name)
+        role = record.role or record.kind
+        ports = iproto or record.iproto, admin or record.admin
+        return node_settings(cluster.spec, role, HOST, *ports) | archive_settings(
+            cluster.spec, role
+        )
+
+    def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int]:
+        """Return the ports that the manifest assigns to a member: the first ones plus its position.
+
+        A port of 0 is not assigned.
+        """
+        ports, names = cluster.spec.ports, list(wanted_members(cluster.name, cluster.spec))
+        if name not in names:
+            return 0, 0
+        place = names.index(name)
+        if name.startswith(f"{cluster.name}-") and name[len(cluster.name) + 1 :].isdigit():
+            place = ordinal_of(name)
+        return (
+            ports.iproto + place if ports.iproto else 0,
+            ports.admin + place if ports.admin else 0,
+        )
+
+    # --- addresses ------------------------------------------------------------------------------
+
+    def _peers(self) -> dict[str, str]:
+        return {name: f"{HOST}:{record.iproto}" for name, record in self._state.members.items()}
+
+    async def _push_peers(self, statuses: dict[str, NodeStatus]) -> None:
+        """Send the current addresses to running nodes; a starting node reads them from its file."""
+        peers = self._peers()
+        for name in statuses:
+            mark = (self._state.members[name].started, peers)
+            if self._pushed.get(name) == mark:
+                continue
+            with contextlib.suppress(LinkError):
+                await self._post(name, "/peers", {"addresses": peers})
+                self._pushed[name] = mark
+
+    async def _post(self, name: str, path: str, fields: dict[str, Any]) -> Any:
+        return await self._links.post(f"{HOST}:{self._state.members[name].admin}", path, fields)
+
+    # --- keeping members running ------------------------------------------------------------------
+
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
+        """Start every member that has a disk and no process; stop all members to hibernate."""
+        try:
+            if cluster.spec.hibernate:
+                await self.stop_all(STOP_PATIENCE_S)
+            else:
+                self._keep_running(cluster)
+            leader = observed.writable_leader()
+            address = leader.address if leader else None
+            return await self.journals.keep(cluster, self._peers(), address)
+        except (OSError, NoFreePort, CertificateError) as error:
+            return (Trouble(Reason.START_FAILED, str(error)),)
+
+    def _keep_running(self, cluster: QsyncCluster) -> None:
+        for name in list(self._state.members):
+            if self.processes.look(name) or not self._store.data_directory(name).is_dir():
+                continue
+            if self.processes.may_start(name):
+                self._start(cluster, name)
+
+    def _start(self, cluster: QsyncCluster, name: str) -> None:
+        record = self._state.members[name]
+        iproto, admin = self._wanted_ports(cluster, name)
+        taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin)}
+        taken |= self.journals.fixed_ports(cluster)
+        record.iproto = iproto or kept_or_new(record.iproto, taken)
+        record.admin = admin or kept_or_new(record.admin, taken | {record.iproto})
+        settings = self._settings(cluster, name, record)
+        record.applied = settings
+        self._store.save_state(self._state)
+        peers = self._peers()
+        founder = self._state.bootstrap_member or member_name(cluster.name, "voter", 0)
+        text = render_config(
+            settings | (self._restoration.settings(cluster, name) if name == founder else {}),
+            name,
+            self._store.data_directory(name),
+            self._state.replicaset_uuid,
+            self._secrets.cluster,
+            peers,
+        )
+        write_whole(self._store.node_directory(name) / "node.yaml", text)
+        self.processes.start(name)
+        self._pushed[name] = (record.started, peers)
+
+    # --- acting -----------------------------------------------------------------------------------
+
+    async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        try:
+            await self._act(cluster, action)
+        except LinkError as error:
+            raise ActionRefused(f"{action}: {error}") from error
+        except (NoFreePort, DatabaseError, OSError) as error:
+            raise ActionRefused(f"{action}: {error}") from error
+
+    async def _act(self, cluster: QsyncCluster, action: Action) -> None:
+        match action:
+            case CreateMember(name, kind):
+                self._create_member(cluster, name, kind)
+            case RecordBootstrap(name, instance):
+                self._state.bootstrap_member, self._state.bootstrap_uuid = name, instance
+                self._store.save_state(self._state)
+            case Bootstrap(name, instance, voters):
+                await self._restoration.make(cluster, name)
+                users = {self._secrets.username: self._secrets.password}
+                order = {"instance_uuid": instance, "voters": voters, "users": users}
+                await self._post(name, "/bootstrap", order)
+            case RecordFormed():
+                self._state.is_formed = True
+                self._store.save_state(self._state)
+                self._restoration.forget(self._state.bootstrap_member)
+            case RemoveMember(name):
+                await self._remove_member(cluster, name)
+            case RecordFenced(names):
+                self._state.fenced = list(names)
+                self._store.save_state(self._state)
+            case GrowStorage():
+                pass  # a directory needs no expansion
+            case _:
+                await self._order(cluster, action)
+
+    async def _order(self, cluster: QsyncCluster, action: Action) -> None:
+        """Perform an action that sends an order to members and changes no stored state."""
+        match action:
+            case Nominate(name, term):
+                await self._post(name, "/verb/nominate", {"term": term})
+            case Switchover(leader, target, _):
+                uuid_of_target = self._state.members[target].uuid
+                await self._post(leader, "/verb/switchover", {"target": uuid_of_target})
+            case Unregister(leader, _, instance, _):
+                await self._post(leader, "/verb/unregister", {"uuid": instance})
+            case Configure(name):
+                await self._configure(cluster, name)
+            case Restart(name):
+                await self.processes.stop(name, STOP_PATIENCE_S)
+                self._start(cluster, name)
+            case Fence(name):
+                await self._post(name, "/verb/fence", {})
+            case Unfence(name):
+                await self._post(name, "/verb/unfence", {})
+            case CreateSpaces(leader, names):
+                address = f"{HOST}:{self._state.members[leader].iproto}"
+                await self._spaces.create(cluster, address, names)
+
+    def _create_member(self, cluster: QsyncCluster, name: str, kind: str) -> None:
+        record = self._state.members.get(name)
+        if record is None:
+            record = self._state.members[name] = MemberRecord(kind, 0, 0)
+        record.uuid = record.role = ""
+        self.processes.forget(name)
+        self._store.data_directory(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.processes.is_running(name):
+            self._start(cluster, name)
+
+    async def _remove_member(self, cluster: QsyncCluster, name: str) -> None:
+        if name not in self._state.members:
+            return
+        await self.processes.stop(name, REMOVE_PATIENCE_S)
+        self._store.retire(name, cluster.spec.storage.retention == "Retain")
+        del self._state.members[name]
+        self._store.save_state(self._state)
+        self.processes.forget(name)
+        self._pushed.pop(name, None)
+
+    async def _configure(self, cluster: QsyncCluster, name: str) -> None:
+        record = self._state.members[name]
+        wanted = self._settings(cluster, name, record)
+        await self._post(name, "/verb/configure", live_changes(record.applied, wanted))
+        record.applied = wanted
+        self._store.save_state(self._state)
+
+    async def stop_all(self, patience_s: float) -> None:
+        await self.journals.stop_all(patience_s)
+        await asyncio.gather(
+            *(self.processes.stop(name, patience_s) for name in self._state.members)
+        )

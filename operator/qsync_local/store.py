@@ -1,0 +1,323 @@
+"""Files of one local cluster, under `$QSYNC_HOME/NAME`.
+
+    cluster.json      the manifest; commands write it, as kubectl writes to the API server
+    secrets.json      passwords (mode 0600)
+    state.json        the supervisor's durable state: uuids, members, ports, processes
+    status.json       the last status that the supervisor published
+    events.jsonl      events
+    supervisor.lock   held while a supervisor runs
+    journals.json     the declared journals
+    brokers.json      ports and processes of the brokers of journals
+    brokers/MEMBER/   broker.yaml, broker.log and data/
+    brokers-tls/      authority and certificate of the brokers
+    nodes/MEMBER/     node.yaml, node.log and data/
+    retired/          disks of removed members, if `storage.retention` is Retain
+
+A file is replaced as a whole, by rename of a synced one: a reader sees the old or the new content.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.journals import QsyncJournal
+from qsync_operator.api.status import ClusterStatus
+
+EVENTS_BYTES_MAX = 1 << 20
+
+
+def home() -> Path:
+    """Return the directory of all clusters: `$QSYNC_HOME`, or `qsync` in the user's data folder."""
+    given = os.environ.get("QSYNC_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "qsync"
+
+
+@dataclass(slots=True)
+class MemberRecord:
+    """The ports and the process of one member."""
+
+    kind: str
+    iproto: int
+    admin: int
+    role: str = ""  # replaces the kind of an anonymous member that was registered
+    uuid: str = ""
+    pid: int = 0
+    started: str = ""
+    applied: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """The ports and the process of one broker of journals."""
+
+    http: int
+    peer: int
+    pid: int = 0
+    started: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A declared journal, and what became of its last apply.
+
+    Attributes:
+        journal: the declaration.
+        result: `created`, `configured` or `unchanged`, or "" before the supervisor has processed
+            it.
+        refusal: why the cluster refuses it, or "".
+    """
+
+    journal: QsyncJournal
+    result: str = ""
+    refusal: str = ""
+
+    @property
+    def is_pending(self) -> bool:
+        return not self.result
+
+
+@dataclass(slots=True)
+class State:
+    """State that must survive a killed supervisor."""
+
+    replicaset_uuid: str = ""
+    bootstrap_member: str = ""
+    bootstrap_uuid: str = ""
+    is_formed: bool = False
+    members: dict[str, MemberRecord] = field(default_factory=dict)
+    fenced: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Passwords. `cluster` is the cluster secret, from which the password of `admin` is derived."""
+
+    cluster: str
+    username: str
+    password: str
+
+
+class Store:
+    """The files of one cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+
+    @property
+    def supervisor_log(self) -> Path:
+        return self.directory / "supervisor.log"
+
+    def node_directory(self, member: str) -> Path:
+        return self.directory / "nodes" / member
+
+    def data_directory(self, member: str) -> Path:
+        return self.node_directory(member) / "data"
+
+    @property
+    def broker_certificates(self) -> Path:
+        return self.directory / "brokers-tls"
+
+    def exists(self) -> bool:
+        return (self.directory / "cluster.json").exists()
+
+    # --- documents --------------------------------------------------------------------------
+
+    def load_cluster(self) -> QsyncCluster | None:
+        document = self._read("cluster.json")
+        return QsyncCluster.model_validate(document) if document is not None else None
+
+    def save_cluster(self, cluster: QsyncCluster) -> None:
+        document = cluster.document()
+        document.pop("status", None)
+        self._write("cluster.json", document)
+
+    def cluster_changed_at_ns(self) -> int:
+        return self._changed_at_ns("cluster.json")
+
+    def journals_changed_at_ns(self) -> int:
+        """Return when the declared journals were last written; 0 if never."""
+        return self._changed_at_ns("journals.json")
+
+    def _changed_at_ns(self, name: str) -> int:
+        try:
+            return (self.directory / name).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def load_status(self) -> ClusterStatus:
+        return ClusterStatus.model_validate(self._read("status.json") or {})
+
+    def save_status(self, status: ClusterStatus) -> None:
+        self._write("status.json", status.model_dump(mode="json", by_alias=True), is_synced=False)
+
+    def load_state(self) -> State:
+        document = self._read("state.json") or {}
+        members = {k: MemberRecord(**v) for k, v in document.pop("members", {}).items()}
+        return State(members=members, **document)
+
+    def save_state(self, state: State) -> None:
+        self._write("state.json", asdict(state))
+
+    def load_brokers(self) -> dict[str, BrokerRecord]:
+        document = self._read("brokers.json") or {}
+        return {name: BrokerRecord(**fields) for name, fields in document.items()}
+
+    def save_brokers(self, brokers: dict[str, BrokerRecord]) -> None:
+        self._write("brokers.json", {name: asdict(one) for name, one in brokers.items()})
+
+    def load_journals(self) -> list[Declaration]:
+        """Return the declared journals."""
+        return [_declaration(fields) for fields in self._read("journals.json") or []]
+
+    def save_journals(self, declarations: list[Declaration]) -> None:
+        """Replace the declared journals; both who applies and the supervisor hold `editing`."""
+        self._write(
+            "journals.json",
+            [
+                {"journal": one.journal.document(), "result": one.result, "refusal": one.refusal}
+                for one in declarations
+            ],
+        )
+
+    def load_secrets(self) -> Secrets | None:
+        document = self._read("secrets.json")
+        return Secrets(**document) if document is not None else None
+
+    def save_secrets(self, secrets: Secrets) -> None:
+        self._write("secrets.json", asdict(secrets))
+
+    def _read(self, name: str) -> Any:
+        try:
+            return json.loads((self.directory / name).read_text())
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, document: Any, is_synced: bool = True) -> None:
+        write_whole(
+            self.directory / name, json.dumps(document, indent=1) + "\n", is_synced=is_synced
+        )
+
+    # --- events -----------------------------------------------------------------------------
+
+    def add_event(self, reason: str, subject: str, message: str, is_warning: bool = False) -> None:
+        path = self.directory / "events.jsonl"
+        if path.exists() and path.stat().st_size > EVENTS_BYTES_MAX:
+            path.replace(path.with_suffix(".old.jsonl"))
+        event = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "type": "Warning" if is_warning else "Normal",
+            "reason": reason,
+            "object": subject,
+            "message": message,
+        }
+        with path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def load_events(self) -> list[dict[str, str]]:
+        try:
+            lines = (self.directory / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    # --- locks ------------------------------------------------------------------------------
+
+    def try_lock(self, name: str) -> IO[str] | None:
+        """Take a lock until the file is closed or the process ends; None if it is held already."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (self.directory / name).open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+        return file
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[None]:
+        """Serialize changes of the manifest between commands."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.directory / "edit.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def is_supervised(self) -> bool:
+        """Return whether the lock is held; never recreate a deleted directory."""
+        try:
+            file = (self.directory / "supervisor.lock").open("r+")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    def supervisor_pid(self) -> int:
+        """Return the pid of the running supervisor, or else of the last one; 0 if unknown."""
+        try:
+            return int((self.directory / "supervisor.lock").read_text() or 0)
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    # --- removal ----------------------------------------------------------------------------
+
+    def retire(self, member: str, is_kept: bool) -> None:
+        """Move a removed member's files to `retired`, or delete them."""
+        directory = self.node_directory(member)
+        if not directory.exists():
+            return
+        if not is_kept:
+            shutil.rmtree(directory)
+            return
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        target = self.directory / "retired"
+        target.mkdir(exist_ok=True)
+        directory.rename(target / f"{member}-{stamp}-{os.urandom(2).hex()}")
+
+    def forget(self, keeps_data: bool) -> None:
+        """Delete the cluster; kept data is found again when a cluster of that name is applied."""
+        if not keeps_data:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        for name in ("status.json", "cluster.json"):
+            (self.directory / name).unlink(missing_ok=True)
+
+
+def _declaration(fields: dict[str, Any]) -> Declaration:
+    """Return a stored declaration; earlier versions stored the journal alone."""
+    if "journal" not in fields:
+        return Declaration(QsyncJournal.model_validate(fields), "unchanged")
+    journal = QsyncJournal.model_validate(fields["journal"])
+    return Declaration(journal, fields["result"], fields["refusal"])
+
+
+def write_whole(path: Path, text: str, is_synced: bool = True) -> None:
+    """Replace a file atomically; with `is_synced`, the content survives a power failure."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        if is_synced:
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if is_synced:
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

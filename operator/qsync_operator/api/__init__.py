@@ -1,0 +1,1 @@
+"""Custom resources: pydantic models, their conditions, and the definitions generated from them."""

@@ -1,0 +1,266 @@
+"""Reads manifests: YAML of one or several documents, a QsyncCluster and its Secrets.
+
+Every error becomes one sentence with the path of the field. It uses the terms of the manifest, not
+those of the library that found it.
+"""
+
+import base64
+import binascii
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from qsync_broker.folders import Folders, refusal
+from qsync_operator.api.cluster import API_VERSION, QsyncCluster
+from qsync_operator.api.journals import QsyncJournal, problem_of
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+LATER_KINDS = ("QsyncAudit", "QsyncCompaction")
+"""Kinds of this group that exist only on Kubernetes; a local cluster refuses them."""
+
+
+class ManifestError(Exception):
+    """An unusable manifest; the text is one sentence for its author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a manifest file.
+
+    Attributes:
+        cluster: the cluster, from the file or, for journals alone, the running one.
+        secrets: values of each Secret.
+        journals: the declared journals.
+        has_cluster: whether the cluster is from the file.
+    """
+
+    cluster: QsyncCluster
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    journals: list[QsyncJournal] = field(default_factory=list)
+    has_cluster: bool = True
+
+
+Existing = Callable[[str], QsyncCluster | None]
+"""A function that returns a running cluster by its name, or None if there is none."""
+
+
+def load_manifest(path: Path, existing: Existing | None = None) -> Manifest:
+    """Read a manifest file.
+
+    Args:
+        path: the file.
+        existing: finds the cluster of journals that are declared alone.
+
+    Raises:
+        ManifestError: the file cannot be read or used.
+    """
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ManifestError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path} is not a text file: {error.reason}") from error
+    return parse_manifest(text, str(path), existing)
+
+
+def parse_manifest(
+    text: str, source: str = "the manifest", existing: Existing | None = None
+) -> Manifest:
+    """Parse one QsyncCluster, and any number of Secrets and QsyncJournals.
+
+    Args:
+        text: the manifest.
+        source: its name in messages.
+        existing: finds the cluster of journals that are declared alone.
+
+    Raises:
+        ManifestError: the text cannot be used.
+    """
+    clusters: list[QsyncCluster] = []
+    secrets: dict[str, dict[str, str]] = {}
+    journals: list[QsyncJournal] = []
+    for document in _documents(text, source):
+        kind = document.get("kind")
+        if kind == "QsyncCluster":
+            clusters.append(parse_cluster(document, source))
+        elif kind == "Secret":
+            name, values = _secret(document, source)
+            secrets[name] = values
+        elif kind == "QsyncJournal":
+            journals.append(_validated(QsyncJournal, document, source))
+        else:
+            raise ManifestError(f"{source}: {_unknown_kind(kind)}")
+    has_cluster = bool(clusters)
+    if not has_cluster and journals and existing is not None:
+        name = journals[0].spec.cluster
+        found = existing(name)
+        if found is None:
+            raise ManifestError(f"{source}: QsyncCluster {name} not found: apply it first")
+        clusters.append(found)
+    if len(clusters) != 1:
+        raise ManifestError(f"{source} contains {len(clusters)} QsyncClusters instead of one")
+    spec = clusters[0].spec.journals
+    if spec is not None and spec.auth_keys_secret is not None:
+        raise ManifestError(
+            f"{source}: spec.journals.authKeysSecret is not supported by a local cluster: name a"
+            " file with the keys in spec.journals.authKeysFile"
+        )
+    _check_journals(clusters[0], journals, source)
+    return Manifest(clusters[0], secrets, journals, has_cluster)
+
+
+def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source: str) -> None:
+    """Refuse journals that the cluster of the manifest cannot have."""
+    if journals and (cluster.spec.journals is None or not cluster.spec.journals.enabled):
+        raise ManifestError(
+            f"{source}: QsyncJournal {journals[0].name} needs spec.journals.enabled: true in"
+            f" QsyncCluster {cluster.name}"
+        )
+    seen = Folders()
+    for journal in journals:
+        if journal.spec.cluster != cluster.name:
+            raise ManifestError(
+                f"{source}: spec.cluster of QsyncJournal {journal.name} is"
+                f" {journal.spec.cluster}, but the manifest's cluster is {cluster.name}"
+            )
+        found = problem_of(journal.spec)
+        if journal.spec.replication > cluster.spec.replicas:
+            found = (
+                f"spec.replication {journal.spec.replication} needs as many voters, but"
+                f" QsyncCluster {cluster.name} has {cluster.spec.replicas}: change one of them"
+            )
+        if found:
+            raise ManifestError(f"{source}: QsyncJournal {journal.name}: {found}")
+        found = refusal_beside(journal, seen)
+        if found:
+            raise ManifestError(f"{source}: {found}")
+        seen.add(journal.spec.journal)
+
+
+def refusal_beside(journal: QsyncJournal, others: Folders) -> str:
+    """Return why a journal cannot be declared beside other journals, or ""."""
+    name = journal.spec.journal
+    other = others.other(name)
+    if other == name:
+        return f"two QsyncJournals declare the journal {name}"
+    return f"QsyncJournal {journal.name}: {refusal(name, other)}" if other else ""
+
+
+def _unknown_kind(kind: object) -> str:
+    if kind in LATER_KINDS:
+        return f"kind {kind} is not supported by a local cluster: apply it with kubectl"
+    return f"kind {kind!r} is not supported: use QsyncCluster, QsyncJournal or Secret"
+
+
+def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be parsed"
+        raise ManifestError(f"{source} is not valid YAML{where}: {problem}") from error
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise ManifestError(
+                f"{source} is invalid: it contains a {type(document).__name__} instead of a map"
+            )
+        yield document
+
+
+def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> QsyncCluster:
+    """Validate one QsyncCluster.
+
+    Raises:
+        ManifestError: the document is not valid.
+    """
+    return _validated(QsyncCluster, document, source)
+
+
+def _validated(model: type[_Model], document: dict[str, Any], source: str) -> _Model:
+    version = document.get("apiVersion")
+    if version != API_VERSION:
+        raise ManifestError(f"{source}: apiVersion {version!r} is not supported: use {API_VERSION}")
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise ManifestError(f"{source}: {sentence_of(error, model)}") from error
+
+
+def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return the first error as a sentence with the path of its field."""
+    errors = error.errors()
+    first = errors[0]
+    if first["type"] == "missing":  # perhaps because its key is misspelt
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), first)
+    location = [part for part in first["loc"] if not _is_branch(part)]
+    path = _path(location)
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, 1)
+        hint = f": did you mean {close[0]}?" if close else ""
+        return f"{path} is not a known field{hint}"
+    if first["type"] == "missing":
+        return f"{path} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    shown = "" if isinstance(first["input"], (dict, list)) else f" {first['input']!r}"
+    return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
+
+
+def _is_branch(part: int | str) -> bool:
+    """Return whether pydantic named a branch of a union here rather than a field."""
+    return part in ("int", "str", "function-before[_checked_schedule(), str]")
+
+
+def _path(location: list[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _fields_at(model: type[BaseModel], location: list[int | str]) -> list[str]:
+    """Return the fields that the manifest may have at `location`, for the hint."""
+    current: type[BaseModel] | None = model
+    for part in location:
+        if isinstance(part, int) or current is None:
+            continue
+        found = next((f for f in current.model_fields.values() if f.alias == part), None)
+        current = _model_in(found.annotation) if found is not None else None
+    return [f.alias or "" for f in current.model_fields.values()] if current is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]:
+    """Return name and values of a Secret: `data` is in base64, `stringData` is plain text."""
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ManifestError(f"{source}: metadata.name of a Secret is missing")
+    values: dict[str, str] = {}
+    for key, value in (document.get("data") or {}).items():
+        try:
+            values[str(key)] = base64.b64decode(str(value), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ManifestError(
+                f"{source}: data.{key} of Secret {name} is not base64 text: use stringData instead"
+            ) from error
+    values.update(
+        {str(key): str(value) for key, value in (document.get("stringData") or {}).items()}
+    )
+    return name, values

@@ -1,0 +1,31 @@
+"""Kinds and names of members; they are the same on every platform."""
+
+from typing import Literal
+
+from qsync_operator.api.spec import ClusterSpec
+
+Kind = Literal["voter", "async", "anonymous"]
+
+_INFIX: dict[Kind, str] = {"voter": "", "async": "async-", "anonymous": "reader-"}
+
+
+def member_name(cluster: str, kind: Kind, ordinal: int) -> str:
+    return f"{cluster}-{_INFIX[kind]}{ordinal}"
+
+
+def ordinal_of(member: str) -> int:
+    return int(member.rpartition("-")[2])
+
+
+def wanted_members(cluster: str, spec: ClusterSpec) -> dict[str, Kind]:
+    """Return all members of the specification with their kinds, voters first."""
+    counts: dict[Kind, int] = {
+        "voter": spec.replicas,
+        "async": spec.async_replicas,
+        "anonymous": spec.read_replicas,
+    }
+    return {
+        member_name(cluster, kind, ordinal): kind
+        for kind, count in counts.items()
+        for ordinal in range(count)
+    }

@@ -1,1 +1,0 @@
-"""Custom resource definitions, generated from the models: `python -m qsync_operator.crds`."""

@@ -1,0 +1,1 @@
+"""Audits and compactions: one Job for each, its schedule and its result."""

@@ -1,0 +1,307 @@
+"""Manages the audits and compactions of one cluster: each is a Job and a custom object for users.
+
+A schedule creates the Job, and the operator creates the object with the same name. If a user
+creates the object, the operator creates the Job. The driver returns its result in the termination
+message, so Spark's pods need no access to the custom objects, and no logs are parsed.
+"""
+
+import logging
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from qsync_operator.api.base import duration_ns
+from qsync_operator.api.cluster import API_VERSION, QsyncCluster
+from qsync_operator.api.jobs import (
+    TERMINAL,
+    AuditStatus,
+    QsyncAudit,
+    QsyncCompaction,
+    RunSpec,
+    RunStatus,
+)
+from qsync_operator.api.manifest import sentence_of
+from qsync_operator.api.reasons import RunReason
+from qsync_operator.jobs.results import judge, refused
+from qsync_operator.jobs.schedule import overdue_at
+from qsync_operator.kubernetes.api import Api, ApiError, name_of
+from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.dependents import run_of_cluster
+from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.resources.jobs import (
+    JOB_NAME,
+    OBJECT_KINDS,
+    RECORDED,
+    RUN_KINDS,
+    RUN_LABEL,
+    RunKind,
+    build_job,
+    build_run,
+)
+from qsync_operator.resources.labels import Object
+
+log = logging.getLogger(__name__)
+
+MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
+    "audit": QsyncAudit,
+    "compaction": QsyncCompaction,
+}
+
+
+class RunKeeper:
+    """The audits and compactions of one cluster. All state is in the objects."""
+
+    def __init__(self, api: Api, cache: Cache, key: Key, voice: KubernetesVoice) -> None:
+        self._api = api
+        self._cache = cache
+        self._key = key
+        self._voice = voice
+
+    async def keep(self, cluster: QsyncCluster, image: str) -> None:
+        """Create missing Jobs and objects, publish changed statuses, and delete expired objects.
+
+        Args:
+            cluster: the manifest.
+            image: image of drivers and executors; "" if Spark is not installed.
+
+        Raises:
+            ApiError: the API server cannot be reached, or a scheduled Job cannot be recorded.
+        """
+        for kind in RUN_KINDS:
+            runs = self._cache.all(self._key, OBJECT_KINDS[kind])
+            for run in runs:
+                try:
+                    await self._keep_run(cluster, kind, run, image)
+                except ApiError as error:
+                    if not error.status:
+                        raise
+                    # The error concerns this object only: the others continue.
+                    log.warning("run %s is waiting: %s", name_of(run), error)
+                    if error.status == 404:
+                        self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
+            await self._record_scheduled(cluster, kind, {name_of(run) for run in runs})
+
+    async def _keep_run(
+        self, cluster: QsyncCluster, kind: RunKind, run: Object, image: str
+    ) -> None:
+        generation = int(run["metadata"].get("generation", 0))
+        try:
+            model = MODELS[kind].model_validate(run)
+        except ValidationError as error:
+            status = refused(
+                RunStatus(),
+                generation,
+                RunReason.INVALID_SPEC,
+                sentence_of(error, MODELS[kind]),
+                now(),
+            )
+            if run.get("status", {}).get("phase") != "Failed":
+                await self._publish(kind, run, status)
+            return
+        before: RunStatus = model.status
+        if before.phase in TERMINAL:
+            if is_expired(run, model.spec, datetime.now(UTC)):
+                await self._api.delete(
+                    OBJECT_KINDS[kind], self._key[0], name_of(run), run["metadata"]["uid"]
+                )
+                self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
+            return
+        job = self._cache.get(self._key, "Job", name_of(run))
+        if job is None:
+            status = await self._begin(cluster, kind, run, model.spec, before, image)
+        else:
+            status = judge(kind, before, generation, job, self._driver(name_of(run)))
+        if status == before and "status" in run:
+            return
+        await self._publish(kind, run, status)
+        if status.phase in TERMINAL:
+            await self._report(kind, name_of(run), status)
+
+    async def _begin(
+        self,
+        cluster: QsyncCluster,
+        kind: RunKind,
+        run: Object,
+        spec: RunSpec,
+        before: RunStatus,
+        image: str,
+    ) -> RunStatus:
+        generation = int(run["metadata"].get("generation", 0))
+        sentence = why_not(cluster, image)
+        if sentence:
+            return refused(before, generation, RunReason.REFUSED, sentence, now())
+        if before.phase == "Running":
+            sentence = "its Job was deleted: create the run again"
+            return refused(before, generation, RunReason.JOB_DELETED, sentence, now())
+        document = build_job(cluster, kind, run, spec, image)
+        try:
+            self._cache.note("Job", await self._api.create(document))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            # Either no watch has shown the operator's own Job yet, or another Job has the name.
+            live = await self._api.get("Job", self._key[0], name_of(run))
+            if live is not None and not _is_of_run(live, run):
+                sentence = (
+                    f"cannot create Job {name_of(run)}: another Job has this name; delete "
+                    "it, or create the run under another name"
+                )
+                return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
+        return before
+
+    def _driver(self, run: str) -> Object | None:
+        """Return the newest pod of a Job, because an earlier one may have been lost."""
+        drivers = [
+            pod
+            for pod in self._cache.all(self._key, "Pod")
+            if (pod["metadata"].get("labels") or {}).get(JOB_NAME) == run
+        ]
+        return max(drivers, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
+
+    async def _record_scheduled(
+        self, cluster: QsyncCluster, kind: RunKind, known: set[str]
+    ) -> None:
+        for job in self._cache.all(self._key, "Job"):
+            metadata = job["metadata"]
+            owners = metadata.get("ownerReferences") or []
+            if (
+                (metadata.get("labels") or {}).get(RUN_LABEL) != kind
+                or not any(owner["kind"] == "CronJob" for owner in owners)
+                or "deletionTimestamp" in metadata
+            ):
+                continue
+            is_recorded = RECORDED in (metadata.get("annotations") or {})
+            if name_of(job) in known or is_recorded:
+                continue  # recorded already; a user deleted its missing object
+            try:
+                run = await self._api.create(build_run(cluster, kind, job))
+                self._cache.note(OBJECT_KINDS[kind], run)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            self._cache.note("Job", await self._api.apply(_recorded(cluster, job)))
+
+    async def _publish(self, kind: RunKind, run: Object, status: RunStatus) -> None:
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": OBJECT_KINDS[kind],
+            "metadata": {"name": name_of(run), "namespace": self._key[0]},
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        found = await self._api.apply(document, "status")
+        self._cache.note(OBJECT_KINDS[kind], run_of_cluster(found, OBJECT_KINDS[kind]))
+
+    async def _report(self, kind: RunKind, name: str, status: RunStatus) -> None:
+        what = kind.capitalize()
+        verdict = status.verdict if isinstance(status, AuditStatus) else ""
+        reason = f"{what}{verdict or status.phase}"
+        is_bad = status.phase != "Succeeded" or verdict not in ("", "Passed")
+        await self._voice.report(reason, name, status.message, is_bad)
+
+
+def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:
+    """Return whether an object created by a user has ended and outlived its `ttl`.
+
+    Scheduled ones are deleted with their Jobs, some of which the CronJob keeps.
+    """
+    owners = run["metadata"].get("ownerReferences") or []
+    finished_at = str((run.get("status") or {}).get("finishedAt", ""))
+    if not finished_at or any(owner.get("kind") == "Job" for owner in owners):
+        return False
+    age = at - datetime.fromisoformat(finished_at)
+    return age.total_seconds() * 1e9 > duration_ns(spec.ttl)
+
+
+def _is_of_run(job: Object, run: Object) -> bool:
+    owners = job["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == run["metadata"].get("uid") for owner in owners)
+
+
+def audit_overdue_s(cache: Cache, key: Key, cluster: QsyncCluster) -> float | None:
+    """Return the time from which an audit is overdue, in seconds since 1970.
+
+    An audit with the result *Incomplete* does not postpone this time. The result is None if no
+    audit is scheduled.
+    """
+    job = cluster.spec.audit
+    made = cache.get(key, "CronJob", f"{cluster.name}-audit")
+    if job is None or job.suspend or cluster.spec.hibernate or made is None:
+        return None
+    since = [str(made["metadata"].get("creationTimestamp", ""))]
+    for run in cache.all(key, OBJECT_KINDS["audit"]):
+        said = run.get("status") or {}
+        if said.get("verdict") in ("Passed", "Violated"):
+            since.append(str(said.get("finishedAt", "")))
+    times = [datetime.fromisoformat(text) for text in since if text]
+    due = overdue_at(job.schedule, job.time_zone, max(times)) if times else None
+    return due.timestamp() if due is not None else None
+
+
+async def refuse_run(api: Api, run: Object) -> None:
+    """Mark an audit or compaction as failed because its cluster does not exist.
+
+    Raises:
+        ApiError: the status cannot be written.
+    """
+    if (run.get("status") or {}).get("phase") in TERMINAL:
+        return
+    metadata = run["metadata"]
+    sentence = (
+        f"QsyncCluster {run['spec'].get('cluster')} not found in this namespace: create the "
+        "run again with an existing cluster"
+    )
+    generation = int(metadata.get("generation", 0))
+    status = refused(RunStatus(), generation, RunReason.NO_CLUSTER, sentence, now())
+    await api.apply(
+        {
+            "apiVersion": API_VERSION,
+            "kind": run["kind"],
+            "metadata": {"name": name_of(run), "namespace": metadata["namespace"]},
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        },
+        "status",
+    )
+
+
+def why_not(cluster: QsyncCluster, image: str) -> str:
+    """Return why no Job can be created, as one sentence, or "" if it can.
+
+    Jobs need only the archive, so a hibernated cluster does not prevent them.
+    """
+    if cluster.spec.archive is None:
+        return (
+            f"cluster {cluster.name} has no archive: set spec.archive.url, then create the "
+            "run again"
+        )
+    if not image:
+        return "the operator has no image with Spark: set sparkImage in the values of its chart"
+    return ""
+
+
+def _recorded(cluster: QsyncCluster, job: Object) -> Object:
+    """Return the change that marks a scheduled Job as recorded.
+
+    It also makes the cluster an owner of the Job, so that results outlive a deleted schedule.
+    """
+    metadata = job["metadata"]
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": "QsyncCluster",
+        "name": cluster.name,
+        "uid": cluster.metadata.uid,
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "annotations": {RECORDED: "true"},
+            "ownerReferences": [owner],
+        },
+    }
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,623 @@
+"""Observes pods and nodes, performs the plan's actions, and maintains objects and role labels.
+
+The platform keeps no essential state in memory: the cluster state is in a Secret, and everything
+else can be observed. The operator reaches nodes by pod address, and nodes reach each other by name,
+so running nodes need neither the operator nor the API server.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from qsync_operator import metrics
+from qsync_operator.api.annotations import is_paused
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.names import wanted_members
+from qsync_operator.api.reasons import Reason
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.kubernetes import pods
+from qsync_operator.kubernetes.absent import AbsentPods
+from qsync_operator.kubernetes.api import Api, ApiError, name_of
+from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.certificates import CertificateKeeper
+from qsync_operator.kubernetes.dependents import last_run
+from qsync_operator.kubernetes.identity import Identity
+from qsync_operator.kubernetes.journals import JournalKeeper
+from qsync_operator.kubernetes.monitoring import MonitoringKinds
+from qsync_operator.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper, trouble_of
+from qsync_operator.kubernetes.statuses import Statuses, read_statuses
+from qsync_operator.kubernetes.volumes import VolumeKeeper
+from qsync_operator.members.iproto import DatabaseError
+from qsync_operator.members.links import LinkError, NodeLinks
+from qsync_operator.members.livelinks import LiveLinks
+from qsync_operator.plan.actions import (
+    Action,
+    Bootstrap,
+    Configure,
+    CreateMember,
+    CreateSpaces,
+    DrainBroker,
+    Fence,
+    GrantAccess,
+    GrowStorage,
+    Nominate,
+    RecordBootstrap,
+    RecordFenced,
+    RecordFormed,
+    RemoveMember,
+    Restart,
+    Switchover,
+    Unfence,
+    Unregister,
+)
+from qsync_operator.plan.observed import (
+    AccessView,
+    BrokersView,
+    MemberView,
+    Memory,
+    NodeStatus,
+    Observed,
+    SchemaView,
+    Trouble,
+)
+from qsync_operator.plan.transitions import record_of
+from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.reconcile.platform import ActionAwaits, ActionRefused, NameTaken
+from qsync_operator.reconcile.spaces import SpaceKeeper
+from qsync_operator.resources.brokers import broker_port
+from qsync_operator.resources.config import client_address, member_settings, peer_address
+from qsync_operator.resources.labels import (
+    ADMIN_SCHEME_LABEL,
+    ROLE_LABEL,
+    Object,
+    ports,
+    set_name,
+    tls_port,
+)
+from qsync_operator.resources.nodeconfig import Drift, drift_of, live_changes
+from qsync_operator.resources.objects import build_objects
+from qsync_operator.resources.pods import restart_inputs
+from qsync_operator.resources.secrets import text_of
+from qsync_operator.resources.state import ClusterState, MemberState
+from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
+
+UNKNOWN_SETTING = "unknown setting"
+JOINED = ("leader", "follower", "async", "anonymous")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The settings sent to a node over one connection; a new process has received none."""
+
+    connection: int
+    settings: dict[str, Any]
+    peers: dict[str, str]
+
+
+class KubernetesPlatform:
+    """The Kubernetes platform of one cluster."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        identity: Identity,
+        password: str,
+        certificates: CertificateKeeper,
+        cluster: QsyncCluster,
+        spark: SparkSupply,
+        may_write: Callable[[], bool],
+        site: Site,
+    ) -> None:
+        key, uid = (cluster.metadata.namespace or "", cluster.name), cluster.metadata.uid
+        self._may_write = may_write
+        self._site = site
+        self._api = api
+        self._cache = cache
+        self._identity = identity
+        self._password = password
+        self._spark = spark
+        self._key = key
+        self._wake = asyncio.Event()
+        self._links = NodeLinks(identity.state.secret, certificates.context)
+        self._certificates = certificates
+        self._live = LiveLinks(self._wake.set, certificates.context)
+        self._objects = ObjectKeeper(api, cache, key, uid)
+        self._volumes = VolumeKeeper(api, cache, self._objects, key)
+        self._spaces = SpaceKeeper(identity.state.secret, certificates.context)
+        self._access = AccessKeeper(
+            identity.state.secret,
+            self._read_password,
+            self._read_application_password,
+            certificates.context,
+        )
+        self._journals = JournalKeeper(
+            api, cache, key, identity.state.secret, certificates.context, self._wake.set
+        )
+        self._monitoring = MonitoringKinds(api, key, uid)
+        self._absent = AbsentPods(api, key)
+        self._told: dict[str, Told] = {}
+        self._built: tuple[QsyncCluster, tuple[Any, ...], list[Object]] | None = None
+        self._aside: asyncio.Task[None] | None = None
+        self._looked_again_s = 0.0
+        self._kept_retention = ""  # retention that the Secrets were last adapted to
+        self._listener = self._wake.set
+        cache.listen(key, self._listener)
+
+    @classmethod
+    async def open(
+        cls,
+        api: Api,
+        cache: Cache,
+        cluster: QsyncCluster,
+        image: str,
+        spark: SparkSupply = NO_SPARK,
+        may_write: Callable[[], bool] = lambda: True,
+        site: Site = ANYWHERE,
+    ) -> "KubernetesPlatform":
+        """Prepare the identity and the certificates; without a stored identity nothing runs (M1).
+
+        Raises:
+            ApiError: the API server did not perform a request.
+            ActionRefused: the identity, a password or a Secret's name cannot be used.
+        """
+        key = (cluster.metadata.namespace or "", cluster.name)
+        identity = await Identity.open(api, cluster, image)
+        password = await identity.password(cluster)
+        uid = cluster.metadata.uid
+        certificates = CertificateKeeper(api, key, uid)
+        await certificates.look(cluster)
+        if certificates.is_taken and not identity.state.is_formed:
+            # Pods would mount a foreign key. A formed cluster stays supervised.
+            raise NameTaken(certificates.refusal)
+        return cls(api, cache, identity, password, certificates, cluster, spark, may_write, site)
+
+    async def close(self) -> None:
+        self._cache.forget(self._key, self._listener)
+        if self._aside is not None:
+            self._aside.cancel()
+            await asyncio.gather(self._aside, return_exceptions=True)
+        await self._journals.close()
+        await self._live.close()
+        await self._links.close()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        # Not `wait_for`: in Python 3.11 it loses a cancellation that coincides with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        self._wake.clear()
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._identity.state
+
+    def _pod(self, member: str) -> Object | None:
+        return self._cache.get(self._key, "Pod", member)
+
+    # --- observing ----------------------------------------------------------------------------
+
+    async def observe(
+        self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
+    ) -> Observed:
+        self._ask_aside(cluster)
+        metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
+        self._connect(cluster)
+        read = await self._statuses(cluster)
+        statuses = read.found
+        if self._may_write():
+            with contextlib.suppress(ApiError):  # the next observation retries
+                await self._identity.save(cluster, read.noted_in(self._state))
+            await self._tell_nodes(cluster, statuses)
+        members = tuple(
+            self._view(cluster, name, member, statuses.get(name))
+            for name, member in self._state.members.items()
+        )
+        observed = Observed(members, record_of(self._state), SchemaView(), memory, previous)
+        leader = observed.writable_leader()
+        address = self._address(leader.name, tls_port(cluster)) if leader else None
+        spaces = await self._spaces.look(cluster, address)
+        storage = self._volumes.look(cluster)
+        try:
+            access = await self._access.look(cluster, address)
+        except ApiError:  # a Secret is unreadable: the next observation retries
+            access = AccessView()
+        warnings = self._monitoring.warnings(cluster)
+        return Observed(
+            members,
+            record_of(self._state),
+            spaces,
+            memory,
+            previous,
+            storage,
+            access,
+            warnings,
+            self._certificates.refusal,
+            last_audit=last_run(self._cache, self._key, "audit"),
+            last_compaction=last_run(self._cache, self._key, "compaction"),
+            brokers=await self._look_at_brokers(cluster, members, address),
+        )
+
+    async def _look_at_brokers(
+        self, cluster: QsyncCluster, members: tuple[MemberView, ...], leader: str | None
+    ) -> BrokersView:
+        """Return the state of the brokers if a member is about to be removed or restarted."""
+        wanted = wanted_members(cluster.name, cluster.spec)
+        voters = [member.name for member in members if member.kind == "voter"]
+        is_needed = any(
+            wanted.get(member.name) != member.kind or member.drift == "restart"
+            for member in members
+        )
+        return await self._journals.look(cluster, leader, voters) if is_needed else BrokersView()
+
+    def _ask_aside(self, cluster: QsyncCluster) -> None:
+        """Poll the API server in the background: a failover must not wait while it hangs."""
+        if self._aside is None or self._aside.done():
+            self._aside = asyncio.create_task(self._look_aside(cluster))
+
+    async def _look_aside(self, cluster: QsyncCluster) -> None:
+        with contextlib.suppress(ApiError):  # the certificates read before stay valid for days
+            await self._certificates.look(cluster)
+        if time.monotonic() - self._looked_again_s > LOOK_AGAIN_S and not is_paused(cluster):
+            with contextlib.suppress(ApiError):
+                await self._objects.look_again()
+                if self._kept_retention == cluster.spec.storage.retention:
+                    await self._identity.keep(cluster)
+                self._looked_again_s = time.monotonic()
+        if not is_paused(cluster):
+            with contextlib.suppress(ApiError):
+                await self._volumes.look_aside(cluster, self._state)
+        if not cluster.spec.hibernate:
+            kinds = {name: member.kind for name, member in self._state.members.items()}
+            await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
+
+    async def _read_password(self, name: str) -> str | None:
+        return text_of(await self._api.get("Secret", self._key[0], name), "password")
+
+    async def _read_application_password(self, cluster: QsyncCluster) -> str:
+        """Return the password from the Secret that the manifest names, or else the stored one."""
+        given = cluster.spec.auth.password_secret
+        found = await self._read_password(given) if given is not None else None
+        self._password = found or self._password
+        return self._password
+
+    def _address(self, member: str, port: int) -> str:
+        """Return the address of the connected process, or else of the pod; "" if there is none."""
+        link = self._live.state(member)
+        if link.is_connected:
+            return f"{link.address.rpartition(':')[0]}:{port}"
+        return self._pod_address(member, port)
+
+    def _pod_address(self, member: str, port: int) -> str:
+        ip = pods.pod_ip(self._pod(member))
+        return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" if ip else ""
+
+    def _admin_addresses(self, cluster: QsyncCluster) -> dict[str, str]:
+        port = ports(cluster)[1]
+        found = {name: self._address(name, port) for name in self._state.members}
+        return {name: address for name, address in found.items() if address}
+
+    def _brokers(self, cluster: QsyncCluster) -> dict[str, str]:
+        """Return the URLs of the brokers whose pods have an address."""
+        has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
+        scheme, port = "https" if has_tls else "http", broker_port(cluster)
+        found = {name: self._pod_address(name, port) for name in self._state.of_kind("voter")}
+        return {name: f"{scheme}://{address}" for name, address in found.items() if address}
+
+    def _connect(self, cluster: QsyncCluster) -> None:
+        port = tls_port(cluster)
+        found = {name: self._pod_address(name, port) for name in self._state.members}
+        self._live.set_addresses({name: address for name, address in found.items() if address})
+
+    def _runs(self, member: str) -> bool:
+        """Return whether the member runs; a closed connection is noticed before its pod status."""
+        link = self._live.state(member)
+        return link.is_connected or (pods.is_running(self._pod(member)) and not link.has_ended)
+
+    async def _statuses(self, cluster: QsyncCluster) -> Statuses:
+        addresses = {
+            name: address
+            for name, address in self._admin_addresses(cluster).items()
+            if self._runs(name)
+        }
+        images = {name: pods.image_of(self._pod(name)) for name in addresses}
+        return await read_statuses(self._links, self._state, addresses, images)
+
+    def _view(
+        self, cluster: QsyncCluster, name: str, member: MemberState, said: NodeStatus | None
+    ) -> MemberView:
+        pod = self._pod(name)
+        runs = self._runs(name)
+        return MemberView(
+            name=name,
+            kind=member.kind,
+            is_running=runs,
+            has_process=pods.is_running(pod) or self._live.state(name).is_connected,
+            is_leaving=runs and said is not None and (pod is None or pods.is_leaving(pod)),
+            status=said if runs else None,
+            uuid=member.uuid,
+            drift=self._drift(cluster, name, member, pod),
+            failure=(pods.failure_of(pod) or self._absent.reason(name)) if said is None else "",
+            address=client_address(cluster, name),
+            admin_address=self._address(name, ports(cluster)[1]),
+            ended_at_ns=self._live.state(name).ended_at_ns,
+        )
+
+    def _drift(
+        self, cluster: QsyncCluster, name: str, member: MemberState, pod: Object | None
+    ) -> Drift:
+        if pod is None or pods.is_leaving(pod):
+            return "none"
+        # Compare with the template that the StatefulSet uses, not with the wanted one. If that
+        # template cannot be stored, a deleted pod would come back unchanged.
+        live = self._cache.get(self._key, "StatefulSet", set_name(cluster.name, member.kind))
+        stored = pods.template_inputs(live)
+        if stored != restart_inputs(cluster, self._image(cluster)):
+            return "none"
+        if pods.inputs_of(pod) != stored:
+            return "restart"
+        told = self._told.get(name)
+        if told is None or told.connection != self._live.state(name).number:
+            return "none"
+        wanted = member_settings(cluster, member.role or member.kind)
+        return drift_of(told.settings, wanted)
+
+    def _image(self, cluster: QsyncCluster) -> str:
+        return cluster.spec.image or self._state.image
+
+    # --- configuring --------------------------------------------------------------------------
+
+    async def _tell_nodes(self, cluster: QsyncCluster, statuses: dict[str, NodeStatus]) -> None:
+        """Send settings and peers to every new process, because its files may have been outdated.
+
+        The plan sends later changes of settings.
+        """
+        peers = {name: peer_address(cluster, name) for name in self._state.members}
+        for name, said in statuses.items():
+            told, connection = self._told.get(name), self._live.state(name).number
+            if connection == 0 or not said.takes_orders:
+                continue
+            if told is None or told.connection != connection:
+                await self._tell_settings(cluster, name, {})
+                told = self._told.get(name)
+            if told is not None and told.peers != peers:
+                with contextlib.suppress(LinkError):
+                    await self._post(cluster, name, "/peers", {"addresses": peers})
+                    self._told[name] = Told(told.connection, told.settings, peers)
+
+    async def _tell_settings(
+        self, cluster: QsyncCluster, name: str, applied: dict[str, Any]
+    ) -> None:
+        member = self._state.members[name]
+        wanted = member_settings(cluster, member.role or member.kind)
+        connection = self._live.state(name).number
+        with contextlib.suppress(LinkError):
+            await self._configure(cluster, name, live_changes(applied, wanted))
+            old = self._told.get(name)
+            is_same = old is not None and old.connection == connection
+            self._told[name] = Told(connection, wanted, old.peers if old and is_same else {})
+
+    async def _configure(self, cluster: QsyncCluster, name: str, changes: dict[str, Any]) -> None:
+        """Send settings; if an older node refuses them for one that it does not know, one by one.
+
+        Raises:
+            LinkError: the node cannot be reached, or refuses a setting that it knows.
+        """
+        try:
+            await self._post(cluster, name, "/verb/configure", changes)
+        except LinkError as error:
+            if UNKNOWN_SETTING not in str(error) or len(changes) < 2:
+                raise
+            for setting, value in changes.items():
+                try:
+                    await self._post(cluster, name, "/verb/configure", {setting: value})
+                except LinkError as one:
+                    if UNKNOWN_SETTING not in str(one):
+                        raise
+
+    async def _post(
+        self, cluster: QsyncCluster, member: str, path: str, fields: dict[str, Any]
+    ) -> Any:
+        address = self._address(member, ports(cluster)[1])
+        if not address:
+            raise LinkError(f"the pod of {member} has no address yet")
+        instance = self._state.members[member].uuid
+        return await self._links.post(address, path, fields, instance)
+
+    # --- keeping ------------------------------------------------------------------------------
+
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
+        try:
+            await self._keep_labels(observed)
+        except ApiError as error:
+            return (trouble_of("cannot change the role labels of pods", error, False),)
+        if is_paused(cluster):
+            return ()
+        troubles = list(await self._keep_objects(cluster, self._state))
+        if self._certificates.is_taken:
+            troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
+        leader = observed.writable_leader()
+        address = self._address(leader.name, tls_port(cluster)) if leader else None
+        troubles += await self._journals.keep(cluster, address, self._brokers(cluster))
+        return tuple(troubles)
+
+    async def _keep_objects(
+        self, cluster: QsyncCluster, state: ClusterState
+    ) -> tuple[Trouble, ...]:
+        """Apply the objects, and change the ownership of the Secrets in a safe order.
+
+        Kept volumes are useless without the Secrets. Therefore the Secrets lose their owner before
+        a StatefulSet retains its volumes, and get one only after it stops retaining them. A cluster
+        that is deleted in between loses both or neither.
+        """
+        retention = cluster.spec.storage.retention
+        is_changed = retention != self._kept_retention
+        if is_changed and retention == "Retain":
+            trouble = await self._keep_retention(cluster)
+            if trouble is not None:
+                return (trouble,)
+        troubles = await self._keep_monitoring(cluster)
+        troubles += await self._objects.keep(self._build(cluster, state))
+        if is_changed and retention == "Delete" and not any(t.is_essential for t in troubles):
+            trouble = await self._keep_retention(cluster)
+            troubles += (trouble,) if trouble is not None else ()
+        return troubles
+
+    async def _keep_retention(self, cluster: QsyncCluster) -> Trouble | None:
+        try:
+            await self._identity.keep(cluster)
+            await self._identity.keep_password(cluster)
+        except ApiError as error:
+            return trouble_of("cannot apply storage.retention to the Secrets", error, True)
+        self._kept_retention = cluster.spec.storage.retention
+        return None
+
+    async def _keep_monitoring(self, cluster: QsyncCluster) -> tuple[Trouble, ...]:
+        try:
+            await self._monitoring.look(cluster)
+            for kind in await self._monitoring.remove_unwanted(cluster):
+                self._objects.forget(kind, cluster.name)
+        except ApiError as error:
+            return (trouble_of("cannot read the kinds of the Prometheus operator", error, False),)
+        return ()
+
+    async def _keep_labels(self, observed: Observed) -> None:
+        """Move the role label to the leader; without a leader it stays.
+
+        The admin-scheme label makes a PodMonitor use HTTP for members that run an earlier image.
+        """
+        leader = observed.writable_leader()
+        if leader is None:
+            return
+        wanted = [(leader.name, "leader")]
+        wanted += [
+            (member.name, "replica")
+            for member in observed.members
+            if member.name != leader.name and (member.role in JOINED or not member.is_running)
+        ]
+        for name, role in wanted:
+            pod = self._pod(name)
+            if pod is None or pods.is_leaving(pod):
+                continue
+            labels = {ROLE_LABEL: role}
+            member = observed.member(name)
+            if member is not None and not member.takes_orders:  # no TLS on its admin port
+                labels[ADMIN_SCHEME_LABEL] = "http"
+            if not labels.items() <= pod["metadata"].get("labels", {}).items():
+                await self._label(pod, labels)
+
+    async def _label(self, pod: Object, labels: dict[str, str]) -> None:
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "labels": labels},
+        }
+        try:
+            self._cache.note("Pod", await self._api.apply(document))
+        except ApiError as error:
+            if error.status not in (404, 409, 422):  # the pod was deleted or replaced meanwhile
+                raise
+
+    # --- acting -------------------------------------------------------------------------------
+
+    async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        outcome = "refused"
+        try:
+            await self._act(cluster, action)
+            outcome = "done"
+        except (LinkError, ApiError, DatabaseError, OSError) as error:
+            raise ActionRefused(f"{action}: {error}") from error
+        finally:
+            metrics.ACTIONS.labels(type(action).__name__, outcome).inc()
+
+    async def _act(self, cluster: QsyncCluster, action: Action) -> None:
+        state = self._state
+        match action:
+            case CreateMember(name, kind):
+                if name not in state.members and self._pod(name) is not None:
+                    raise ActionAwaits(
+                        f"{action}: waiting for the deletion of the former pod of this name"
+                    )
+                await self._change(cluster, state.with_member(name, kind))
+            case RecordBootstrap(name, instance):
+                await self._change(cluster, state.founded_by(name, instance))
+            case Bootstrap(name, instance, voters):
+                users = {cluster.spec.auth.username: self._password}
+                order = {"instance_uuid": instance, "voters": voters, "users": users}
+                await self._post(cluster, name, "/bootstrap", order)
+            case RecordFormed():
+                await self._change(cluster, state.formed())
+            case RemoveMember(name):
+                await self._change(cluster, state.without_member(name))
+                await self._delete_pod(name)
+            case RecordFenced(names):
+                await self._identity.save(cluster, state.with_fenced(names))
+            case GrowStorage():
+                await self._volumes.grow(cluster, state)
+                await self._change(cluster, state)
+            case _:
+                await self._order(cluster, action)
+
+    async def _order(self, cluster: QsyncCluster, action: Action) -> None:
+        """Perform an action that sends an order to members and changes no stored state."""
+        state = self._state
+        match action:
+            case Nominate(name, term):
+                await self._post(cluster, name, "/verb/nominate", {"term": term})
+            case Switchover(leader, target, _):
+                order = {"target": state.members[target].uuid}
+                await self._post(cluster, leader, "/verb/switchover", order)
+            case Unregister(leader, _, instance, _):
+                await self._post(cluster, leader, "/verb/unregister", {"uuid": instance})
+            case Configure(name):
+                told = self._told.get(name)
+                await self._tell_settings(cluster, name, told.settings if told else {})
+            case Restart(name):
+                await self._delete_pod(name)
+            case Fence(name):
+                await self._post(cluster, name, "/verb/fence", {})
+            case Unfence(name):
+                await self._post(cluster, name, "/verb/unfence", {})
+            case GrantAccess(leader):
+                await self._access.bring(cluster, self._address(leader, tls_port(cluster)))
+            case DrainBroker(leader, name):
+                await self._journals.drain(self._address(leader, tls_port(cluster)), name)
+            case CreateSpaces(leader, names):
+                address = self._address(leader, tls_port(cluster))
+                await self._spaces.create(cluster, address, names)
+
+    async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
+        """Store the state first, then apply the objects that follow from it."""
+        await self._identity.save(cluster, state)
+        troubles = await self._keep_objects(cluster, state)
+        essential = [str(trouble) for trouble in troubles if trouble.is_essential]
+        if essential:
+            raise ActionRefused("; ".join(essential))
+
+    def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
+        """Return the wanted objects; the list is the same object while its inputs are unchanged."""
+        inputs = (
+            state, self._password, self._image(cluster), self._volumes.sizes(cluster),
+            self._monitoring.existing, self._certificates.authorities, self._spark,
+            self._site,
+        )  # fmt: skip
+        if self._built is None or self._built[0] is not cluster or self._built[1] != inputs:
+            self._built = (cluster, deepcopy(inputs), build_objects(cluster, *inputs))
+        return self._built[2]
+
+    async def _delete_pod(self, name: str) -> None:
+        pod = self._pod(name)
+        if pod is not None and not pods.is_leaving(pod):
+            uid = pod["metadata"]["uid"]
+            await self._api.delete("Pod", self._key[0], name_of(pod), uid)
+            # The next observation must not count on this pod before the watch reports the deletion.
+            leaving = {**pod["metadata"], "deletionTimestamp": "now"}
+            self._cache.note("Pod", {**pod, "metadata": leaving})

@@ -1,0 +1,396 @@
+"""All clusters that the operator reconciles: one independent task for each.
+
+The first event of an object starts its task, and the deletion of the object ends it. A failure ends
+only the current turn of this task: it is reported, and retried after a pause that doubles.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from qsync_operator import metrics
+from qsync_operator.api.annotations import is_paused
+from qsync_operator.api.cluster import VERSION, QsyncCluster
+from qsync_operator.api.manifest import sentence_of
+from qsync_operator.api.podtemplate import refuse_privileged
+from qsync_operator.api.reasons import Reason
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.jobs.reconciler import RunKeeper, audit_overdue_s, refuse_run
+from qsync_operator.kubernetes.api import Api, ApiError
+from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.journals import refuse_journal
+from qsync_operator.kubernetes.platform import KubernetesPlatform
+from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.plan.refusal import refusal_now, with_refusal
+from qsync_operator.reconcile.controller import Controller
+from qsync_operator.reconcile.platform import ActionRefused, NameTaken
+from qsync_operator.resources.config import SPEC_KEY, SPEC_VERSION_KEY
+from qsync_operator.resources.labels import config_name
+from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
+
+IDLE_S = 2.0
+LOOKS_PER_S = 10.0
+"""Total rate of turns for idle clusters; watches and live links report urgent changes."""
+BUSY_S = 0.25
+LEADERLESS_S = 0.02
+HURRY_NS = 5_000_000_000
+NUMBERS_EVERY_S = 10.0
+WAITING = (ActionRefused.reason, NameTaken.reason)
+"""Reasons why a cluster is not reconciled yet."""
+FAILURE_FIRST_S = 0.5
+FAILURE_MAX_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class ClusterTask:
+    """The task that reconciles one cluster with its specification."""
+
+    def __init__(
+        self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster,
+        count: Callable[[], int], may_write: Callable[[], bool], site: Site,
+    ) -> None:  # fmt: skip
+        """`count` returns the number of all clusters."""
+        self._count = count
+        self._may_write = may_write
+        self._site = site
+        self._api = api
+        self._cache = cache
+        self._image = image
+        self._spark = spark
+        self._platform: KubernetesPlatform | None = None
+        self._changed = asyncio.Event()
+        self.cluster = cluster
+        self.voice = KubernetesVoice(api, cluster)
+        self._task = asyncio.create_task(self._run(), name=f"cluster {cluster.name}")
+
+    def change(self, cluster: QsyncCluster) -> None:
+        """Adopt a newer document; of its fields, only specification and annotations count."""
+        old, self.cluster = self.cluster, cluster
+        is_new = cluster.spec != old.spec or cluster.metadata.annotations != (
+            old.metadata.annotations
+        )
+        if is_new or self.voice.refusal is not None:
+            self.voice.refusal = None
+            self._changed.set()
+            if self._platform is not None:
+                self._platform.wake()
+
+    async def refuse(self, document: dict[str, Any], sentence: str) -> None:
+        """Report an unusable specification, and continue with the last good one."""
+        if self.voice.refusal is not None and self.voice.refusal.sentence == sentence:
+            return
+        generation = int(document["metadata"].get("generation", 0))
+        self.voice.refusal = refusal_now(sentence, generation)
+        if not is_told(self.cluster, sentence):
+            await self.voice.report(Reason.INVALID_SPEC, self.cluster.name, sentence, True)
+        await self.voice.publish(self.cluster, self.cluster.status)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = FAILURE_FIRST_S
+        while True:
+            started_s = time.monotonic()
+            try:
+                await self._look_after()
+            except ActionRefused as error:
+                await self._say_why_it_waits(str(error), error.reason)
+            except ApiError as error:
+                log.warning("cluster %s is waiting: %s", self.cluster.name, error)
+            except Exception:
+                # A bug that affects one cluster must not prevent the failover of others.
+                log.exception("the task of cluster %s failed and restarts", self.cluster.name)
+            if time.monotonic() - started_s > FAILURE_MAX_S:
+                pause_s = FAILURE_FIRST_S
+            await self._rest(pause_s)
+            pause_s = min(pause_s * 2, FAILURE_MAX_S)
+
+    async def _say_why_it_waits(self, sentence: str, reason: Reason) -> None:
+        """Report once, as Degraded, why the cluster is not reconciled."""
+        refusal = self.voice.refusal
+        if refusal is not None and refusal.sentence == sentence:
+            return
+        await self.voice.report(reason, self.cluster.name, sentence, True)
+        if refusal is None or refusal.reason in WAITING:
+            generation = self.cluster.metadata.generation
+            self.voice.refusal = refusal_now(sentence, generation, reason)
+        await self.voice.publish(self.cluster, self.cluster.status)
+        self._note(self.cluster.status, self.cluster.status)
+
+    def _note(self, before: ClusterStatus, now: ClusterStatus) -> None:
+        """Update the metrics from the status."""
+        if self.voice.refusal is not None:
+            now = with_refusal(now, self.voice.refusal)
+        namespace = self.cluster.metadata.namespace or ""
+        metrics.note_status(namespace, self.cluster.name, before, now)
+
+    async def _rest(self, pause_s: float) -> None:
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+
+    async def _look_after(self) -> None:
+        """Open the platform and take turns until a failure.
+
+        Raises:
+            ApiError: the API server did not perform a request.
+            ActionRefused: the identity, a password or a Secret's name cannot be used.
+        """
+        platform = await KubernetesPlatform.open(
+            self._api,
+            self._cache,
+            self.cluster,
+            self._image,
+            self._spark,
+            self._may_write,
+            self._site,
+        )
+        self._platform = platform
+        if self.voice.refusal is not None and self.voice.refusal.reason in WAITING:
+            self.voice.refusal = None
+        try:
+            controller = Controller(
+                platform, self.voice, self.cluster.status, NUMBERS_EVERY_S, self._may_write
+            )
+            key = (self.cluster.metadata.namespace or "", self.cluster.name)
+            runs = RunKeeper(self._api, self._cache, key, self.voice)
+            while True:
+                rest_s = await self._turn(controller)
+                if not is_paused(self.cluster) and self._may_write():
+                    await self._keep_runs(runs)
+                overdue_s = audit_overdue_s(self._cache, key, self.cluster)
+                metrics.note_audits(*key, controller.status.last_audit, overdue_s)
+                await platform.wait(rest_s)
+        finally:
+            self._platform = None
+            await platform.close()
+
+    async def _keep_runs(self, runs: RunKeeper) -> None:
+        """Reconcile audits and compactions; their failure does not end the cluster's turn."""
+        try:
+            await runs.keep(self.cluster, self._spark.image)
+        except ApiError as error:
+            log.warning("runs of %s are waiting: %s", self.cluster.name, error)
+
+    async def _turn(self, controller: Controller) -> float:
+        before = controller.status
+        with metrics.TURN.time():
+            observed = await controller.turn(self.cluster)
+        self._note(before, controller.status)
+        if observed.writable_leader() is None and controller.memory.lost_at_ns:
+            lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
+            return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
+        is_calm = controller.status.is_true("Ready") and not controller.has_acted
+        return max(IDLE_S, self._count() / LOOKS_PER_S) if is_calm else BUSY_S
+
+
+def is_told(cluster: QsyncCluster, sentence: str) -> bool:
+    """Return whether a previous operator already reported this sentence."""
+    found = cluster.status.condition("Degraded")
+    return found is not None and found.message == sentence
+
+
+Event = tuple[dict[str, Any], bool]  # a document, and whether its object was deleted
+
+
+def _is_late(document: dict[str, Any], is_gone: bool, known: dict[str, Any]) -> bool:
+    """Return whether an event is older than the known state of its object.
+
+    It may concern an earlier object of the same name, or an older generation.
+    """
+    metadata = document["metadata"]
+    if metadata.get("uid") == known.get("uid"):
+        newest = int(known.get("generation") or 0)
+        return not is_gone and int(metadata.get("generation") or 0) < newest
+    if is_gone or metadata.get("deletionTimestamp"):
+        return True
+    made, known_made = (m.get("creationTimestamp") or "" for m in (metadata, known))
+    return bool(made < known_made)
+
+
+class Clusters:
+    """All clusters by namespace and name; the watch feeds them, and they act after `begin`."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        image: str,
+        spark: SparkSupply = NO_SPARK,
+        may_write: Callable[[], bool] = lambda: True,
+        site: Site = ANYWHERE,
+    ) -> None:
+        self._site = site
+        self._api = api
+        self._cache = cache
+        self._image = image
+        self._spark = spark
+        self._may_write = may_write
+        self._tasks: dict[Key, ClusterTask] = {}
+        self._waiting: dict[Key, Event] | None = {}  # latest events before `begin`
+        self._is_beginning = False
+        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}  # a lock, and the number of its users
+
+    async def begin(self) -> None:
+        """Start to act. Events that arrive meanwhile are queued, because they are newer."""
+        self._is_beginning = True
+        while self._waiting:
+            key = next(iter(self._waiting))
+            await self._handle_safely(key, *self._waiting.pop(key))
+        self._waiting = None
+
+    async def on_event(self, document: dict[str, Any], is_gone: bool) -> None:
+        """Handle a watched QsyncCluster; before `begin`, queue its newest event."""
+        metadata = document["metadata"]
+        key = (str(metadata["namespace"]), str(metadata["name"]))
+        if self._waiting is not None:
+            before = self._waiting.get(key)
+            if before is not None and _is_late(document, is_gone, before[0]["metadata"]):
+                return
+            self._waiting[key] = (document, is_gone)
+            if is_gone and not self._is_beginning:
+                del self._waiting[key]
+            return
+        await self._handle_safely(key, document, is_gone)
+
+    async def _handle_safely(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
+        """Handle the events of one cluster in sequence; a failure affects no other cluster."""
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                await self._handle(key, document, is_gone)
+        except Exception:
+            # A bug that affects one document must not prevent the failover of other clusters.
+            log.exception("cannot reconcile QsyncCluster %s/%s", *key)
+        finally:
+            lock, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = (lock, users - 1)
+
+    async def _handle(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
+        metadata = document["metadata"]
+        task = self._tasks.get(key)
+        if task is not None:
+            known = task.cluster.metadata.model_dump(mode="json", by_alias=True)
+            if task.voice.refusal is not None:
+                known["generation"] = max(known["generation"], task.voice.refusal.generation)
+            if _is_late(document, is_gone, known):
+                return
+            if task.cluster.metadata.uid != metadata["uid"]:
+                await self._stop(key)
+                task = None
+        if is_gone or metadata.get("deletionTimestamp"):
+            await self._stop(key)
+            return
+        cluster: QsyncCluster | None
+        try:
+            cluster = QsyncCluster.model_validate(document)
+            if self._site.is_template_restricted:
+                refuse_privileged(cluster.spec.pod_template)
+        except ValidationError as error:
+            cluster, sentence = None, sentence_of(error, QsyncCluster)
+        except ValueError as error:
+            cluster, sentence = None, f"spec.{error}"
+        if cluster is None:
+            if task is None:
+                await self._refuse_unknown(key, document, sentence)
+            else:
+                await task.refuse(document, sentence)
+            return
+        if task is None:
+            self._start(key, cluster)
+        else:
+            task.change(cluster)
+
+    def _start(self, key: Key, cluster: QsyncCluster) -> ClusterTask:
+        task = ClusterTask(
+            self._api,
+            self._cache,
+            self._image,
+            self._spark,
+            cluster,
+            self.count,
+            self._may_write,
+            self._site,
+        )
+        self._tasks[key] = task
+        metrics.CLUSTERS.set(len(self._tasks))
+        return task
+
+    def known(self) -> dict[Key, str]:
+        """Return the uid of every cluster that is reconciled or queued."""
+        waiting = self._waiting or {}
+        found = {
+            key: str(doc["metadata"].get("uid")) for key, (doc, gone) in waiting.items() if not gone
+        }
+        return found | {k: str(task.cluster.metadata.uid) for k, task in self._tasks.items()}
+
+    async def on_run(self, document: dict[str, Any]) -> None:
+        """Refuse an audit, compaction or journal whose cluster does not exist; ignore others."""
+        cluster = str((document.get("spec") or {}).get("cluster", ""))
+        namespace = str(document["metadata"]["namespace"])
+        if self._waiting is not None or (namespace, cluster) in self._tasks:
+            return
+        try:
+            if await self._api.get("QsyncCluster", namespace, cluster) is None:
+                refuse = refuse_journal if document["kind"] == "QsyncJournal" else refuse_run
+                await refuse(self._api, document)
+        except ApiError as error:
+            log.warning("run %s is waiting: %s", document["metadata"]["name"], error)
+
+    async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
+        """Continue with the specification that another operator stored; this one saw no good one.
+
+        Without a stored one, only report the error: existing nodes keep running.
+        """
+        cluster = await self._last_good(document)
+        if cluster is not None:
+            await self._start(key, cluster).refuse(document, sentence)
+            return
+        cluster = QsyncCluster.model_validate({**document, "spec": {}})
+        if is_told(cluster, sentence):
+            return
+        voice = KubernetesVoice(self._api, cluster)
+        voice.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
+        await voice.report(Reason.INVALID_SPEC, cluster.name, sentence, True)
+        await voice.publish(cluster, cluster.status)
+
+    async def _last_good(self, document: dict[str, Any]) -> QsyncCluster | None:
+        metadata = document["metadata"]
+        try:
+            found = await self._api.get(
+                "ConfigMap", str(metadata["namespace"]), config_name(str(metadata["name"]))
+            )
+            data = (found or {}).get("data", {})
+            if data.get(SPEC_VERSION_KEY, VERSION) != VERSION:
+                raise ValueError(f"it has version {data[SPEC_VERSION_KEY]}")
+            spec = json.loads(data.get(SPEC_KEY, "null"))
+            return QsyncCluster.model_validate({**document, "spec": spec}) if spec else None
+        except (ApiError, ValueError) as error:
+            log.warning("cannot read the last specification of %s: %s", metadata["name"], error)
+            return None
+
+    async def _stop(self, key: Key) -> None:
+        task = self._tasks.pop(key, None)
+        if task is not None:
+            await task.stop()
+            metrics.forget(*key)
+            metrics.CLUSTERS.set(len(self._tasks))
+
+    def count(self) -> int:
+        return len(self._tasks)
+
+    async def close(self) -> None:
+        for key in list(self._tasks):
+            await self._stop(key)

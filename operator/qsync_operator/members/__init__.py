@@ -1,0 +1,1 @@
+"""Connections to members, and the requests that every platform sends over them."""

@@ -1,1 +1,0 @@
-"""pydantic models of the custom resources; the CRDs are generated from them."""

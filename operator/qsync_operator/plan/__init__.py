@@ -1,0 +1,1 @@
+"""The decisions about one cluster; all functions are pure."""

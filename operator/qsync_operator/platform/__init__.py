@@ -1,1 +1,0 @@
-"""Platforms, the only code of the controller with side effects."""

@@ -1,0 +1,169 @@
+"""Objects of the Prometheus operator, built if the manifest asks for them and their kinds exist."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.resources.brokers import has_brokers
+from qsync_operator.resources.certificates import bundle_name
+from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, Object, build, selector
+
+API_VERSION = "monitoring.coreos.com/v1"
+KINDS = ("PodMonitor", "PrometheusRule")
+
+
+def asked_kinds(cluster: QsyncCluster) -> list[str]:
+    asked = cluster.spec.monitoring
+    wanted = (asked.pod_monitor, asked.prometheus_rule)
+    return [kind for kind, is_asked in zip(KINDS, wanted, strict=True) if is_asked]
+
+
+def build_monitoring(
+    cluster: QsyncCluster, existing: Collection[str], is_formed: bool = True
+) -> list[Object]:
+    """Return the monitoring objects whose kinds exist.
+
+    Before `is_formed`, no alert fires for missing writes: a restore may take long.
+    """
+    specs = {"PodMonitor": _monitor(cluster), "PrometheusRule": _rules(cluster, is_formed)}
+    return [
+        build(cluster, API_VERSION, kind, cluster.name, spec=specs[kind])
+        for kind in asked_kinds(cluster)
+        if kind in existing
+    ]
+
+
+def _meta_label(label: str) -> str:
+    """Return the name under which Prometheus knows a label of a pod."""
+    return f"__meta_kubernetes_pod_label_{re.sub('[^A-Za-z0-9_]', '_', label)}"
+
+
+def _monitor(cluster: QsyncCluster) -> Object:
+    encrypted = {
+        "scheme": "https",
+        "tlsConfig": {
+            "ca": {"secret": {"name": bundle_name(cluster), "key": "ca.crt"}},
+            "serverName": f"{cluster.name}-leader",
+        },
+    }
+    member = {
+        "port": "admin",
+        "path": "/metrics",
+        "interval": "15s",
+        **encrypted,
+        "relabelings": [
+            {
+                "sourceLabels": [_meta_label(ADMIN_SCHEME_LABEL)],
+                "regex": "(http)",
+                "targetLabel": "__scheme__",
+            }
+        ],
+    }
+    has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
+    scheme = encrypted if has_tls else {"scheme": "http"}
+    broker = {"port": "journals", "path": "/debug/metrics", "interval": "15s", **scheme}
+    return {
+        "selector": {"matchLabels": selector(cluster)},
+        "podTargetLabels": ["qsync.dev/cluster"],
+        "podMetricsEndpoints": [member, broker] if has_brokers(cluster) else [member],
+    }
+
+
+def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
+    namespace, name = cluster.metadata.namespace, cluster.name
+    ours = f'namespace="{namespace}",pod=~"{name}-((async|reader)-)?[0-9]+"'
+    its = f'namespace="{namespace}",cluster="{name}"'
+    ready = f"qsync_operator_cluster_ready{{{its}}}"
+    # An empty sum is below no limit, so the alert would not fire: `or vector(0)` makes it 0.
+    serving = [
+        _rule("QsyncNotWritable", f"(sum(qsync_is_writable{{{ours}}}) or vector(0)) < 1",
+              "30s", "critical", f"No member of {name} accepts writes."),
+        _rule("QsyncMemberMissing", _missing(cluster),
+              "5m", "warning", f"Fewer members of {name} answer than it has."),
+    ]  # fmt: skip
+    rules = [
+        _rule("QsyncSplitBrain", f"max(qsync_split_brain{{{ours}}}) > 0",
+              "0s", "critical", f"The logs of two members of {name} contradict each other."),
+        _rule("QsyncAcknowledgedLost",
+              f"increase(qsync_lost_acknowledged_writes_total{{{ours}}}[15m]) > 0",
+              "0s", "critical", f"Acknowledged asynchronous writes to {name} were lost."),
+        _rule("QsyncMemberRestarting", f"resets(qsync_uptime_seconds{{{ours}}}[15m]) > 3",
+              "0s", "warning", f"A member of {name} restarts repeatedly."),
+        _rule("QsyncConfirmationSlow", f"max(qsync_limbo_age_seconds{{{ours}}}) > 5",
+              "1m", "warning", f"Writes to {name} wait for their quorum for more than 5 seconds."),
+        _rule("QsyncFollowerBehind", f"max(qsync_follower_lag_rows{{{ours}}}) > 100000",
+              "10m", "warning", f"A member of {name} lags more than 100,000 rows."),
+        _rule("QsyncCertificateExpiring",
+              f"qsync_operator_certificate_expiry_timestamp_seconds{{{its}}} - time() < 604800",
+              "1h", "warning", f"The certificate of {name} expires within a week."),
+        # Counts only the operator that reconciled this cluster. If no operator was ever scraped,
+        # the expression is empty and the alert cannot fire.
+        _rule("QsyncOperatorAbsent", f"max(max_over_time({ready}[7d])) unless max({ready})",
+              "10m", "warning", f"No operator manages {name}."),
+        _rule("QsyncDegraded", f"qsync_operator_cluster_degraded{{{its}}} > 0",
+              "15m", "warning", f"The operator cannot apply the specification of {name}."),
+        _rule("QsyncAuditViolated", f"qsync_operator_audit_violated{{{its}}} > 0",
+              "0s", "critical", f"The last audit of {name} found a violation."),
+        _rule("QsyncAuditOverdue",
+              f"time() - qsync_operator_audit_overdue_timestamp_seconds{{{its}}} > 0",
+              "5m", "warning", f"No audit of {name} produced a verdict for twice its interval."),
+        _rule("QsyncMemberFenced", f"max(qsync_is_fenced{{{ours}}}) > 0",
+              "24h", "info", f"A member of {name} has been fenced for a day."),
+        _rule("QsyncRowsRolledBack", f"increase(qsync_cut_rows_total{{{ours}}}[15m]) > 0",
+              "0s", "info", f"Unconfirmed rows of {name} were truncated."),
+    ]  # fmt: skip
+    if is_formed and not cluster.spec.hibernate:
+        rules = serving + _journal_rules(cluster) + rules
+    return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
+
+
+def _journal_rules(cluster: QsyncCluster) -> list[dict[str, Any]]:
+    if not has_brokers(cluster):
+        return []
+    name = cluster.name
+    ours = f'namespace="{cluster.metadata.namespace}",pod=~"{name}-[0-9]+"'
+
+    def known(metric: str) -> str:
+        """Return the greatest value; a broker without a lease may know an old state only."""
+        return f"max({metric}{{{ours}}} and qsync_broker_lease_seconds{{{ours}}} > 0)"
+
+    return [
+        _rule("QsyncBrokerMissing",
+              f"(count(qsync_broker_lease_seconds{{{ours}}} > 0) or vector(0))"
+              f" < {cluster.spec.replicas}",
+              "5m", "warning", f"Fewer brokers of {name} serve journals than it has voters."),
+        _rule("QsyncJournalsNotWritable",
+              f"{known('qsync_broker_journals_without_primary')} > 0"
+              f" or sum(qsync_broker_unsynchronised_journals{{{ours}}}) > 0",
+              "1m", "critical", f"Journals of {name} accept no appends."),
+        _rule("QsyncJournalsUnderReplicated",
+              f"{known('qsync_broker_under_replicated_journals')} > 0",
+              "15m", "warning", f"Journals of {name} have fewer brokers than their replication."),
+        _rule("QsyncFragmentStoreFailing",
+              f"sum(qsync_broker_failing_stores{{{ours}}}) > 0",
+              "15m", "warning", f"Brokers of {name} cannot use a store of fragments."),
+    ]  # fmt: skip
+
+
+def _missing(cluster: QsyncCluster) -> str:
+    """Return the expression for missing members, per kind: readers do not replace voters."""
+    spec = cluster.spec
+    counts = (("", spec.replicas), ("async-", spec.async_replicas), ("reader-", spec.read_replicas))
+    of_namespace = f'namespace="{cluster.metadata.namespace}"'
+    return " or ".join(
+        f'(count(qsync_term{{{of_namespace},pod=~"{cluster.name}-{infix}[0-9]+"}}) or vector(0))'
+        f" < {count}"
+        for infix, count in counts
+        if count
+    )
+
+
+def _rule(alert: str, expression: str, lasting: str, severity: str, summary: str) -> dict[str, Any]:
+    return {
+        "alert": alert,
+        "expr": expression,
+        "for": lasting,
+        "labels": {"severity": severity},
+        "annotations": {"summary": summary, "runbook": f"docs/runbooks/{alert}.md"},
+    }
