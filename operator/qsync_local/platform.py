@@ -25,23 +25,19 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.members.iproto import DatabaseError
 from qsync_operator.members.links import LinkError, NodeLinks
+from qsync_operator.members.orders import Orders, Place
 from qsync_operator.plan.actions import (
     Action,
     Bootstrap,
     Configure,
     CreateMember,
     CreateSpaces,
-    Fence,
     GrowStorage,
-    Nominate,
     RecordBootstrap,
     RecordFenced,
     RecordFormed,
     RemoveMember,
     Restart,
-    Switchover,
-    Unfence,
-    Unregister,
 )
 from qsync_operator.plan.observed import (
     MemberView,
@@ -55,6 +51,7 @@ from qsync_operator.plan.observed import (
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.reconcile.spaces import SpaceKeeper
 from qsync_operator.resources.authority import CertificateError
+from qsync_operator.resources.labels import Object
 from qsync_operator.resources.nodeconfig import (
     archive_settings,
     drift_of,
@@ -94,6 +91,7 @@ class LocalPlatform:
         )
         self.journals = JournalPlatform(store, secrets, self._wake.set)
         self._links = NodeLinks(secrets.cluster)
+        self._orders = Orders(self._links, self._place_of)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
         self._spaces = SpaceKeeper(secrets.cluster)
         self._restoration = Restoration(store)
@@ -243,15 +241,18 @@ class LocalPlatform:
             if self._pushed.get(name) == mark:
                 continue
             with contextlib.suppress(LinkError):
-                await self._post(name, "/peers", {"addresses": peers})
+                await self._orders.send(name, "/peers", {"addresses": peers})
                 self._pushed[name] = mark
 
-    async def _post(self, name: str, path: str, fields: dict[str, Any]) -> Any:
-        return await self._links.post(f"{HOST}:{self._state.members[name].admin}", path, fields)
+    def _place_of(self, name: str) -> Place:
+        record = self._state.members[name]
+        return Place(f"{HOST}:{record.admin}", record.uuid)
 
     # --- keeping members running ------------------------------------------------------------------
 
-    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
+    async def keep(
+        self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
+    ) -> tuple[Trouble, ...]:
         """Start every member that has a disk and no process; stop all members to hibernate."""
         try:
             if cluster.spec.hibernate:
@@ -312,11 +313,10 @@ class LocalPlatform:
             case RecordBootstrap(name, instance):
                 self._state.bootstrap_member, self._state.bootstrap_uuid = name, instance
                 self._store.save_state(self._state)
-            case Bootstrap(name, instance, voters):
+            case Bootstrap(name):
                 await self._restoration.make(cluster, name)
                 users = {self._secrets.username: self._secrets.password}
-                order = {"instance_uuid": instance, "voters": voters, "users": users}
-                await self._post(name, "/bootstrap", order)
+                await self._orders.bootstrap(action, users)
             case RecordFormed():
                 self._state.is_formed = True
                 self._store.save_state(self._state)
@@ -328,31 +328,16 @@ class LocalPlatform:
                 self._store.save_state(self._state)
             case GrowStorage():
                 pass  # a directory needs no expansion
-            case _:
-                await self._order(cluster, action)
-
-    async def _order(self, cluster: QsyncCluster, action: Action) -> None:
-        """Perform an action that sends an order to members and changes no stored state."""
-        match action:
-            case Nominate(name, term):
-                await self._post(name, "/verb/nominate", {"term": term})
-            case Switchover(leader, target, _):
-                uuid_of_target = self._state.members[target].uuid
-                await self._post(leader, "/verb/switchover", {"target": uuid_of_target})
-            case Unregister(leader, _, instance, _):
-                await self._post(leader, "/verb/unregister", {"uuid": instance})
             case Configure(name):
                 await self._configure(cluster, name)
             case Restart(name):
                 await self.processes.stop(name, STOP_PATIENCE_S)
                 self._start(cluster, name)
-            case Fence(name):
-                await self._post(name, "/verb/fence", {})
-            case Unfence(name):
-                await self._post(name, "/verb/unfence", {})
             case CreateSpaces(leader, names):
                 address = f"{HOST}:{self._state.members[leader].iproto}"
                 await self._spaces.create(cluster, address, names)
+            case _:
+                await self._orders.perform(action)
 
     def _create_member(self, cluster: QsyncCluster, name: str, kind: str) -> None:
         record = self._state.members.get(name)
@@ -377,7 +362,7 @@ class LocalPlatform:
     async def _configure(self, cluster: QsyncCluster, name: str) -> None:
         record = self._state.members[name]
         wanted = self._settings(cluster, name, record)
-        await self._post(name, "/verb/configure", live_changes(record.applied, wanted))
+        await self._orders.configure(name, live_changes(record.applied, wanted))
         record.applied = wanted
         self._store.save_state(self._state)
 

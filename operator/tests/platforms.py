@@ -10,7 +10,7 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
-from qsync_operator.plan.observed import Memory, Observed
+from qsync_operator.plan.observed import Memory, Observed, Trouble
 
 KEY = ("ns", "orders")
 IMAGE = "qsync-node:test"
@@ -57,3 +57,12 @@ async def opened(
 
 async def observed(platform: KubernetesPlatform, cluster: QsyncCluster) -> Observed:
     return await platform.observe(cluster, Memory(), ClusterStatus())
+
+
+async def keep(
+    platform: KubernetesPlatform, cluster: QsyncCluster, look: Observed
+) -> tuple[Trouble, ...]:
+    """Maintain the objects that the plan wants now, and the rest as in a turn with `look`."""
+    inputs = (await observed(platform, cluster)).inputs
+    assert inputs is not None
+    return await platform.keep(cluster, look, inputs.objects)

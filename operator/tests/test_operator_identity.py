@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, observed, opened
+from platforms import IMAGE, cluster_of, document_of, keep, observed, opened
 from test_operator_access import Catalogue
 from test_operator_kubernetes_clusters import settled
 
@@ -29,7 +29,7 @@ async def formed(api: FakeApi, **spec: Any) -> None:
             await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
         await platform.act(cluster, RecordBootstrap("orders-0", "i0"))
         await platform.act(cluster, RecordFormed())
-        await platform.keep(cluster, await observed(platform, cluster))
+        await keep(platform, cluster, await observed(platform, cluster))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: No
         look = await observed(platform, cluster)
         del api.objects[IDENTITY]
         await platform._look_aside(cluster)
-        assert await platform.keep(cluster, look) == ()
+        assert await keep(platform, cluster, look) == ()
         assert api.named("Secret", "orders-identity")["data"] == before
         # An action before the next poll is refused, and recreates the Secret as well.
         del api.objects[IDENTITY]
@@ -101,14 +101,14 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
     changed = cluster_of(storage={"retention": then})
     async with opened(api, changed) as (platform, _):
         await platform._look_aside(changed)
-        assert await platform.keep(changed, await observed(platform, changed)) == ()
+        assert await keep(platform, changed, await observed(platform, changed)) == ()
         identity = api.named("Secret", "orders-identity")["metadata"]
         assert bool(identity.get("ownerReferences")) == (then == "Delete")
         # The Secret with the application's password was applied as well.
         assert ("apply", "Secret", "orders-app") in api.writes
         writes = len(api.writes)
         await platform._look_aside(changed)
-        assert await platform.keep(changed, await observed(platform, changed)) == ()
+        assert await keep(platform, changed, await observed(platform, changed)) == ()
         assert len(api.writes) == writes
 
 
@@ -164,7 +164,7 @@ async def test_a_given_password_is_needed_to_found_a_cluster_and_not_to_keep_it(
         assert await platform._read_application_password(cluster) == "first"
         api.put(secret_of("mine", password=b"second"))
         assert await platform._read_application_password(cluster) == "second"
-        assert await platform.keep(cluster, await observed(platform, cluster)) == ()
+        assert await keep(platform, cluster, await observed(platform, cluster)) == ()
     assert text_of(api.named("Secret", "orders-app"), "password") == "second"
 
 
@@ -175,10 +175,10 @@ async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
     password = text_of(api.named("Secret", "orders-app"), "password")
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)
-        assert await platform.keep(cluster, look) == ()
+        assert await keep(platform, cluster, look) == ()
         del api.objects[APP], api.objects["ServiceAccount", "ns", "orders"]
         await platform._look_aside(cluster)
-        assert await platform.keep(cluster, look) == ()
+        assert await keep(platform, cluster, look) == ()
     assert text_of(api.named("Secret", "orders-app"), "password") == password
     assert ("ServiceAccount", "ns", "orders") in api.objects
 
@@ -192,7 +192,7 @@ async def test_a_field_that_is_wanted_no_more_is_applied_away() -> None:
         await platform.act(cluster, RecordBootstrap("orders-0", "i0"))
         assert "restore.json" in api.named("ConfigMap", "orders-config")["data"]
         api.writes.clear()
-        assert await platform.keep(cluster, await observed(platform, cluster)) == ()
+        assert await keep(platform, cluster, await observed(platform, cluster)) == ()
         assert not api.writes
         await platform.act(cluster, RecordFormed())
         assert ("apply", "ConfigMap", "orders-config") in api.writes

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
-from platforms import cluster_of, observed, opened
+from platforms import cluster_of, keep, observed, opened
 
 from qsync_operator.plan.actions import (
     CreateMember,
@@ -69,7 +69,7 @@ async def live(api: FakeApi) -> None:
         if (await observed(platform, small)).member("orders-3") is not None:
             await platform.act(small, RemoveMember("orders-3"))
         await platform.act(large, GrowStorage("2Gi"))
-        assert await platform.keep(large, await observed(platform, large)) == ()
+        assert await keep(platform, large, await observed(platform, large)) == ()
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, observed, opened, pod_of
+from platforms import IMAGE, cluster_of, document_of, keep, observed, opened, pod_of
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
@@ -77,7 +77,7 @@ async def test_refused_template_restarts_no_member() -> None:
         assert len(told) == 1
         api.refusing = {}
         mended = cluster_of(resources={"requests": {"cpu": "1"}})
-        assert not await platform.keep(mended, await observed(platform, mended))
+        assert not await keep(platform, mended, await observed(platform, mended))
         assert drifts(await observed(platform, mended)) == ["restart"] * 3
 
 
@@ -88,7 +88,7 @@ async def test_pod_is_not_outdated_until_the_sets_controller_observed_the_templa
         await platform.act(cluster, CreateMember("orders-0", "voter"))
         recreate_pods(api, cache, ["orders-0"])
         changed = cluster_of(replicas=1, resources={"requests": {"cpu": "1"}})
-        assert not await platform.keep(changed, await observed(platform, changed))
+        assert not await keep(platform, changed, await observed(platform, changed))
         stored = api.named("StatefulSet", "orders")
         stored["metadata"]["generation"] = 2
         stored["status"] = {"observedGeneration": 1}
@@ -137,17 +137,17 @@ async def test_refused_object_is_retried_after_a_pause_and_at_once_when_it_chang
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)
         api.refusing = {"NetworkPolicy": 403}
-        (trouble,) = await platform.keep(cluster, look)
+        (trouble,) = await keep(platform, cluster, look)
         assert (trouble.reason, trouble.is_essential) == ("ObjectRefused", False)
         api.refusing = {}
-        assert await platform.keep(cluster, look) == (trouble,)
+        assert await keep(platform, cluster, look) == (trouble,)
         other = cluster_of(monitoring={"podMonitor": True})
-        assert not await platform.keep(other, look)
+        assert not await keep(platform, other, look)
         api.refusing = {"NetworkPolicy": 403}
-        assert len(await platform.keep(cluster, look)) == 1
+        assert len(await keep(platform, cluster, look)) == 1
         api.refusing = {}
         clock[0] += objects.RETRY_FIRST_S
-        assert not await platform.keep(cluster, look)
+        assert not await keep(platform, cluster, look)
 
 
 FOREIGN = [
@@ -203,7 +203,7 @@ async def test_formed_cluster_keeps_its_supervision_when_its_certificate_is_repl
     before = api.put(foreign("Secret", "orders-tls", data={}))
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)
-        assert [t.reason for t in await platform.keep(cluster, look)] == ["NameTaken"]
+        assert [t.reason for t in await keep(platform, cluster, look)] == ["NameTaken"]
     assert api.named("Secret", "orders-tls") == before
 
 
@@ -213,7 +213,7 @@ async def test_foreign_monitor_is_not_deleted() -> None:
     api.kinds = {"PodMonitor"}
     api.put(foreign("PodMonitor", "orders"))
     async with opened(api, cluster) as (platform, _):
-        await platform.keep(cluster, await observed(platform, cluster))
+        await keep(platform, cluster, await observed(platform, cluster))
     assert ("PodMonitor", "ns", "orders") in api.objects
 
 
@@ -228,18 +228,18 @@ async def test_retention_releases_secrets_before_volumes_are_kept() -> None:
     async with opened(api, deleting) as (platform, _):
         await platform.act(deleting, CreateMember("orders-0", "voter"))
         look = await observed(platform, deleting)
-        assert not await platform.keep(deleting, look)
+        assert not await keep(platform, deleting, look)
         assert owned(api, "orders-identity")
         assert owned(api, "orders-app")
         api.writes.clear()
-        assert not await platform.keep(keeping, look)
+        assert not await keep(platform, keeping, look)
         assert not owned(api, "orders-identity")
         assert not owned(api, "orders-app")
         order = [(kind, name) for _, kind, name in api.writes]
         assert order.index(("Secret", "orders-identity")) < order.index(("StatefulSet", "orders"))
         assert order.index(("Secret", "orders-app")) < order.index(("StatefulSet", "orders"))
         api.writes.clear()
-        assert not await platform.keep(deleting, look)
+        assert not await keep(platform, deleting, look)
         order = [(kind, name) for _, kind, name in api.writes]
         assert order.index(("StatefulSet", "orders")) < order.index(("Secret", "orders-identity"))
 

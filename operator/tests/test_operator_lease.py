@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from fake_api import FakeApi
-from platforms import cluster_of, observed, opened, pod_of
+from platforms import cluster_of, keep, observed, opened, pod_of
 
 from qsync_operator import __main__ as main
 from qsync_operator.kubernetes.api import ApiError
@@ -162,5 +162,5 @@ async def test_members_are_observed_while_the_api_server_is_not_used() -> None:
         for _ in range(3):
             look = await observed(platform, cluster)
         assert [member.name for member in look.members] == ["orders-0"]
-        troubles = await platform.keep(cluster, look)
+        troubles = await keep(platform, cluster, look)
         assert {trouble.reason for trouble in troubles} <= {"ApiUnavailable"}

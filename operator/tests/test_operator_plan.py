@@ -5,8 +5,21 @@ from dataclasses import replace
 from cluster_model import World
 from plan_worlds import cluster_of, decide, formed, run
 
-from qsync_operator.plan.actions import Bootstrap, CreateMember, CreateSpaces, RecordBootstrap
+from qsync_operator.plan.actions import (
+    Bootstrap,
+    CreateMember,
+    CreateSpaces,
+    RecordBootstrap,
+    RecordFenced,
+    RecordFormed,
+    RemoveMember,
+    Restart,
+)
+from qsync_operator.plan.objects import ObjectInputs
+from qsync_operator.plan.observed import Record
 from qsync_operator.plan.planner import plan
+from qsync_operator.plan.transitions import record_of, state_after
+from qsync_operator.resources.state import ClusterState
 
 
 def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:
@@ -104,3 +117,24 @@ def test_conditions_keep_their_time_while_they_stay() -> None:
 def test_missing_spaces_are_created_through_the_leader() -> None:
     world = formed(cluster_of(3, spaces=True), leader="c-1")
     assert decide(world) == (CreateSpaces("c-1", ("s",)),)
+
+
+def test_plan_returns_the_objects_of_its_inputs_and_builds_them_once() -> None:
+    cluster = cluster_of()
+    world = formed(cluster)
+    state = ClusterState("rs", "secret").with_member("c-0", "voter")
+    inputs = ObjectInputs(cluster, state, "password", "image", {})
+    planned = plan(cluster, replace(world.observe(), inputs=inputs), world.now_ns, 0)
+    assert "StatefulSet" in {one["kind"] for one in planned.objects}
+    assert planned.objects is inputs.objects
+    assert plan(cluster, world.observe(), world.now_ns, 0).objects == []
+
+
+def test_stored_state_changes_with_the_actions_that_name_members() -> None:
+    state = state_after(ClusterState("rs", "secret"), CreateMember("c-0", "voter"))
+    state = state_after(state, RecordBootstrap("c-0", "uuid"))
+    state = state_after(state, RecordFormed())
+    state = state_after(state, RecordFenced(("c-0",)))
+    assert record_of(state) == Record("rs", "c-0", "uuid", True, ("c-0",))
+    assert state_after(state, Restart("c-0")) is state
+    assert state_after(state, RemoveMember("c-0")).members == {}

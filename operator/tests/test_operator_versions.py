@@ -14,7 +14,8 @@ from qsync_node.server.config import load_config
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.manager.clusters import Clusters
-from qsync_operator.members.links import LinkError
+from qsync_operator.members.links import LinkError, NodeLinks
+from qsync_operator.members.orders import Orders, Place
 from qsync_operator.plan.actions import CreateMember
 from qsync_operator.resources.config import member_settings
 from qsync_operator.resources.secrets import decoded, encoded
@@ -119,18 +120,35 @@ def test_node_takes_settings_of_an_older_operator(tmp_path: Path) -> None:
     assert load_config(file).unknown_settings() == []
 
 
+class OlderNode(NodeLinks):
+    """A node that refuses the setting `warp`, and applies the others."""
+
+    def __init__(self) -> None:
+        super().__init__("secret")
+        self.applied: dict[str, Any] = {}
+
+    async def post(
+        self, address: str, path: str, fields: dict[str, Any], instance: str = ""
+    ) -> None:
+        if "warp" in fields:
+            raise LinkError("unknown setting 'warp'", is_refusal=True)
+        self.applied.update(fields)
+
+
 @pytest.mark.asyncio
 async def test_settings_that_an_older_node_does_not_know_keep_no_other_from_it() -> None:
-    api, cluster, applied = FakeApi(), cluster_of(), {}
-    async with opened(api, cluster) as (platform, _):
+    node = OlderNode()
+    orders = Orders(node, lambda _: Place("node:1", ""))
+    await orders.configure("orders-0", {"warp": 9, "heartbeat_ns": 5})
+    assert node.applied == {"heartbeat_ns": 5}
+    with pytest.raises(LinkError):
+        await orders.configure("orders-0", {"warp": 9})
+    await node.close()
 
-        async def post(_: Any, __: str, ___: str, fields: dict[str, Any]) -> None:
-            if "warp" in fields:
-                raise LinkError("unknown setting 'warp'", is_refusal=True)
-            applied.update(fields)
 
-        platform._post = post
-        await platform._configure(cluster, "orders-0", {"warp": 9, "heartbeat_ns": 5})
-        assert applied == {"heartbeat_ns": 5}
-        with pytest.raises(LinkError):
-            await platform._configure(cluster, "orders-0", {"warp": 9})
+@pytest.mark.asyncio
+async def test_order_to_a_member_without_an_address_is_not_sent() -> None:
+    node = OlderNode()
+    with pytest.raises(LinkError, match="no address"):
+        await Orders(node, lambda _: Place("", "")).send("orders-0", "/verb/fence", {})
+    await node.close()

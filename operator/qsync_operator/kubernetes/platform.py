@@ -9,9 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
 
 from qsync_operator import metrics
 from qsync_operator.api.annotations import is_paused
@@ -21,19 +18,23 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes import pods
 from qsync_operator.kubernetes.absent import AbsentPods
+from qsync_operator.kubernetes.addresses import Addresses
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.certificates import CertificateKeeper
+from qsync_operator.kubernetes.configuration import MemberConfiguration
 from qsync_operator.kubernetes.dependents import last_run
 from qsync_operator.kubernetes.identity import Identity
 from qsync_operator.kubernetes.journals import JournalKeeper
 from qsync_operator.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper, trouble_of
+from qsync_operator.kubernetes.rolelabels import RoleLabels
 from qsync_operator.kubernetes.statuses import Statuses, read_statuses
 from qsync_operator.kubernetes.volumes import VolumeKeeper
 from qsync_operator.members.iproto import DatabaseError
 from qsync_operator.members.links import LinkError, NodeLinks
 from qsync_operator.members.livelinks import LiveLinks
+from qsync_operator.members.orders import Orders, Place
 from qsync_operator.plan.actions import (
     Action,
     Bootstrap,
@@ -41,19 +42,15 @@ from qsync_operator.plan.actions import (
     CreateMember,
     CreateSpaces,
     DrainBroker,
-    Fence,
     GrantAccess,
     GrowStorage,
-    Nominate,
     RecordBootstrap,
     RecordFenced,
     RecordFormed,
     RemoveMember,
     Restart,
-    Switchover,
-    Unfence,
-    Unregister,
 )
+from qsync_operator.plan.objects import ObjectInputs
 from qsync_operator.plan.observed import (
     AccessView,
     BrokersView,
@@ -64,38 +61,23 @@ from qsync_operator.plan.observed import (
     SchemaView,
     Trouble,
 )
-from qsync_operator.plan.transitions import record_of
+from qsync_operator.plan.transitions import record_of, state_after
 from qsync_operator.reconcile.access import AccessKeeper
 from qsync_operator.reconcile.platform import ActionAwaits, ActionRefused, NameTaken
 from qsync_operator.reconcile.spaces import SpaceKeeper
 from qsync_operator.resources.brokers import broker_port
-from qsync_operator.resources.config import client_address, member_settings, peer_address
+from qsync_operator.resources.config import client_address
 from qsync_operator.resources.labels import (
-    ADMIN_SCHEME_LABEL,
-    ROLE_LABEL,
     Object,
     ports,
     set_name,
     tls_port,
 )
-from qsync_operator.resources.nodeconfig import Drift, drift_of, live_changes
-from qsync_operator.resources.objects import build_objects
+from qsync_operator.resources.nodeconfig import Drift
 from qsync_operator.resources.pods import restart_inputs
 from qsync_operator.resources.secrets import text_of
 from qsync_operator.resources.state import ClusterState, MemberState
 from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
-
-UNKNOWN_SETTING = "unknown setting"
-JOINED = ("leader", "follower", "async", "anonymous")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The settings sent to a node over one connection; a new process has received none."""
-
-    connection: int
-    settings: dict[str, Any]
-    peers: dict[str, str]
 
 
 class KubernetesPlatform:
@@ -140,8 +122,12 @@ class KubernetesPlatform:
         )
         self._monitoring = MonitoringKinds(api, key, uid)
         self._absent = AbsentPods(api, key)
-        self._told: dict[str, Told] = {}
-        self._built: tuple[QsyncCluster, tuple[Any, ...], list[Object]] | None = None
+        self._cluster = cluster
+        self._addresses = Addresses(cache, key, self._live)
+        self._orders = Orders(self._links, self._place_of)
+        self._configuration = MemberConfiguration(self._orders, self._live)
+        self._labels = RoleLabels(api, cache, key)
+        self._inputs: ObjectInputs | None = None
         self._aside: asyncio.Task[None] | None = None
         self._looked_again_s = 0.0
         self._kept_retention = ""  # retention that the Secrets were last adapted to
@@ -199,14 +185,12 @@ class KubernetesPlatform:
     def _state(self) -> ClusterState:
         return self._identity.state
 
-    def _pod(self, member: str) -> Object | None:
-        return self._cache.get(self._key, "Pod", member)
-
     # --- observing ----------------------------------------------------------------------------
 
     async def observe(
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
     ) -> Observed:
+        self._cluster = cluster
         self._ask_aside(cluster)
         metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
@@ -215,14 +199,14 @@ class KubernetesPlatform:
         if self._may_write():
             with contextlib.suppress(ApiError):  # the next observation retries
                 await self._identity.save(cluster, read.noted_in(self._state))
-            await self._tell_nodes(cluster, statuses)
+            await self._configuration.send_to_new(cluster, self._state, statuses)
         members = tuple(
             self._view(cluster, name, member, statuses.get(name))
             for name, member in self._state.members.items()
         )
         observed = Observed(members, record_of(self._state), SchemaView(), memory, previous)
         leader = observed.writable_leader()
-        address = self._address(leader.name, tls_port(cluster)) if leader else None
+        address = self._addresses.address(leader.name, tls_port(cluster)) if leader else None
         spaces = await self._spaces.look(cluster, address)
         storage = self._volumes.look(cluster)
         try:
@@ -243,6 +227,7 @@ class KubernetesPlatform:
             last_audit=last_run(self._cache, self._key, "audit"),
             last_compaction=last_run(self._cache, self._key, "compaction"),
             brokers=await self._look_at_brokers(cluster, members, address),
+            inputs=self._object_inputs(cluster, self._state),
         )
 
     async def _look_at_brokers(
@@ -276,7 +261,9 @@ class KubernetesPlatform:
                 await self._volumes.look_aside(cluster, self._state)
         if not cluster.spec.hibernate:
             kinds = {name: member.kind for name, member in self._state.members.items()}
-            await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
+            await self._absent.look(
+                {n: k for n, k in kinds.items() if self._addresses.pod(n) is None}
+            )
 
     async def _read_password(self, name: str) -> str | None:
         return text_of(await self._api.get("Secret", self._key[0], name), "password")
@@ -288,65 +275,51 @@ class KubernetesPlatform:
         self._password = found or self._password
         return self._password
 
-    def _address(self, member: str, port: int) -> str:
-        """Return the address of the connected process, or else of the pod; "" if there is none."""
-        link = self._live.state(member)
-        if link.is_connected:
-            return f"{link.address.rpartition(':')[0]}:{port}"
-        return self._pod_address(member, port)
-
-    def _pod_address(self, member: str, port: int) -> str:
-        ip = pods.pod_ip(self._pod(member))
-        return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" if ip else ""
-
     def _admin_addresses(self, cluster: QsyncCluster) -> dict[str, str]:
         port = ports(cluster)[1]
-        found = {name: self._address(name, port) for name in self._state.members}
+        found = {name: self._addresses.address(name, port) for name in self._state.members}
         return {name: address for name, address in found.items() if address}
 
     def _brokers(self, cluster: QsyncCluster) -> dict[str, str]:
         """Return the URLs of the brokers whose pods have an address."""
         has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
         scheme, port = "https" if has_tls else "http", broker_port(cluster)
-        found = {name: self._pod_address(name, port) for name in self._state.of_kind("voter")}
+        found = {
+            name: self._addresses.pod_address(name, port) for name in self._state.of_kind("voter")
+        }
         return {name: f"{scheme}://{address}" for name, address in found.items() if address}
 
     def _connect(self, cluster: QsyncCluster) -> None:
         port = tls_port(cluster)
-        found = {name: self._pod_address(name, port) for name in self._state.members}
+        found = {name: self._addresses.pod_address(name, port) for name in self._state.members}
         self._live.set_addresses({name: address for name, address in found.items() if address})
-
-    def _runs(self, member: str) -> bool:
-        """Return whether the member runs; a closed connection is noticed before its pod status."""
-        link = self._live.state(member)
-        return link.is_connected or (pods.is_running(self._pod(member)) and not link.has_ended)
 
     async def _statuses(self, cluster: QsyncCluster) -> Statuses:
         addresses = {
             name: address
             for name, address in self._admin_addresses(cluster).items()
-            if self._runs(name)
+            if self._addresses.runs(name)
         }
-        images = {name: pods.image_of(self._pod(name)) for name in addresses}
+        images = {name: pods.image_of(self._addresses.pod(name)) for name in addresses}
         return await read_statuses(self._links, self._state, addresses, images)
 
     def _view(
         self, cluster: QsyncCluster, name: str, member: MemberState, said: NodeStatus | None
     ) -> MemberView:
-        pod = self._pod(name)
-        runs = self._runs(name)
+        pod = self._addresses.pod(name)
+        runs = self._addresses.runs(name)
         return MemberView(
             name=name,
             kind=member.kind,
             is_running=runs,
-            has_process=pods.is_running(pod) or self._live.state(name).is_connected,
+            has_process=self._addresses.has_process(name),
             is_leaving=runs and said is not None and (pod is None or pods.is_leaving(pod)),
             status=said if runs else None,
             uuid=member.uuid,
             drift=self._drift(cluster, name, member, pod),
             failure=(pods.failure_of(pod) or self._absent.reason(name)) if said is None else "",
             address=client_address(cluster, name),
-            admin_address=self._address(name, ports(cluster)[1]),
+            admin_address=self._addresses.address(name, ports(cluster)[1]),
             ended_at_ns=self._live.state(name).ended_at_ns,
         )
 
@@ -363,93 +336,39 @@ class KubernetesPlatform:
             return "none"
         if pods.inputs_of(pod) != stored:
             return "restart"
-        told = self._told.get(name)
-        if told is None or told.connection != self._live.state(name).number:
-            return "none"
-        wanted = member_settings(cluster, member.role or member.kind)
-        return drift_of(told.settings, wanted)
+        return self._configuration.drift(cluster, name, member)
 
     def _image(self, cluster: QsyncCluster) -> str:
         return cluster.spec.image or self._state.image
 
-    # --- configuring --------------------------------------------------------------------------
+    # --- orders -------------------------------------------------------------------------------
 
-    async def _tell_nodes(self, cluster: QsyncCluster, statuses: dict[str, NodeStatus]) -> None:
-        """Send settings and peers to every new process, because its files may have been outdated.
-
-        The plan sends later changes of settings.
-        """
-        peers = {name: peer_address(cluster, name) for name in self._state.members}
-        for name, said in statuses.items():
-            told, connection = self._told.get(name), self._live.state(name).number
-            if connection == 0 or not said.takes_orders:
-                continue
-            if told is None or told.connection != connection:
-                await self._tell_settings(cluster, name, {})
-                told = self._told.get(name)
-            if told is not None and told.peers != peers:
-                with contextlib.suppress(LinkError):
-                    await self._post(cluster, name, "/peers", {"addresses": peers})
-                    self._told[name] = Told(told.connection, told.settings, peers)
-
-    async def _tell_settings(
-        self, cluster: QsyncCluster, name: str, applied: dict[str, Any]
-    ) -> None:
-        member = self._state.members[name]
-        wanted = member_settings(cluster, member.role or member.kind)
-        connection = self._live.state(name).number
-        with contextlib.suppress(LinkError):
-            await self._configure(cluster, name, live_changes(applied, wanted))
-            old = self._told.get(name)
-            is_same = old is not None and old.connection == connection
-            self._told[name] = Told(connection, wanted, old.peers if old and is_same else {})
-
-    async def _configure(self, cluster: QsyncCluster, name: str, changes: dict[str, Any]) -> None:
-        """Send settings; if an older node refuses them for one that it does not know, one by one.
-
-        Raises:
-            LinkError: the node cannot be reached, or refuses a setting that it knows.
-        """
-        try:
-            await self._post(cluster, name, "/verb/configure", changes)
-        except LinkError as error:
-            if UNKNOWN_SETTING not in str(error) or len(changes) < 2:
-                raise
-            for setting, value in changes.items():
-                try:
-                    await self._post(cluster, name, "/verb/configure", {setting: value})
-                except LinkError as one:
-                    if UNKNOWN_SETTING not in str(one):
-                        raise
-
-    async def _post(
-        self, cluster: QsyncCluster, member: str, path: str, fields: dict[str, Any]
-    ) -> Any:
-        address = self._address(member, ports(cluster)[1])
-        if not address:
-            raise LinkError(f"the pod of {member} has no address yet")
-        instance = self._state.members[member].uuid
-        return await self._links.post(address, path, fields, instance)
+    def _place_of(self, member: str) -> Place:
+        address = self._addresses.address(member, ports(self._cluster)[1])
+        return Place(address, self._state.members[member].uuid)
 
     # --- keeping ------------------------------------------------------------------------------
 
-    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
+    async def keep(
+        self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
+    ) -> tuple[Trouble, ...]:
+        self._cluster = cluster
         try:
-            await self._keep_labels(observed)
+            await self._labels.reconcile(observed)
         except ApiError as error:
             return (trouble_of("cannot change the role labels of pods", error, False),)
         if is_paused(cluster):
             return ()
-        troubles = list(await self._keep_objects(cluster, self._state))
+        troubles = list(await self._keep_objects(cluster, objects))
         if self._certificates.is_taken:
             troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
         leader = observed.writable_leader()
-        address = self._address(leader.name, tls_port(cluster)) if leader else None
+        address = self._addresses.address(leader.name, tls_port(cluster)) if leader else None
         troubles += await self._journals.keep(cluster, address, self._brokers(cluster))
         return tuple(troubles)
 
     async def _keep_objects(
-        self, cluster: QsyncCluster, state: ClusterState
+        self, cluster: QsyncCluster, objects: list[Object]
     ) -> tuple[Trouble, ...]:
         """Apply the objects, and change the ownership of the Secrets in a safe order.
 
@@ -464,7 +383,7 @@ class KubernetesPlatform:
             if trouble is not None:
                 return (trouble,)
         troubles = await self._keep_monitoring(cluster)
-        troubles += await self._objects.keep(self._build(cluster, state))
+        troubles += await self._objects.keep(objects)
         if is_changed and retention == "Delete" and not any(t.is_essential for t in troubles):
             trouble = await self._keep_retention(cluster)
             troubles += (trouble,) if trouble is not None else ()
@@ -488,47 +407,10 @@ class KubernetesPlatform:
             return (trouble_of("cannot read the kinds of the Prometheus operator", error, False),)
         return ()
 
-    async def _keep_labels(self, observed: Observed) -> None:
-        """Move the role label to the leader; without a leader it stays.
-
-        The admin-scheme label makes a PodMonitor use HTTP for members that run an earlier image.
-        """
-        leader = observed.writable_leader()
-        if leader is None:
-            return
-        wanted = [(leader.name, "leader")]
-        wanted += [
-            (member.name, "replica")
-            for member in observed.members
-            if member.name != leader.name and (member.role in JOINED or not member.is_running)
-        ]
-        for name, role in wanted:
-            pod = self._pod(name)
-            if pod is None or pods.is_leaving(pod):
-                continue
-            labels = {ROLE_LABEL: role}
-            member = observed.member(name)
-            if member is not None and not member.takes_orders:  # no TLS on its admin port
-                labels[ADMIN_SCHEME_LABEL] = "http"
-            if not labels.items() <= pod["metadata"].get("labels", {}).items():
-                await self._label(pod, labels)
-
-    async def _label(self, pod: Object, labels: dict[str, str]) -> None:
-        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {**metadata, "labels": labels},
-        }
-        try:
-            self._cache.note("Pod", await self._api.apply(document))
-        except ApiError as error:
-            if error.status not in (404, 409, 422):  # the pod was deleted or replaced meanwhile
-                raise
-
     # --- acting -------------------------------------------------------------------------------
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        self._cluster = cluster
         outcome = "refused"
         try:
             await self._act(cluster, action)
@@ -541,80 +423,69 @@ class KubernetesPlatform:
     async def _act(self, cluster: QsyncCluster, action: Action) -> None:
         state = self._state
         match action:
-            case CreateMember(name, kind):
-                if name not in state.members and self._pod(name) is not None:
+            case CreateMember(name):
+                if name not in state.members and self._addresses.pod(name) is not None:
                     raise ActionAwaits(
                         f"{action}: waiting for the deletion of the former pod of this name"
                     )
-                await self._change(cluster, state.with_member(name, kind))
-            case RecordBootstrap(name, instance):
-                await self._change(cluster, state.founded_by(name, instance))
-            case Bootstrap(name, instance, voters):
-                users = {cluster.spec.auth.username: self._password}
-                order = {"instance_uuid": instance, "voters": voters, "users": users}
-                await self._post(cluster, name, "/bootstrap", order)
-            case RecordFormed():
-                await self._change(cluster, state.formed())
+                await self._change(cluster, state_after(state, action))
+            case RecordBootstrap() | RecordFormed():
+                await self._change(cluster, state_after(state, action))
             case RemoveMember(name):
-                await self._change(cluster, state.without_member(name))
+                await self._change(cluster, state_after(state, action))
                 await self._delete_pod(name)
-            case RecordFenced(names):
-                await self._identity.save(cluster, state.with_fenced(names))
+            case RecordFenced():  # no object depends on it
+                await self._identity.save(cluster, state_after(state, action))
+            case Bootstrap():
+                users = {cluster.spec.auth.username: self._password}
+                await self._orders.bootstrap(action, users)
             case GrowStorage():
                 await self._volumes.grow(cluster, state)
                 await self._change(cluster, state)
-            case _:
-                await self._order(cluster, action)
-
-    async def _order(self, cluster: QsyncCluster, action: Action) -> None:
-        """Perform an action that sends an order to members and changes no stored state."""
-        state = self._state
-        match action:
-            case Nominate(name, term):
-                await self._post(cluster, name, "/verb/nominate", {"term": term})
-            case Switchover(leader, target, _):
-                order = {"target": state.members[target].uuid}
-                await self._post(cluster, leader, "/verb/switchover", order)
-            case Unregister(leader, _, instance, _):
-                await self._post(cluster, leader, "/verb/unregister", {"uuid": instance})
             case Configure(name):
-                told = self._told.get(name)
-                await self._tell_settings(cluster, name, told.settings if told else {})
+                await self._configuration.change(cluster, name, state.members[name])
             case Restart(name):
                 await self._delete_pod(name)
-            case Fence(name):
-                await self._post(cluster, name, "/verb/fence", {})
-            case Unfence(name):
-                await self._post(cluster, name, "/verb/unfence", {})
             case GrantAccess(leader):
-                await self._access.bring(cluster, self._address(leader, tls_port(cluster)))
+                await self._access.bring(cluster, self._database(cluster, leader))
             case DrainBroker(leader, name):
-                await self._journals.drain(self._address(leader, tls_port(cluster)), name)
+                await self._journals.drain(self._database(cluster, leader), name)
             case CreateSpaces(leader, names):
-                address = self._address(leader, tls_port(cluster))
-                await self._spaces.create(cluster, address, names)
+                await self._spaces.create(cluster, self._database(cluster, leader), names)
+            case _:
+                await self._orders.perform(action)
+
+    def _database(self, cluster: QsyncCluster, leader: str) -> str:
+        return self._addresses.address(leader, tls_port(cluster))
 
     async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
         """Store the state first, then apply the objects that follow from it."""
         await self._identity.save(cluster, state)
-        troubles = await self._keep_objects(cluster, state)
+        objects = self._object_inputs(cluster, state).objects
+        troubles = await self._keep_objects(cluster, objects)
         essential = [str(trouble) for trouble in troubles if trouble.is_essential]
         if essential:
             raise ActionRefused("; ".join(essential))
 
-    def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
-        """Return the wanted objects; the list is the same object while its inputs are unchanged."""
-        inputs = (
-            state, self._password, self._image(cluster), self._volumes.sizes(cluster),
-            self._monitoring.existing, self._certificates.authorities, self._spark,
+    def _object_inputs(self, cluster: QsyncCluster, state: ClusterState) -> ObjectInputs:
+        """Return the inputs of the wanted objects; while they are equal, the same instance."""
+        inputs = ObjectInputs(
+            cluster,
+            state,
+            self._password,
+            self._image(cluster),
+            self._volumes.sizes(cluster),
+            self._monitoring.existing,
+            self._certificates.authorities,
+            self._spark,
             self._site,
-        )  # fmt: skip
-        if self._built is None or self._built[0] is not cluster or self._built[1] != inputs:
-            self._built = (cluster, deepcopy(inputs), build_objects(cluster, *inputs))
-        return self._built[2]
+        )
+        if self._inputs is None or self._inputs.cluster is not cluster or self._inputs != inputs:
+            self._inputs = inputs
+        return self._inputs
 
     async def _delete_pod(self, name: str) -> None:
-        pod = self._pod(name)
+        pod = self._addresses.pod(name)
         if pod is not None and not pods.is_leaving(pod):
             uid = pod["metadata"]["uid"]
             await self._api.delete("Pod", self._key[0], name_of(pod), uid)

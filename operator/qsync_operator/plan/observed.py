@@ -14,6 +14,7 @@ from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.api.names import Kind
 from qsync_operator.api.reasons import FailoverReason, Reason
 from qsync_operator.api.status import ClusterStatus, LastFailover, LastRun
+from qsync_operator.plan.objects import ObjectInputs
 from qsync_operator.resources.nodeconfig import Drift
 
 DISK_FULL = "its disk is full"
@@ -258,6 +259,7 @@ class Observed:
     last_audit: LastRun | None = None
     last_compaction: LastRun | None = None
     brokers: BrokersView = field(default_factory=BrokersView)
+    inputs: ObjectInputs | None = None  # of the objects, on a platform that has any
 
     def member(self, name: str) -> MemberView | None:
         return next((member for member in self.members if member.name == name), None)

@@ -1,4 +1,4 @@
-"""Decides the next actions and the status of a cluster; all functions are pure.
+"""Decides the next actions, the status and the objects of a cluster; all functions are pure.
 
 The plan is level-based: it uses the observed state rather than past actions. So it can run at any
 time, repeatedly, or in a controller that has just started.
@@ -35,10 +35,12 @@ from qsync_operator.plan.actions import (
 )
 from qsync_operator.plan.failover import plan_failover
 from qsync_operator.plan.fences import plan_fences
+from qsync_operator.plan.objects import ObjectInputs
 from qsync_operator.plan.observed import Observed
 from qsync_operator.plan.rollout import is_blocked, plan_rollout
 from qsync_operator.plan.scale import plan_scale
 from qsync_operator.plan.status import Finding, build_status
+from qsync_operator.resources.labels import Object
 
 PAUSE = (
     "the cluster is paused: changes wait, failover continues; remove the annotation "
@@ -55,14 +57,23 @@ DATA_LOST = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next actions, and the status meanwhile."""
+    """The next actions, the status meanwhile, and the inputs of the wanted objects."""
 
     actions: tuple[Action, ...]
     status: ClusterStatus
+    inputs: ObjectInputs | None = None
+
+    @property
+    def objects(self) -> list[Object]:
+        """Return the objects that must exist now, in the order in which they are applied.
+
+        They are built on first use: a nomination does not wait for them.
+        """
+        return self.inputs.objects if self.inputs is not None else []
 
 
 def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) -> Plan:
-    """Return the next actions and the status.
+    """Return the next actions, the status and the wanted objects.
 
     Args:
         cluster: the manifest.
@@ -81,7 +92,8 @@ def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) 
         finding = Finding(
             Reason.CERTIFICATE_REFUSED, observed.certificate_refusal, is_degraded=True
         )
-    return Plan(actions, build_status(cluster, observed, wanted, finding, wall_s))
+    status = build_status(cluster, observed, wanted, finding, wall_s)
+    return Plan(actions, status, observed.inputs)
 
 
 def _decide(

@@ -1,5 +1,13 @@
 """The stored state of a cluster as the plan reads it, and as actions change it; pure functions."""
 
+from qsync_operator.plan.actions import (
+    Action,
+    CreateMember,
+    RecordBootstrap,
+    RecordFenced,
+    RecordFormed,
+    RemoveMember,
+)
 from qsync_operator.plan.observed import Record
 from qsync_operator.resources.state import ClusterState
 
@@ -13,3 +21,20 @@ def record_of(state: ClusterState) -> Record:
         state.is_formed,
         state.fenced,
     )
+
+
+def state_after(state: ClusterState, action: Action) -> ClusterState:
+    """Return the state to store before the action; most actions leave it unchanged."""
+    match action:
+        case CreateMember(name, kind):
+            return state.with_member(name, kind)
+        case RecordBootstrap(name, instance):
+            return state.founded_by(name, instance)
+        case RecordFormed():
+            return state.formed()
+        case RemoveMember(name):
+            return state.without_member(name)
+        case RecordFenced(names):
+            return state.with_fenced(names)
+        case _:
+            return state

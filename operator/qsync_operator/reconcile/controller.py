@@ -93,7 +93,7 @@ class Controller:
         self, cluster: QsyncCluster, observed: Observed, planned: Plan
     ) -> tuple[Observed, Plan]:
         """Maintain the objects; plan again if their problems differ from those known before."""
-        troubles = await self.platform.keep(cluster, observed)
+        troubles = await self.platform.keep(cluster, observed, planned.objects)
         for trouble in troubles:
             # Recorded once for as long as it lasts, even if other actions succeed meanwhile.
             if trouble not in observed.troubles:

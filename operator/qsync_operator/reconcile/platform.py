@@ -12,6 +12,7 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.plan.actions import Action
 from qsync_operator.plan.observed import Memory, Observed, Trouble
+from qsync_operator.resources.labels import Object
 
 
 class ActionRefused(Exception):  # noqa: N818  # an answer, not a failure
@@ -39,10 +40,13 @@ class Platform(Protocol):
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None: ...
 
-    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
-        """Ensure everything that does not depend on the plan.
+    async def keep(
+        self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
+    ) -> tuple[Trouble, ...]:
+        """Ensure everything that must hold between actions.
 
-        Processes run, objects exist and labels name the leader. Return the problems that remain.
+        Processes run, labels name the leader, and the objects of the plan exist. Return the
+        problems that remain.
         """
 
     async def wait(self, timeout_s: float) -> None:
