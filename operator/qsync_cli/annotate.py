@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -40,13 +41,14 @@ def restart(where: Where, output: OutputOption = None) -> None:
 def _annotate(where: Where, key: str, value: str | None) -> str:
     if not where.is_kubernetes:
         raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
-    from qsync_cli.kubernetes.session import Session, choose, converse
 
-    async def write(session: Session) -> str:
-        cluster = choose(await session.clusters(), where, session.namespace, None)
+    async def write(session: kubernetes_session.Session) -> str:
+        cluster = kubernetes_session.choose(
+            await session.clusters(), where, session.namespace, None
+        )
         name = str(cluster["metadata"]["name"])
         change: dict[str, Any] = {"metadata": {"annotations": {f"qsync.dev/{key}": value}}}
         await session.api.patch("QsyncCluster", session.namespace, name, change)
         return name
 
-    return converse(where, write)
+    return kubernetes_session.converse(where, write)

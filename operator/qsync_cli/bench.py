@@ -1,5 +1,6 @@
 """`qsync bench`: durable writes against any address, with progress, throughput and percentiles."""
 
+import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
@@ -8,7 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+import qsync_client
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.output import progress
+from qsync_node import errors
 
 AddressArgument = Annotated[str, typer.Argument(help="IPROTO address.", metavar="HOST:PORT")]
 UserOption = Annotated[str, typer.Option("--user", help="User that writes.")]
@@ -49,15 +53,11 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the throughput and latency of quorum-synchronous writes."""
-    import asyncio
-
-    from qsync_node.errors import QsyncError
-
     try:
         result = asyncio.run(
             _run(address, user, password, in_flight, seconds, size, space, as_json, ledger)
         )
-    except (QsyncError, OSError) as error:
+    except (errors.QsyncError, OSError) as error:
         raise Failure(
             FailureReason.UNREACHABLE, f"benchmark of {address} failed: {error}"
         ) from error
@@ -82,17 +82,12 @@ async def _run(
     is_quiet: bool,
     ledger: Path | None,
 ) -> dict[str, Any]:
-    import asyncio
-
-    from qsync_cli.output import progress
-    from qsync_client import Client, Committed
-
     latencies: list[float] = []
     failed = 0
     async with AsyncExitStack() as open_ones:
         lines = None if ledger is None else open_ones.enter_context(ledger.open("a"))
         client = await open_ones.enter_async_context(
-            Client([address], user, password, deadline_s=10)
+            qsync_client.Client([address], user, password, deadline_s=10)
         )
         space_id = await _space(client, space)
         started = time.perf_counter()
@@ -106,7 +101,7 @@ async def _run(
                 outcome = await client.replace(space_id, [key, "v" * size], retry=False)
                 if lines is not None:
                     lines.write(_ledger_line(space_id, key, size, outcome, asked_at))
-                if isinstance(outcome, Committed):
+                if isinstance(outcome, qsync_client.Committed):
                     latencies.append(time.perf_counter() - begin)
                 else:
                     failed += 1
@@ -146,10 +141,8 @@ def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: flo
 
 async def _space(client: Any, name: str) -> int:
     """Return the id of the space. Create it with one unsigned key if it is missing."""
-    from qsync_client import Committed
-
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
-    if not isinstance(found, Committed):
+    if not isinstance(found, qsync_client.Committed):
         raise Failure(
             FailureReason.REFUSED, f"benchmark failed: cannot read the schema: {found.reason}"
         )
@@ -162,7 +155,7 @@ async def _space(client: Any, name: str) -> int:
         (_INDEXES, [made, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
     ):
         outcome = await client.insert(space, row)
-        if not isinstance(outcome, Committed):
+        if not isinstance(outcome, qsync_client.Committed):
             raise Failure(
                 FailureReason.REFUSED,
                 f"benchmark failed: cannot create the space {name}: {outcome.reason}",

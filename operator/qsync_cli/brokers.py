@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from qsync_broker import auth
 from qsync_cli.failure import Failure, FailureReason
 
 if TYPE_CHECKING:
@@ -159,10 +160,8 @@ def unusable_keys(path: str, error: OSError | ValueError) -> Failure:
 
 
 def _token(path: str) -> str:
-    from qsync_broker.auth import Authorizer, Capability
-
     try:
-        authorizer = Authorizer.of_text(Path(path).read_text())
+        authorizer = auth.Authorizer.of_text(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise unusable_keys(path, error) from None
-    return authorizer.sign(Capability.ALL, {}, TOKEN_S) if authorizer.keys else ""
+    return authorizer.sign(auth.Capability.ALL, {}, TOKEN_S) if authorizer.keys else ""

@@ -2,14 +2,20 @@
 
 import io
 import json
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli import events
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import session as kubernetes_session
+from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
+from qsync_operator.kubernetes import api
 
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Session
@@ -32,39 +38,34 @@ def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -
     """Write objects, status, events and logs to one archive, without Secrets."""
     if not where.is_kubernetes:
         raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
-    from qsync_cli.kubernetes.session import converse
 
-    name, parts = converse(where, lambda session: _collect(session, where))
+    name, parts = kubernetes_session.converse(where, lambda session: _collect(session, where))
     path = file or Path(f"{name}-bundle.tar.gz")
     _pack(path, name, parts)
     done(f"wrote {len(parts)} files to {path}", output, file=str(path), parts=sorted(parts))
 
 
 async def _collect(session: "Session", where: Where) -> tuple[str, dict[str, str]]:
-    from qsync_cli.events import read_events
-    from qsync_cli.kubernetes.status import look
-    from qsync_operator.kubernetes.api import ApiError
-
-    seen = await look(session, where)
+    seen = await kubernetes_status.look(session, where)
     name = seen.name
     parts = {f"members/{member}.json": _text(status) for member, status in seen.said.items()}
     for kind in KINDS:
         labels = "" if kind == "QsyncCluster" else f"app.kubernetes.io/instance={name}"
         try:
             found = await session.api.find(kind, session.namespace, labels)
-        except ApiError as error:
+        except api.ApiError as error:
             parts[f"objects/{kind}.error"] = str(error)  # a right that this person lacks
             continue
         ours = [o for o in found if kind != "QsyncCluster" or o["metadata"]["name"] == name]
         parts[f"objects/{kind}.json"] = _text(ours)
-    parts["events.json"] = _text(await read_events(session, where))
+    parts["events.json"] = _text(await events.read_events(session, where))
     for pod in seen.pods:
         member = str(pod["metadata"]["name"])
         pieces: list[bytes] = []
         try:
             async for piece in session.api.log(session.namespace, member, False, LOG_LINES):
                 pieces.append(piece)
-        except ApiError as error:
+        except api.ApiError as error:
             pieces.append(str(error).encode())
         parts[f"logs/{member}.log"] = b"".join(pieces).decode(errors="replace")
     return name, parts
@@ -75,10 +76,6 @@ def _text(value: Any) -> str:
 
 
 def _pack(path: Path, name: str, parts: dict[str, str]) -> None:
-    import tarfile
-
-    from qsync_cli.failure import Failure, FailureReason
-
     try:
         with tarfile.open(path, "w:gz") as archive:
             for part, text in sorted(parts.items()):

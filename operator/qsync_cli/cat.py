@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from qsync_cli.failure import Failure, FailureReason
+from qsync_node.format import cat as format_cat
+from qsync_node.format import row, xlog
 
 
 class Format(StrEnum):
@@ -37,17 +40,13 @@ def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
 
 def _print_file(path: Path, output: Format) -> str:
     """Print every readable row. Return a description of the damage, or ""."""
-    from qsync_node.format.cat import cat_file
-    from qsync_node.format.row import RowError
-    from qsync_node.format.xlog import Damage, XlogError
-
     try:
         data = path.read_bytes()
     except OSError as error:
         return f"cannot read {path}: {error.strerror}"
     try:
-        for record in cat_file(data):
-            if not isinstance(record, Damage):
+        for record in format_cat.cat_file(data):
+            if not isinstance(record, xlog.Damage):
                 sys.stdout.write(_shown(record, output) + "\n")
             elif record.is_torn:
                 sys.stderr.write(
@@ -56,32 +55,26 @@ def _print_file(path: Path, output: Format) -> str:
                 )
             else:
                 return f"{path} is damaged at offset {record.offset}: {record.why}"
-    except (XlogError, RowError) as error:
+    except (xlog.XlogError, row.RowError) as error:
         return f"cannot read {path}: {error}"
     return ""
 
 
 def _shown(record: dict[str, Any], output: Format) -> str:
-    from qsync_node.format.cat import to_json
-
     if output is Format.json:
-        return to_json(record)
+        return format_cat.to_json(record)
     if output is Format.yaml:
-        import yaml
-
         return "---\n" + str(yaml.safe_dump(record, sort_keys=False, allow_unicode=True)) + "..."
     return shown_as_text(record)
 
 
 def shown_as_text(record: dict[str, Any]) -> str:
     """Return a row as one line."""
-    from qsync_node.format.cat import to_json
-
     header = record["HEADER"]
     body = record.get("BODY", {})
     place = f"{header.get('replica_id', 0)}:{header.get('lsn', 0)}"
     fields = " ".join(
         f"{k}={v}" for k, v in header.items() if k not in ("replica_id", "lsn", "type")
     )
-    shown = to_json(body) if body else ""
+    shown = format_cat.to_json(body) if body else ""
     return f"{place:>12} {header['type']!s:<8} {fields} {shown}".rstrip()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
 import time
@@ -22,8 +23,6 @@ SUPERVISOR_START_S = 15.0
 
 def store_of(name: str) -> Store:
     """Return the files of a cluster, which may not exist yet."""
-    import re
-
     if not re.fullmatch(NAME_PATTERN, name):
         raise Failure(
             FailureReason.INVALID,

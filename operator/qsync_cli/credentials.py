@@ -2,9 +2,13 @@
 
 import typer
 
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import session as kubernetes_session
+from qsync_cli.local import credentials as local_credentials
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
 from qsync_cli.where import Where, aimed
+from qsync_operator.resources import labels, secrets
 
 
 @aimed
@@ -16,18 +20,14 @@ def credentials(where: Where, output: OutputOption = None) -> None:
             "--local or --cluster"
         )
     if where.local is not None:
-        from qsync_cli.local.credentials import credentials as local
-
-        local(where.local, output)
+        local_credentials.credentials(where.local, output)
         return
-    from qsync_cli.failure import Failure, FailureReason
-    from qsync_cli.kubernetes.session import Session, choose, converse
-    from qsync_operator.resources.labels import app_secret_name
-    from qsync_operator.resources.secrets import decoded
 
-    async def read(session: Session) -> dict[str, object]:
-        cluster = choose(await session.clusters(), where, session.namespace, None)
-        name = app_secret_name(str(cluster["metadata"]["name"]))
+    async def read(session: kubernetes_session.Session) -> dict[str, object]:
+        cluster = kubernetes_session.choose(
+            await session.clusters(), where, session.namespace, None
+        )
+        name = labels.app_secret_name(str(cluster["metadata"]["name"]))
         secret = await session.api.get("Secret", session.namespace, name)
         if secret is None:
             raise Failure(
@@ -35,11 +35,11 @@ def credentials(where: Where, output: OutputOption = None) -> None:
                 f"Secret {name} not found: the operator has not created it yet; retry "
                 "when the cluster is Ready",
             )
-        found: dict[str, object] = dict(decoded(secret))
+        found: dict[str, object] = dict(secrets.decoded(secret))
         addresses = str(found.get("addresses", ""))
         return {**found, "port": int(str(found["port"])), "addresses": addresses.split(",")}
 
-    shown = converse(where, read)
+    shown = kubernetes_session.converse(where, read)
     if output in (Output.json, Output.yaml):
         print_document(shown, output)
         return

@@ -1,9 +1,12 @@
 """`qsync events`: the events of the operator, oldest first."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from qsync_cli.kubernetes import session as kubernetes_session
+from qsync_cli.local import events as local_events
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table
 from qsync_cli.where import Where, aimed
@@ -23,13 +26,10 @@ def events(where: Where, output: OutputOption = None) -> None:
             "--cluster"
         )
     if where.local is not None:
-        from qsync_cli.local.events import events as local_events
-
-        local_events(where.local, output)
+        local_events.events(where.local, output)
         return
-    from qsync_cli.kubernetes.session import converse
 
-    found = converse(where, lambda session: read_events(session, where))
+    found = kubernetes_session.converse(where, lambda session: read_events(session, where))
     if output in (Output.json, Output.yaml):
         print_document(found, output)
         return
@@ -38,9 +38,7 @@ def events(where: Where, output: OutputOption = None) -> None:
 
 async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
     """Return the events of a cluster and its objects."""
-    from qsync_cli.kubernetes.session import choose
-
-    cluster = choose(await session.clusters(), where, session.namespace, None)
+    cluster = kubernetes_session.choose(await session.clusters(), where, session.namespace, None)
     name = str(cluster["metadata"]["name"])
     found = await session.api.find("Event", session.namespace)
     return sorted((_shown(e) for e in found if _is_of(e, name)), key=lambda event: event["time"])
@@ -48,8 +46,6 @@ async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
 
 def _is_of(event: dict[str, Any], cluster: str) -> bool:
     """Return whether an object belongs to the cluster, not to one with a longer name."""
-    import re
-
     subject = str(event["involvedObject"].get("name", ""))
     member = rf"(data-)?{re.escape(cluster)}(-async|-reader)?(-\d+)?"
     return re.fullmatch(rf"{member}|{re.escape(cluster)}-(leader|replicas)", subject) is not None

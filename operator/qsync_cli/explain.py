@@ -1,5 +1,7 @@
 """`qsync explain`: meaning, outcome and action of an error code, condition, reason or Event."""
 
+import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,6 +11,9 @@ import typer
 from qsync_cli.failure import FAILURES, Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
+from qsync_node import explanations
+from qsync_operator.api import journalreasons
+from qsync_operator.api import reasons as api_reasons
 
 NameArgument = Annotated[
     str, typer.Argument(help="Error code, condition, reason or Event.", metavar="CODE_OR_REASON")
@@ -46,21 +51,21 @@ def topics() -> Iterator[Topic]:
 
 
 def _codes() -> Iterator[Topic]:
-    from qsync_node.explanations import ENGINE_ACTION, ENGINE_CODES, ENGINE_MEANING, EXPLANATIONS
-
-    for entry in EXPLANATIONS:
+    for entry in explanations.EXPLANATIONS:
         facts = {"meaning": entry.meaning, "outcome": entry.outcome, "action": entry.action}
         kind = "error code" + (f" {entry.case}" if entry.case else "")
         yield Topic(entry.code.name, kind, facts, int(entry.code))
-    for code, name in ENGINE_CODES.items():
-        facts = {"meaning": ENGINE_MEANING, "outcome": "refused", "action": ENGINE_ACTION}
+    for code, name in explanations.ENGINE_CODES.items():
+        facts = {
+            "meaning": explanations.ENGINE_MEANING,
+            "outcome": "refused",
+            "action": explanations.ENGINE_ACTION,
+        }
         yield Topic(name, "error code", facts, code)
 
 
 def _refusals() -> Iterator[Topic]:
-    from qsync_node.explanations import ORDER_EXPLANATIONS
-
-    for entry in ORDER_EXPLANATIONS:
+    for entry in explanations.ORDER_EXPLANATIONS:
         if entry.reason is not None:
             kind = f"reason of a refused order, HTTP status {entry.status}"
             facts = {"meaning": entry.meaning, "outcome": "refused", "action": entry.action}
@@ -68,22 +73,17 @@ def _refusals() -> Iterator[Topic]:
 
 
 def _conditions() -> Iterator[Topic]:
-    from qsync_operator.api.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
-    from qsync_operator.api.reasons import (
-        CLUSTER_CONDITIONS,
-        CLUSTER_REASONS,
-        FAILOVER_REASONS,
-        RUN_CONDITIONS,
-        RUN_REASONS,
-    )
-
     cluster, run, journal = "a QsyncCluster", "a QsyncAudit or QsyncCompaction", "a QsyncJournal"
     conditions = {
-        cluster: CLUSTER_CONDITIONS,
-        run: RUN_CONDITIONS,
-        journal: JOURNAL_CONDITIONS,
+        cluster: api_reasons.CLUSTER_CONDITIONS,
+        run: api_reasons.RUN_CONDITIONS,
+        journal: journalreasons.JOURNAL_CONDITIONS,
     }
-    reasons = {cluster: CLUSTER_REASONS, run: RUN_REASONS, journal: JOURNAL_REASONS}
+    reasons = {
+        cluster: api_reasons.CLUSTER_REASONS,
+        run: api_reasons.RUN_REASONS,
+        journal: journalreasons.JOURNAL_REASONS,
+    }
     for owner, types in conditions.items():
         for one in types:
             yield Topic(one.name, f"condition of {owner}", {"true when": one.meaning})
@@ -92,18 +92,16 @@ def _conditions() -> Iterator[Topic]:
             facts = {"conditions": ", ".join(entry.conditions)}
             facts |= {"meaning": entry.meaning, "action": entry.action}
             yield Topic(str(entry.name), f"reason of a condition of {owner}", facts)
-    for cause in FAILOVER_REASONS:
+    for cause in api_reasons.FAILOVER_REASONS:
         facts = {"meaning": cause.meaning, "action": cause.action}
         yield Topic(str(cause.name), "cause of a change of leader", facts)
 
 
 def _events() -> Iterator[Topic]:
-    from qsync_operator.api.reasons import ACTIONS, EVENTS
-
-    for event in EVENTS:
+    for event in api_reasons.EVENTS:
         kind = f"Event of type {'Warning' if event.is_warning else 'Normal'}"
         yield Topic(str(event.name), kind, {"meaning": event.meaning, "action": event.action})
-    for action in ACTIONS:
+    for action in api_reasons.ACTIONS:
         yield Topic(
             action.name, "Event of type Normal", {"meaning": action.meaning, "action": "None"}
         )
@@ -134,8 +132,6 @@ def _number(text: str) -> int | None:
 
 
 def _unknown(name: str) -> str:
-    import difflib
-
     failed = f"cannot explain {name}: no error code, condition, reason or Event has this name"
     names = {topic.name.lower(): topic.name for topic in topics()}
     close = difflib.get_close_matches(name.lower(), names, n=3)
@@ -163,6 +159,4 @@ def _text(topic: Topic) -> str:
 
 def _plain(text: str) -> str:
     """Return Markdown as plain text: each link becomes the path of its page."""
-    import re
-
     return re.sub(r"\[[^\]]+\]\(([^)]+)\)", r"docs/\1", text).replace("`", "")

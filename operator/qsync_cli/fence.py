@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -16,11 +17,9 @@ MemberArgument = Annotated[
 @aimed
 def fence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Fence a member: it votes and acknowledges but cannot lead."""
-    from qsync_cli.targets import ask, resolve
-
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("specify exactly one of MEMBER or --address")
-    target = resolve(where, member)
+    target = targets.resolve(where, member)
     node = target.address_of(member or "")
-    ask(target, lambda links: links.post(node, "/verb/fence", {}))
+    targets.ask(target, lambda links: links.post(node, "/verb/fence", {}))
     done(f"{member or node} is fenced", output, member=member or node, fenced=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import done
@@ -51,16 +52,14 @@ def force_rollback(
 def _force(
     verb: str, where: Where, lost: list[str], disks_destroyed: bool, output: Output | None
 ) -> None:
-    from qsync_cli.targets import ask, resolve
-
     if not disks_destroyed:
         raise Failure(
             FailureReason.REFUSED,
             f"{verb} was not sent: lost voters that still run could elect a second "
             "leader; destroy or fence off their disks, then add --disks-destroyed",
         )
-    target = resolve(where, lost[0])
-    survivor = ask(target, lambda links: _order(links, target, verb, lost))
+    target = targets.resolve(where, lost[0])
+    survivor = targets.ask(target, lambda links: _order(links, target, verb, lost))
     name = survivor or target.address_of("")
     done(
         f"{name} leads without {', '.join(lost)}; restart these members as new instances "
@@ -73,9 +72,7 @@ def _force(
 
 async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:
     """Order the best survivor: greatest term of the last row, then the longest log (E2)."""
-    from qsync_cli.targets import statuses
-
-    found = await statuses(links, target)
+    found = await targets.statuses(links, target)
     survivors = {
         name: said
         for name, said in found.items()

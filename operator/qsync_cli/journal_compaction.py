@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_broker import labels
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import (
     BrokerOption,
@@ -17,7 +19,10 @@ from qsync_cli.journals import (
     ask_broker,
     document_of,
 )
+from qsync_cli.local import jobs
 from qsync_cli.options import LocalOption, Output, OutputOption
+from qsync_cli.output import done, warn
+from qsync_operator.api import base
 
 if TYPE_CHECKING:
     from qsync_broker.client import JournalClient
@@ -41,15 +46,10 @@ def compact(
     The stores are accessed from this machine. Sources of a merged fragment are deleted by the first
     command that runs after the grace period. Exit code 1 if a fragment is damaged.
     """
-    from qsync_broker.labels import parse_selector
-    from qsync_cli.clusters import open_store
-    from qsync_cli.local.jobs import run_job
-    from qsync_cli.output import done, warn
-
     _check_grace(grace)
 
     async def ask(client: "JournalClient") -> list[dict[str, Any]]:
-        return [document_of(one) for one in await client.journals(parse_selector(selector))]
+        return [document_of(one) for one in await client.journals(labels.parse_selector(selector))]
 
     documents = ask_broker(broker, local, token, ca, ask)
     with tempfile.TemporaryDirectory() as name:
@@ -62,8 +62,8 @@ def compact(
         ]  # fmt: skip
         is_quiet = output in (Output.json, Output.yaml)
         module = "qsync_spark.journals.compaction"
-        logs = open_store(local).directory / "compactions" if local is not None else None
-        run_job("compacting", module, words, is_quiet, result.exists, logs)
+        logs = clusters.open_store(local).directory / "compactions" if local is not None else None
+        jobs.run_job("compacting", module, words, is_quiet, result.exists, logs)
         found: dict[str, Any] = json.loads(result.read_text())
     for text in found["problems"]:
         warn(text)
@@ -75,10 +75,8 @@ def compact(
 
 def _check_grace(text: str) -> None:
     """Refuse a duration that the job does not accept."""
-    from qsync_operator.api.base import duration_ns
-
     try:
-        duration_ns(text)
+        base.duration_ns(text)
     except ValueError:
         cause = f"invalid --grace {text!r}: use a duration such as 24h, or 0s for none"
         raise Failure(FailureReason.INVALID, cause) from None

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qsync_broker import client as broker_client
+from qsync_broker import status
 from qsync_cli.consent import require_consent
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import (
@@ -14,6 +16,7 @@ from qsync_cli.journals import (
     ask_broker,
 )
 from qsync_cli.options import LocalOption, OutputOption
+from qsync_cli.output import done
 
 if TYPE_CHECKING:
     from qsync_broker.client import JournalClient, Listed
@@ -35,16 +38,13 @@ def delete(
     The command asks. Persisted fragments stay in their stores. If a QsyncJournal declares the
     journal, delete the QsyncJournal first: the operator can create a declared journal again.
     """
-    from qsync_broker.client import selector_of_name
-    from qsync_broker.status import Status, refusal
-    from qsync_cli.output import done
 
     async def find(client: "JournalClient") -> "list[Listed]":
-        return await client.journals(selector_of_name(journal))
+        return await client.journals(broker_client.selector_of_name(journal))
 
     found: list[Listed] = ask_broker(broker, local, token, ca, find)
     if not found:
-        text = refusal(journal, Status.JOURNAL_NOT_FOUND)
+        text = status.refusal(journal, status.Status.JOURNAL_NOT_FOUND)
         raise Failure(FailureReason.NOT_FOUND, text)
     text = (
         f"{journal}: its registers, its waiting publications, and its bytes at the brokers are lost"

@@ -1,9 +1,11 @@
 """`qsync journals accept-loss`: a journal continues without bytes whose last copy is gone."""
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qsync_broker import client, loss_client
 from qsync_cli.consent import require_consent
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import (
@@ -14,6 +16,7 @@ from qsync_cli.journals import (
     broker_access,
 )
 from qsync_cli.options import LocalOption, OutputOption
+from qsync_cli.output import done
 
 if TYPE_CHECKING:
     from qsync_broker.loss import Loss
@@ -35,21 +38,14 @@ def accept_loss(
     The command names the offsets, and asks. It is refused while a broker with all bytes is
     reachable. The offsets of lost bytes never get other bytes: the journal continues after them.
     """
-    from qsync_cli.output import done
-
     access = broker_access(broker, local, token, ca)
 
     def ask(resume: int = 0) -> "Loss | None":
-        import asyncio
-
-        from qsync_broker.client import JournalError
-        from qsync_broker.loss_client import ask_loss
-
         try:
             context = access.context()
-            request = ask_loss(access.url, journal, access.headers(), context, resume)
+            request = loss_client.ask_loss(access.url, journal, access.headers(), context, resume)
             return asyncio.run(request)
-        except JournalError as error:
+        except client.JournalError as error:
             is_reached = "cannot be reached" not in str(error)
             reason = FailureReason.REFUSED if is_reached else FailureReason.UNREACHABLE
             raise Failure(reason, str(error)) from None

@@ -1,5 +1,6 @@
 """`qsync journals publish`: a publication, as `qsync.publish` makes it, by the admin port."""
 
+import base64
 import sys
 import time
 from pathlib import Path
@@ -7,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import JournalArgument
 from qsync_cli.options import OutputOption
+from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 BYTES_MAX = 700 << 10
@@ -40,12 +43,9 @@ def publish(
     The log of the cluster has the content when the command ends. The journal has it later. If the
     outcome is unknown, a repeated command may publish twice.
     """
-    from qsync_cli.output import done
-    from qsync_cli.targets import ask, resolve
-
     content = _content(file, POD_BYTES_MAX if where.is_kubernetes else BYTES_MAX)
-    target = resolve(where)
-    sequence, place = ask(
+    target = targets.resolve(where)
+    sequence, place = targets.ask(
         target, lambda links: _publish(links, target, journal, content, timeout if wait else 0)
     )
     if not wait:
@@ -83,11 +83,7 @@ async def _publish(
     links: Any, target: Any, journal: str, content: bytes, wait_s: float
 ) -> tuple[int, dict[str, Any]]:
     """Publish at the leader, and return the sequence, and the last state of the publication."""
-    import base64
-
-    from qsync_cli.targets import leader_of, statuses
-
-    leader = leader_of(await statuses(links, target))
+    leader = targets.leader_of(await targets.statuses(links, target))
     if leader is None:
         raise Failure(FailureReason.NOT_READY, "nothing was published: no member leads; retry")
     address = target.address_of(leader)

@@ -1,5 +1,6 @@
 """`qsync journals`: the journals of a cluster, through any of its brokers."""
 
+import asyncio
 import difflib
 import os
 import shlex
@@ -8,14 +9,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
+from qsync_broker import client as broker_client
+from qsync_broker import codecs, duration, labels, requests, status
+from qsync_broker import ledger as broker_ledger
+from qsync_broker import spec as broker_spec
+from qsync_broker import stores as broker_stores
+from qsync_cli import brokers, clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import LocalOption, Output, OutputOption
+from qsync_cli.output import done, print_document, print_table, warn
 
 if TYPE_CHECKING:
     from qsync_broker.client import JournalClient, Listed
@@ -70,25 +80,22 @@ def ask_broker(
     Raises:
         Failure: no broker is given or reachable, or it refused a request.
     """
-    import asyncio
-
-    from qsync_broker.client import JournalClient, JournalError
-    from qsync_broker.ledger import AppendLedger, AppendLedgerError
-    from qsync_broker.stores import StoreError
 
     async def run() -> Any:
         access = broker_access(broker, local, token, ca)
-        record = AppendLedger(ledger) if ledger is not None else None
-        async with JournalClient(access.url, access.token, access.ca, record) as client:
+        record = broker_ledger.AppendLedger(ledger) if ledger is not None else None
+        async with broker_client.JournalClient(
+            access.url, access.token, access.ca, record
+        ) as client:
             return await work(client)
 
     try:
         return asyncio.run(run())
-    except JournalError as error:
+    except broker_client.JournalError as error:
         is_reached = "cannot be reached" not in str(error)
         reason = FailureReason.REFUSED if is_reached else FailureReason.UNREACHABLE
         raise Failure(reason, str(error)) from None
-    except (AppendLedgerError, StoreError) as error:
+    except (broker_ledger.AppendLedgerError, broker_stores.StoreError) as error:
         raise Failure(FailureReason.FAILED, str(error)) from None
     except (OSError, ValueError) as error:
         raise Failure(FailureReason.INVALID, str(error)) from None
@@ -103,15 +110,11 @@ def broker_access(
         Failure: no broker is given, none of the cluster is ready, or the file with the authorities
             cannot be used.
     """
-    from qsync_cli.brokers import BrokerAccess, answering_broker
-
     if local is not None:
-        from qsync_cli.clusters import open_store
-
-        found = answering_broker(open_store(local))
+        found = brokers.answering_broker(clusters.open_store(local))
         access = found._replace(token=token or found.token, ca=ca or found.ca)
     elif broker is not None:
-        access = BrokerAccess(broker, token, ca)
+        access = brokers.BrokerAccess(broker, token, ca)
     else:
         raise Failure(FailureReason.INVALID, "no broker is given: use --local NAME or --broker URL")
     try:
@@ -135,11 +138,9 @@ def listing(
     output: OutputOption = None,
 ) -> None:
     """List journals: replication, primary, brokers, first store."""
-    from qsync_broker.labels import parse_selector
-    from qsync_cli.output import print_document, print_table
 
     async def work(client: "JournalClient") -> "list[Listed]":
-        return await client.journals(parse_selector(selector))
+        return await client.journals(labels.parse_selector(selector))
 
     found: list[Listed] = ask_broker(broker, local, token, ca, work)
     if output in (Output.json, Output.yaml):
@@ -194,8 +195,6 @@ def append(
     output: OutputOption = None,
 ) -> None:  # fmt: skip
     """Append a file as a whole, or standard input, and print its offsets."""
-    from qsync_cli.output import done
-
     try:
         stream = sys.stdin.buffer if file in (None, Path("-")) else file.open("rb")
     except OSError as error:
@@ -230,7 +229,6 @@ def read(
     A range whose bytes are lost is passed over, with a warning. An offset after the write head is
     refused without `--follow`.
     """
-    from qsync_cli.output import warn
 
     def on_gap(begin: int, until: int) -> None:
         warn(f"{journal}: no fragment has the bytes from {begin} to {until}; the output lacks them")
@@ -253,10 +251,6 @@ def fragments(
     output: OutputOption = None,
 ) -> None:
     """List the fragments of a journal: offset, length, persistence, SHA-1, codec."""
-    from datetime import UTC, datetime
-
-    from qsync_broker.codecs import Codec
-    from qsync_cli.output import print_document, print_table
 
     async def work(client: "JournalClient") -> "list[RemoteFragment]":
         return await client.fragments(journal)
@@ -270,7 +264,7 @@ def fragments(
             if one.mod_time
             else "",
             "sha1": one.sum.hex(),
-            "codec": Codec(one.codec).name,
+            "codec": codecs.Codec(one.codec).name,
             "store": one.store,
             "path": one.path,
         }
@@ -304,18 +298,14 @@ def reset_head(
 
     A journal without a store needs `qsync journals accept-loss` instead.
     """
-    from qsync_broker.client import JournalError, selector_of_name
-    from qsync_broker.requests import Suspend
-    from qsync_broker.status import Status
-    from qsync_cli.output import done
 
     async def work(client: "JournalClient") -> tuple[int, bool]:
         try:
-            return (await client.append(journal, suspend=Suspend.KEEP)).end, False
-        except JournalError as error:
-            if error.status is not Status.INDEX_HAS_GREATER_OFFSET:
+            return (await client.append(journal, suspend=requests.Suspend.KEEP)).end, False
+        except broker_client.JournalError as error:
+            if error.status is not status.Status.INDEX_HAS_GREATER_OFFSET:
                 raise
-        found = await client.journals(selector_of_name(journal))
+        found = await client.journals(broker_client.selector_of_name(journal))
         if found and not found[0].spec.fragment.stores:
             raise Failure(
                 FailureReason.REFUSED,
@@ -343,13 +333,9 @@ def edit(
     output: OutputOption = None,
 ) -> None:
     """Change specifications in $EDITOR; a concurrent change is refused."""
-    import yaml
-
-    from qsync_broker.labels import parse_selector
-    from qsync_cli.output import done
 
     async def find(client: "JournalClient") -> "list[Listed]":
-        return await client.journals(parse_selector(selector))
+        return await client.journals(labels.parse_selector(selector))
 
     found: list[Listed] = ask_broker(broker, local, token, ca, find)
     document = [
@@ -392,10 +378,6 @@ def _edited(text: str) -> str:
 
 def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, int]]":
     """Return the changed specifications of an edited text, with their revisions."""
-    import yaml
-
-    from qsync_broker.spec import JournalSpec, problem
-
     try:
         documents = yaml.safe_load(text) or []
         fields = {document.pop("name"): document for document in documents}
@@ -412,12 +394,12 @@ def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, in
         raise Failure(FailureReason.INVALID, f"the edited text is invalid: {cause}") from None
     changes = []
     for name, document in fields.items():
-        spec = JournalSpec.from_row(name, document)
+        spec = broker_spec.JournalSpec.from_row(name, document)
         fields_of_spec = spec.row_fields()
         found = (
             _unknown_key(document, {"name": "", "revision": 0, **fields_of_spec})
             or _difference(document, fields_of_spec)
-            or problem(spec)
+            or broker_spec.problem(spec)
         )
         if found:
             raise Failure(FailureReason.INVALID, f"{name}: {found}")
@@ -434,12 +416,10 @@ def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, in
 
 def _is_equal(given: Any, known: Any) -> bool:
     """Return whether two values are equal, or the same duration, as `24h` and `24h0m0s`."""
-    from qsync_broker.duration import parse_duration
-
     if given == known or not isinstance(given, str) or not isinstance(known, str):
         return bool(given == known)
     try:
-        return parse_duration(given) == parse_duration(known)
+        return duration.parse_duration(given) == duration.parse_duration(known)
     except ValueError:
         return False
 
@@ -461,12 +441,9 @@ def _difference(given: Any, known: Any, field: str = "") -> str:
 
 def _hint(field: str) -> str:
     """Return the end of a sentence that lists the values of a field, if these are few."""
-    from qsync_broker.codecs import Codec
-    from qsync_broker.spec import Flags
-
     values = {
-        "flags": [one.name for one in Flags if one],
-        "fragment.compression_codec": [one.name for one in Codec],
+        "flags": [one.name for one in broker_spec.Flags if one],
+        "fragment.compression_codec": [one.name for one in codecs.Codec],
     }.get(field)
     return f"; use one of {', '.join(values)}" if values else ""
 
@@ -514,13 +491,10 @@ def prune(
     each journal keeps its last fragment, which states its write head. Fragments after one that is
     kept are kept: a journal has no gap.
     """
-    from qsync_broker.labels import parse_selector
-    from qsync_broker.stores import FragmentStores
-    from qsync_cli.output import done
 
     async def work(client: "JournalClient") -> tuple[int, int]:
-        stores, count, size = FragmentStores(), 0, 0
-        for journal in await client.journals(parse_selector(selector)):
+        stores, count, size = broker_stores.FragmentStores(), 0, 0
+        for journal in await client.journals(labels.parse_selector(selector)):
             retention_s = journal.spec.fragment.retention_ns / 1e9
             if retention_s <= 0 or not journal.brokers:
                 continue

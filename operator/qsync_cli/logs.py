@@ -1,10 +1,14 @@
 """`qsync logs`: what members wrote, each line with its member's name in front."""
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import session as kubernetes_session
+from qsync_cli.local import logs as local_logs
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document
 from qsync_cli.where import Where, aimed
@@ -37,15 +41,14 @@ def logs(
             "--local or --cluster"
         )
     if where.local is not None:
-        from qsync_cli.local.logs import logs as local_logs
-
-        local_logs(where.local, member, follow)
+        local_logs.logs(where.local, member, follow)
         return
-    from qsync_cli.kubernetes.session import converse
 
     is_document = output in (Output.json, Output.yaml)
     try:
-        found = converse(where, lambda s: _read(s, where, member, follow, tail, is_document))
+        found = kubernetes_session.converse(
+            where, lambda s: _read(s, where, member, follow, tail, is_document)
+        )
     except KeyboardInterrupt:
         return
     if is_document and output is not None:
@@ -60,12 +63,7 @@ async def _read(
     tail: int | None,
     is_document: bool,
 ) -> dict[str, list[str]]:
-    import asyncio
-
-    from qsync_cli.failure import Failure, FailureReason
-    from qsync_cli.kubernetes.session import choose
-
-    cluster = choose(await session.clusters(), where, session.namespace, member)
+    cluster = kubernetes_session.choose(await session.clusters(), where, session.namespace, member)
     pods = await session.pods(str(cluster["metadata"]["name"]))
     names = sorted(str(pod["metadata"]["name"]) for pod in pods)
     if member is not None:

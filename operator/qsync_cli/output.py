@@ -10,6 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import rich.console
+import rich.progress
+import rich.table
+import rich.text
+import yaml
+
 from qsync_cli.options import Output
 
 if TYPE_CHECKING:
@@ -49,9 +55,7 @@ def warn(text: str) -> None:
 
 
 def console() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False)
+    return rich.console.Console(highlight=False)
 
 
 @contextmanager
@@ -63,10 +67,8 @@ def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., 
     if is_quiet or not sys.stderr.isatty():
         yield lambda done, said="": None
         return
-    from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with rich.progress.Progress(console=rich.console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, said="": bar.update(
             task, completed=done, description=f"{what}: {said}" if said else what
@@ -84,7 +86,6 @@ def print_document(document: Any, output: Output) -> None:
     if output is Output.json:
         say(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    import yaml
 
     sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
@@ -106,14 +107,11 @@ def plain_table(titles: Row, rows: list[Row]) -> str:
 
 
 def rich_table(titles: Row, rows: list[Row]) -> "RenderableType":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+        table.add_row(*(rich.text.Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
     return table
 
 

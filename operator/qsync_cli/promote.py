@@ -1,9 +1,12 @@
 """`qsync promote`: a member takes leadership, by the same vote as always."""
 
+import asyncio
+import time
 from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
@@ -19,17 +22,15 @@ POLL_S = 0.05
 @aimed
 def promote(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Make a member the leader: by switchover, or by nomination without a leader."""
-    from qsync_cli.targets import ask, resolve
-
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("specify exactly one of MEMBER or --address")
-    target = resolve(where, member)
+    target = targets.resolve(where, member)
     node = target.address_of(member or "")
     if member is None:
-        ask(target, lambda links: links.post(node, "/verb/promote", {}))
+        targets.ask(target, lambda links: links.post(node, "/verb/promote", {}))
         done(f"{node} leads", output, leader=node)
         return
-    term = ask(target, lambda links: _promote(links, target, member))
+    term = targets.ask(target, lambda links: _promote(links, target, member))
     done(f"{member} leads in term {term}", output, leader=member, term=term)
 
 
@@ -40,15 +41,13 @@ async def _promote(links: Any, target: Any, member: str) -> int:
         LinkError: a node does not answer.
         Failure: the member does not become leader.
     """
-    from qsync_cli.targets import leader_of, statuses
-
-    found = await statuses(links, target)
+    found = await targets.statuses(links, target)
     if member not in found:
         raise Failure(
             FailureReason.UNREACHABLE,
             f"cannot promote {member}: it does not answer; check its pod or process",
         )
-    leader = leader_of(found)
+    leader = targets.leader_of(found)
     if leader == member and found[member]["is_writable"]:
         return int(found[member]["term"])
     if leader is not None:
@@ -61,9 +60,6 @@ async def _promote(links: Any, target: Any, member: str) -> int:
 
 
 async def _until_writable(links: Any, address: str, member: str) -> int:
-    import asyncio
-    import time
-
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
         said = await links.status(address)

@@ -1,9 +1,12 @@
 """`qsync register`: an anonymous member becomes a registered one, while it runs."""
 
+import asyncio
+import time
 from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
@@ -19,21 +22,16 @@ POLL_S = 0.05
 @aimed
 def register(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Register an anonymous member: it gets a replica id, and its log is retained."""
-    from qsync_cli.targets import ask, resolve
-
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("specify exactly one of MEMBER or --address")
-    target = resolve(where, member)
+    target = targets.resolve(where, member)
     node = target.address_of(member or "")
     name = member or node
-    replica_id = ask(target, lambda links: _register(links, node, name))
+    replica_id = targets.ask(target, lambda links: _register(links, node, name))
     done(f"{name} is registered with id {replica_id}", output, member=name, replicaId=replica_id)
 
 
 async def _register(links: Any, node: str, name: str) -> int:
-    import asyncio
-    import time
-
     said = await links.status(node)
     if said["role"] != "anonymous":
         raise Failure(

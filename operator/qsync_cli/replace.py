@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -29,16 +31,16 @@ def replace(
     """Replace a member: delete its volume and pod, so that it joins again."""
     if not where.is_kubernetes:
         raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
-    from qsync_cli.kubernetes.session import converse
-    from qsync_cli.targets import ask, leader_of, resolve, statuses
 
-    target = resolve(where, member)
-    found = ask(target, lambda links: statuses(links, target))
-    leader = leader_of(found)
+    target = targets.resolve(where, member)
+    found = targets.ask(target, lambda links: targets.statuses(links, target))
+    leader = targets.leader_of(found)
     refusal = replacement_error(member, leader, found[leader] if leader else {}, is_forced=force)
     if refusal is not None:
         raise Failure(FailureReason.REFUSED, f"cannot replace {member}: {refusal}")
-    converse(where, lambda session: replace_volume(session, member, is_forced=force))
+    kubernetes_session.converse(
+        where, lambda session: replace_volume(session, member, is_forced=force)
+    )
     done(
         f"{member} joins again on a new volume; `kubectl qsync status` shows when it follows",
         output,

@@ -1,12 +1,20 @@
 """`qsync restore`: a new local cluster from a point of an archive."""
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.local import apply
 from qsync_cli.options import NameArgument, NoWaitOption, OutputOption, TimeoutOption
+from qsync_cli.output import warn
+from qsync_local import restoration
+from qsync_operator.api import cluster as api_cluster
+from qsync_operator.api import manifest
 
 FromOption = Annotated[
     str, typer.Option("--archive", help="Archive to restore. It is only read.", metavar="URL")
@@ -61,16 +69,11 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     Sequences, idempotency keys and indexes continue. Members belong to the new cluster. The copies
     of each row are compared: most of them decide, and without a majority the restore is refused.
     """
-    from qsync_cli.clusters import store_of
-    from qsync_cli.local.apply import bring_up
-    from qsync_operator.api.cluster import API_VERSION
-    from qsync_operator.api.manifest import Manifest, ManifestError, load_manifest, parse_cluster
-
     if to_time is not None and to_signature is not None:
         raise typer.BadParameter(
             "--to-time and --to-signature exclude each other: specify only one"
         )
-    if store_of(name).exists():
+    if clusters.store_of(name).exists():
         raise Failure(
             FailureReason.ALREADY_EXISTS,
             f"cluster {name} already exists: restore under another name",
@@ -83,7 +86,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
         "journalStore": journal_store and f"{journal_store.rstrip('/')}/",
     }
     try:
-        given = load_manifest(file) if file is not None else None
+        given = manifest.load_manifest(file) if file is not None else None
         spec: dict[str, Any] = {"replicas": replicas}
         if given is not None:
             spec = given.cluster.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -91,32 +94,29 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
         if new_archive is not None:
             spec["archive"] = {**(spec.get("archive") or {}), "url": new_archive}
         document = {
-            "apiVersion": API_VERSION, "kind": "QsyncCluster", "metadata": {"name": name},
+            "apiVersion": api_cluster.API_VERSION,
+            "kind": "QsyncCluster",
+            "metadata": {"name": name},
             "spec": spec,
         }  # fmt: skip
-        cluster = parse_cluster(document, "restore")
-    except ManifestError as error:
+        cluster = manifest.parse_cluster(document, "restore")
+    except manifest.ManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
-    bring_up(Manifest(cluster, given.secrets if given else {}), no_wait, timeout, output)
-    _say_what_was_compared(store_of(name).directory)
+    apply.bring_up(
+        manifest.Manifest(cluster, given.secrets if given else {}), no_wait, timeout, output
+    )
+    _say_what_was_compared(clusters.store_of(name).directory)
 
 
 def _say_what_was_compared(directory: Path) -> None:
     """Print to standard error, because standard output may be a document."""
-    import json
-
-    from qsync_cli.output import warn
-    from qsync_local.restoration import RESTORED_NAME
-
-    file = directory / RESTORED_NAME
+    file = directory / restoration.RESTORED_NAME
     for note in json.loads(file.read_text())["notes"] if file.exists() else ():
         warn(note)
 
 
 def _moment(text: str) -> str:
     """Convert seconds since 1970 to the time format of manifests. Return other text unchanged."""
-    from datetime import UTC, datetime
-
     try:
         return datetime.fromtimestamp(float(text), UTC).isoformat()
     except (ValueError, OverflowError, OSError):

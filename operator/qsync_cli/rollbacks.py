@@ -1,13 +1,18 @@
 """`qsync rollbacks`: unconfirmed rows that members truncated from their logs."""
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_agent import rollbacks as agent_rollbacks
+from qsync_cli import cat, clusters
 from qsync_cli.failure import Failure, FailureReason, failure_of
+from qsync_cli.kubernetes import session
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
 from qsync_cli.where import Where, aimed
+from qsync_operator.members import links as members_links
 
 if TYPE_CHECKING:
     from qsync_operator.kubernetes.podlinks import PodLinks
@@ -40,16 +45,11 @@ def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption 
 
 
 def _line(row: dict[str, Any]) -> str:
-    from qsync_cli.cat import shown_as_text
-
-    return shown_as_text(row)
+    return cat.shown_as_text(row)
 
 
 def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
-    from qsync_agent.rollbacks import rollback_rows
-    from qsync_cli.clusters import open_store
-
-    store = open_store(cluster)
+    store = clusters.open_store(cluster)
     names = list(store.load_state().members)
     if member is not None and member not in names:
         raise Failure(
@@ -57,16 +57,11 @@ def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
             f"member {member} not found: the cluster has {', '.join(names)}",
         )
     chosen = [member] if member is not None else names
-    return {name: rollback_rows(store.data_directory(name)) for name in chosen}
+    return {name: agent_rollbacks.rollback_rows(store.data_directory(name)) for name in chosen}
 
 
 def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
-    import asyncio
-
-    from qsync_cli.kubernetes.session import pod_target
-    from qsync_operator.members.links import LinkError
-
-    names, open_links = pod_target(where, member)
+    names, open_links = session.pod_target(where, member)
     if member is not None and member not in names:
         raise Failure(
             FailureReason.NOT_FOUND,
@@ -82,5 +77,5 @@ def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
 
     try:
         return asyncio.run(read(open_links()))
-    except LinkError as error:
+    except members_links.LinkError as error:
         raise failure_of(error) from error

@@ -1,11 +1,13 @@
 """`kubectl qsync audit` and `compact`: a run by hand, and how far it is."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, progress, say, step_of
 from qsync_cli.where import Where, aimed
@@ -82,17 +84,17 @@ def _refuse_others(where: Where, verb: str) -> None:
 def _run(
     where: Where, kind: str, spec: dict[str, Any], no_wait: bool, output: Output | None
 ) -> "Document":
-    from qsync_cli.kubernetes.session import choose, converse
-
     async def order(session: "Session") -> "Document":
-        cluster = choose(await session.clusters(), where, session.namespace, None)
+        cluster = kubernetes_session.choose(
+            await session.clusters(), where, session.namespace, None
+        )
         run = await session.api.create(_document(cluster, kind, spec))
         if no_wait:
             return run
         with progress(f"{kind} {run['metadata']['name']}", 1.0, output is not None) as advance:
             return await _follow(session, run, advance)
 
-    run = converse(where, order)
+    run = kubernetes_session.converse(where, order)
     if output in (Output.json, Output.yaml):
         print_document(run, output)
     else:
@@ -121,8 +123,6 @@ async def _follow(session: "Session", run: "Document", advance: Callable[..., No
     Raises:
         Failure: the job was deleted.
     """
-    import asyncio
-
     kind, name = str(run["kind"]), str(run["metadata"]["name"])
     while True:
         found = await session.api.get(kind, session.namespace, name)

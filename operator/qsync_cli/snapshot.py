@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -19,19 +20,15 @@ MemberArgument = Annotated[
 @aimed
 def snapshot(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Write snapshots now. Nodes also write them automatically as the log grows."""
-    from qsync_cli.targets import resolve
-
     if where.address is not None and member is not None:
         raise typer.BadParameter("specify MEMBER or --address, not both")
-    target = resolve(where, member)
+    target = targets.resolve(where, member)
     names = [member] if member is not None else list(target.addresses)
     written = [_write(target, name) for name in names]
     done("\n".join(f"{name} wrote a snapshot" for name in written), output, members=written)
 
 
 def _write(target: "Target", name: str) -> str:
-    from qsync_cli.targets import ask
-
     node = target.address_of(name)
-    ask(target, lambda links: links.post(node, "/verb/snapshot", {}))
+    targets.ask(target, lambda links: links.post(node, "/verb/snapshot", {}))
     return name or node

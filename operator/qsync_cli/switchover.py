@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
@@ -18,19 +19,15 @@ MemberArgument = Annotated[
 @aimed
 def switchover(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Move leadership to another member without losing a write."""
-    from qsync_cli.targets import ask, resolve
-
-    target = resolve(where, member)
-    leader = ask(target, lambda links: _switch_over(links, target, member))
+    target = targets.resolve(where, member)
+    leader = targets.ask(target, lambda links: _switch_over(links, target, member))
     name = leader or target.address_of("")
     done(f"{name} handed leadership over", output, previousLeader=name)
 
 
 async def _switch_over(links: Any, target: Any, member: str | None) -> str:
-    from qsync_cli.targets import leader_of, statuses
-
-    found = await statuses(links, target)
-    leader = leader_of(found)
+    found = await targets.statuses(links, target)
+    leader = targets.leader_of(found)
     if leader is None:
         raise Failure(
             FailureReason.NOT_READY,

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason, failure_of
+from qsync_cli.kubernetes import session
 from qsync_cli.where import Where
 from qsync_node.adminport import trusting
 from qsync_operator.members.links import LinkError, NodeLinks
@@ -24,7 +26,6 @@ class Links(Protocol):
     """Connections to nodes. Each call can raise LinkError."""
 
     async def status(self, address: str) -> dict[str, Any]: ...
-
     async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any: ...
 
     async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
@@ -57,9 +58,8 @@ def resolve(where: Where, member: str | None = None) -> Target:
         return Target({"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context))
     if where.local is not None:
         return _local(where.local)
-    from qsync_cli.kubernetes.session import pod_target
 
-    names, open_links = pod_target(where, member)
+    names, open_links = session.pod_target(where, member)
     return Target({name: name for name in names}, open_links)
 
 
@@ -76,12 +76,10 @@ def _context(ca: Path | None) -> ssl.SSLContext | None:
 
 
 def _local(name: str) -> Target:
-    from qsync_cli.clusters import ensure_supervisor, open_store, secrets_of
-
-    store = open_store(name)
-    ensure_supervisor(store)
+    store = clusters.open_store(name)
+    clusters.ensure_supervisor(store)
     members = store.load_state().members
-    secret = secrets_of(store).cluster
+    secret = clusters.secrets_of(store).cluster
     return Target(
         {name: f"127.0.0.1:{record.admin}" for name, record in members.items()},
         lambda: NodeLinks(secret),

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich import console
+from rich import live as rich_live
+from rich import spinner as rich_spinner
+
 from qsync_cli import output
 from qsync_cli.clusters import ensure_supervisor, is_settled, look
 from qsync_cli.failure import Failure, FailureReason
@@ -117,16 +121,14 @@ def _told_once() -> "Callable[[QsyncCluster], None]":
 
 @contextmanager
 def _live_display() -> Iterator["Callable[[QsyncCluster], None]"]:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    spinner = Spinner("dots")
-    with Live(console=output.console(), refresh_per_second=12, transient=True) as live:
+    spinner = rich_spinner.Spinner("dots")
+    with rich_live.Live(console=output.console(), refresh_per_second=12, transient=True) as live:
 
         def show(cluster: "QsyncCluster") -> None:
             spinner.update(text=f" {cluster.name}: {sentence(cluster)}")
-            live.update(Group(spinner, output.rich_table(*output.member_table(cluster, False))))
+            live.update(
+                console.Group(spinner, output.rich_table(*output.member_table(cluster, False)))
+            )
 
         yield show
 

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 from qsync_cli import runs
 from qsync_cli.clusters import store_of
+from qsync_cli.commands import COMMANDS, JOURNALS, LOCAL
 from qsync_cli.failure import FAILURES, FailureReason, failure_of
+from qsync_cli.lazy import Command
 from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
 from qsync_cli.output import plain_table
@@ -45,6 +47,49 @@ def commands() -> list[list[str]]:
 def test_every_help_has_an_example(home: Home, command: list[str]) -> None:
     text = home.do(*command, "--help")
     assert "Example: qsync " + " ".join(command) in re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *LOCAL, *JOURNALS], ids=lambda c: c.function)
+def test_listed_help_is_the_first_line_of_the_docstring(command: Command) -> None:
+    loaded = command.load()
+    assert loaded.help.partition("\n\n")[0].replace("\n", " ").strip() == command.help
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["local", "--help"], ["fence", "--help"], ["cat", "--help"]]
+)
+def test_simple_command_loads_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from qsync_cli.main import main\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'aiohttp', 'cryptography', 'grpc', 'kopf', 'kubernetes', 'pyspark'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("heavy: []\n")
+
+
+def test_deferred_modules_are_the_real_ones() -> None:
+    script = (
+        "from qsync_cli import lazy\n"
+        "lazy.install()\n"
+        "lazy.install()\n"
+        "import sys, types\n"
+        "from qsync_operator.api import spec\n"
+        "print(type(spec) is types.ModuleType, 'pydantic_core' in sys.modules)\n"
+        "print(spec.ClusterSpec().replicas)\n"
+        "print(type(spec) is types.ModuleType, 'pydantic_core' in sys.modules)\n"
+        "print(len([f for f in sys.meta_path if type(f).__module__ == 'qsync_cli.lazy']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "False", "3", "True", "True", "1"]
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.where import Where
+from qsync_operator.kubernetes import client, podlinks
 from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.members.links import LinkError
 
@@ -52,20 +53,17 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
 
 def _namespace(where: Where) -> str:
     try:
-        from qsync_operator.kubernetes.client import current_namespace
+        return where.namespace or client.current_namespace(where.context)
     except ModuleNotFoundError as error:
         raise Failure(
             FailureReason.NOT_INSTALLED,
             f"cannot reach Kubernetes: the package {error.name} is missing; run `pip "
             "install 'qsync-db[operator]'`, or use --local or --address",
         ) from error
-    return where.namespace or current_namespace(where.context)
 
 
 async def _connect(where: Where) -> "KubernetesApi":
-    from qsync_operator.kubernetes.client import KubernetesApi
-
-    return await KubernetesApi.connect_as(where.context)
+    return await client.KubernetesApi.connect_as(where.context)
 
 
 def choose(clusters: list[Document], where: Where, namespace: str, member: str | None) -> Document:
@@ -98,7 +96,6 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
 
 def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
     """Return the names of members that have a pod, and the way to query them."""
-    from qsync_operator.kubernetes.podlinks import PodLinks
 
     async def look(session: Session) -> tuple[str, list[str]]:
         cluster = choose(await session.clusters(), where, session.namespace, member)
@@ -109,4 +106,4 @@ def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[
     namespace, names = converse(where, look)
     if not names:
         raise Failure(FailureReason.NOT_READY, "no member has a pod: check `kubectl qsync status`")
-    return sorted(names), lambda: PodLinks(lambda: _connect(where), namespace)
+    return sorted(names), lambda: podlinks.PodLinks(lambda: _connect(where), namespace)

@@ -1,14 +1,26 @@
 """`qsync local apply`: a manifest becomes a running cluster, or changes one."""
 
 import secrets as randomness
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qsync_broker import folders as broker_folders
+from qsync_broker import keyfile
+from qsync_cli import brokers, clusters, waiting
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.local import journals as local_journals
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say, warn
+from qsync_local import store as local_store
+from qsync_node.restore import child
+from qsync_operator.api import base, spec
+from qsync_operator.api import manifest as api_manifest
+from qsync_operator.members import restore
 
 if TYPE_CHECKING:
     from qsync_local.store import Declaration, Store
@@ -41,12 +53,11 @@ def apply(
     output: OutputOption = None,
 ) -> None:
     """Create or update a local cluster, and wait until it is Ready."""
-    from qsync_cli.clusters import store_of
-    from qsync_operator.api.manifest import ManifestError, load_manifest
-
     try:
-        manifest = load_manifest(file, lambda name: store_of(name).load_cluster())
-    except ManifestError as error:
+        manifest = api_manifest.load_manifest(
+            file, lambda name: clusters.store_of(name).load_cluster()
+        )
+    except api_manifest.ManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
     if archive is None:
         manifest = _with_kept_archive(manifest)
@@ -59,10 +70,7 @@ def apply(
 
 def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output | None) -> None:
     """Store a manifest, supervise its cluster, and wait until it is Ready."""
-    from qsync_cli.clusters import ensure_supervisor, look, store_of
-    from qsync_cli.waiting import print_cluster, wait_ready
-
-    store = store_of(manifest.cluster.name)
+    store = clusters.store_of(manifest.cluster.name)
     if manifest.has_cluster:
         _warn(manifest.cluster)
     if not store.exists():
@@ -70,28 +78,24 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
     _check_keys(manifest.cluster)
     with store.editing():
         verb = _store(store, manifest)
-        ensure_supervisor(store)
+        clusters.ensure_supervisor(store)
     is_document = output in (Output.json, Output.yaml)
     if not is_document:
         say(f"qsynccluster.qsync.dev/{store.name} {verb}")
-    cluster = look(store) if no_wait else wait_ready(store, timeout, is_document)
+    cluster = clusters.look(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
     if not no_wait and cluster.spec.journals is not None and not cluster.spec.hibernate:
-        from qsync_cli.local.journals import wait_journals
-
-        for one in wait_journals(store, cluster, manifest.journals, timeout):
+        for one in local_journals.wait_journals(store, cluster, manifest.journals, timeout):
             if not is_document:
                 say(f"qsyncjournal.qsync.dev/{one.journal.name} {one.result}")
     if is_document or not no_wait:
-        print_cluster(cluster, output)
+        waiting.print_cluster(cluster, output)
 
 
 def _with_kept_archive(manifest: "Manifest") -> "Manifest":
     """Return the archive of the command, or that of the running cluster."""
-    from qsync_cli.clusters import store_of
-
     if manifest.cluster.spec.archive is not None:
         return manifest
-    store = store_of(manifest.cluster.name)
+    store = clusters.store_of(manifest.cluster.name)
     existing = store.load_cluster() if store.exists() else None
     if existing is None or existing.spec.archive is None:
         return manifest
@@ -104,42 +108,30 @@ def _with_kept_archive(manifest: "Manifest") -> "Manifest":
 
 
 def _without_archive(manifest: "Manifest") -> "Manifest":
-    from dataclasses import replace
-
-    from qsync_operator.api.manifest import parse_cluster
-
     document = manifest.cluster.document()
     document["spec"].pop("archive", None)
-    return replace(manifest, cluster=parse_cluster(document, "--archive"))
+    return replace(manifest, cluster=api_manifest.parse_cluster(document, "--archive"))
 
 
 def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
-    from dataclasses import replace
-
-    from qsync_operator.api.manifest import ManifestError, parse_cluster
-
     document = manifest.cluster.document()
     document["spec"].setdefault("archive", {})["url"] = url
     try:
-        return replace(manifest, cluster=parse_cluster(document, "--archive"))
-    except ManifestError as error:
+        return replace(manifest, cluster=api_manifest.parse_cluster(document, "--archive"))
+    except api_manifest.ManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
 
 
 def _warn(cluster: "QsyncCluster") -> None:
-    from qsync_operator.api.spec import spec_warnings, without_local_meaning
-
-    for text in spec_warnings(cluster.spec):
+    for text in spec.spec_warnings(cluster.spec):
         warn(text)
-    ignored = without_local_meaning(cluster.spec)
+    ignored = spec.without_local_meaning(cluster.spec)
     if ignored:
         warn(f"these fields have no effect on local processes: {', '.join(ignored)}")
 
 
 def _store(store: "Store", manifest: "Manifest") -> str:
     """Store the manifest. Return `created`, `configured` or `unchanged`."""
-    from datetime import UTC, datetime
-
     wanted, existing = manifest.cluster, store.load_cluster()
     if existing is not None and existing.metadata.deletion_timestamp is not None:
         raise Failure(
@@ -180,10 +172,6 @@ def with_journals(
     Raises:
         Failure: an applied journal renames one, or would share a folder with another.
     """
-    from qsync_broker.folders import Folders
-    from qsync_local.store import Declaration
-    from qsync_operator.api.manifest import refusal_beside
-
     names = {journal.name: journal for journal in given}
     for one in existing:
         new, old = names.get(one.journal.name), one.journal.spec.journal
@@ -195,47 +183,40 @@ def with_journals(
             )
     kept = [one for one in existing if one.journal.name not in names]
     # One that was declared may have been deleted since; the cluster knows.
-    folders = Folders(one.journal.spec.journal for one in kept if one.is_pending)
+    folders = broker_folders.Folders(one.journal.spec.journal for one in kept if one.is_pending)
     for journal in given:
-        refusal = refusal_beside(journal, folders)
+        refusal = api_manifest.refusal_beside(journal, folders)
         if refusal:
             raise Failure(FailureReason.INVALID, refusal)
-    return [*kept, *map(Declaration, given)]
+    return [*kept, *map(local_store.Declaration, given)]
 
 
 def _check_begin(cluster: "QsyncCluster") -> None:
     """Refuse an archive without the requested moment before anything is created."""
     # Only who begins with an archive waits for these.
-    from qsync_node.restore.child import RestoreError
-    from qsync_operator.members.restore import check_restore
 
     if cluster.spec.bootstrap is None:
         return
     try:
-        check_restore(cluster.spec.bootstrap.from_archive)
-    except RestoreError as error:
+        restore.check_restore(cluster.spec.bootstrap.from_archive)
+    except child.RestoreError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
 
 
 def _check_keys(cluster: "QsyncCluster") -> None:
     """Refuse keys of tokens that brokers cannot use, before anything is stored."""
-    from qsync_broker.keyfile import KeyFile
-    from qsync_cli.brokers import unusable_keys
-
     journals = cluster.spec.journals
     if journals is None or not journals.enabled or journals.auth_keys_file is None:
         return
     try:
-        KeyFile(Path(journals.auth_keys_file))
+        keyfile.KeyFile(Path(journals.auth_keys_file))
     except (OSError, ValueError) as error:
-        raise unusable_keys(journals.auth_keys_file, error) from error
+        raise brokers.unusable_keys(journals.auth_keys_file, error) from error
 
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
     """Return why a running cluster cannot change in this way, or ""."""
-    from qsync_operator.api.base import quantity
-
-    if quantity(new.spec.storage.size) < quantity(old.spec.storage.size):
+    if base.quantity(new.spec.storage.size) < base.quantity(old.spec.storage.size):
         return (
             f"spec.storage.size cannot shrink from {old.spec.storage.size}; restore the old value"
         )
@@ -252,14 +233,10 @@ def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
 
 
 def _random_uuid() -> str:
-    import uuid
-
     return str(uuid.uuid4())
 
 
 def _store_secrets(store: "Store", manifest: "Manifest") -> None:
-    from qsync_local.store import Secrets
-
     existing = store.load_secrets()
     given = _given_password(manifest)
     if existing is not None:
@@ -271,7 +248,7 @@ def _store_secrets(store: "Store", manifest: "Manifest") -> None:
             )
         return
     store.save_secrets(
-        Secrets(
+        local_store.Secrets(
             randomness.token_hex(24),
             manifest.cluster.spec.auth.username,
             given or randomness.token_urlsafe(24),

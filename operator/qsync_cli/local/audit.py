@@ -1,5 +1,6 @@
 """`qsync local audit`: audits the archive of a cluster with all cores of this machine."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say, warn
+from qsync_local import ports
+from qsync_operator.members import links as members_links
 
 if TYPE_CHECKING:
     from qsync_local.store import Store
@@ -42,10 +46,8 @@ def audit(
     output: OutputOption = None,
 ) -> None:
     """Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes."""
-    from qsync_cli.clusters import load_cluster, open_store
-
-    store = open_store(name)
-    cluster = load_cluster(store)
+    store = clusters.open_store(name)
+    cluster = clusters.load_cluster(store)
     if cluster.spec.archive is None:
         raise Failure(
             FailureReason.INVALID,
@@ -78,22 +80,16 @@ def audit(
 
 def archive_now(store: "Store") -> list[str]:
     """Make all running members archive their confirmed rows. Return the failures."""
-    import asyncio
-
-    from qsync_cli.clusters import secrets_of
-    from qsync_local.ports import HOST
-    from qsync_operator.members.links import LinkError, NodeLinks
-
     members = store.load_state().members
-    secret = secrets_of(store).cluster
+    secret = clusters.secrets_of(store).cluster
 
     async def ask_all() -> list[str]:
-        links = NodeLinks(secret)
+        links = members_links.NodeLinks(secret)
 
         async def ask(member: str, port: int) -> str:
             try:
-                await links.post(f"{HOST}:{port}", "/archive", {})
-            except LinkError as error:
+                await links.post(f"{ports.HOST}:{port}", "/archive", {})
+            except members_links.LinkError as error:
                 return (
                     f"{member} did not archive its newest rows, so the audit ends before "
                     f"them: {error}"

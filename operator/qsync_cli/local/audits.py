@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say
@@ -28,9 +29,7 @@ def _finished(store: "Store") -> "list[tuple[Path, dict[str, Any]]]":
 
 def audits(name: NameArgument, output: OutputOption = None) -> None:
     """List audits with their verdicts, oldest first."""
-    from qsync_cli.clusters import open_store
-
-    found = _finished(open_store(name))
+    found = _finished(clusters.open_store(name))
     if output in (Output.json, Output.yaml):
         print_document([{"name": folder.name, **said} for folder, said in found], output)
         return
@@ -52,9 +51,7 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
 
 def report(name: NameArgument, audit: AuditArgument = None) -> None:
     """Print the location of the report of an audit."""
-    from qsync_cli.clusters import open_store
-
-    found = {folder.name: folder for folder, _ in _finished(open_store(name))}
+    found = {folder.name: folder for folder, _ in _finished(clusters.open_store(name))}
     if not found:
         raise Failure(
             FailureReason.NOT_FOUND, f"{name} has no audit yet: run `qsync local audit {name}`"

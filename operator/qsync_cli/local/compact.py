@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journal_compaction import fragments_sentence
 from qsync_cli.local.audit import LAG_ALLOWED_S, archive_now
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say, warn
+from qsync_operator.api import base
 
 HistoryOption = Annotated[
     bool, typer.Option("--history", help="Also write tables of all versions.")
@@ -44,11 +46,8 @@ def compact(  # as many as there are options
     output: OutputOption = None,
 ) -> None:
     """Fold the confirmed rows of the archive into a verified snapshot and Parquet tables."""
-    from qsync_cli.clusters import load_cluster, open_store
-    from qsync_operator.api.base import duration_ns
-
-    store = open_store(name)
-    archive = load_cluster(store).spec.archive
+    store = clusters.open_store(name)
+    archive = clusters.load_cluster(store).spec.archive
     if archive is None:
         raise Failure(
             FailureReason.INVALID,
@@ -57,7 +56,7 @@ def compact(  # as many as there are options
         )
     age = delete_older_than or archive.retention
     try:
-        duration_ns(age or "0s")
+        base.duration_ns(age or "0s")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     for text in archive_now(store):

@@ -2,6 +2,7 @@
 
 from urllib.parse import quote
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, say
@@ -9,11 +10,9 @@ from qsync_cli.output import print_document, say
 
 def credentials(name: NameArgument, output: OutputOption = None) -> None:
     """Print user, password and addresses for the application."""
-    from qsync_cli.clusters import ensure_supervisor, look, open_store, secrets_of
-
-    store = open_store(name)
-    ensure_supervisor(store)
-    secrets, cluster = secrets_of(store), look(store)
+    store = clusters.open_store(name)
+    clusters.ensure_supervisor(store)
+    secrets, cluster = clusters.secrets_of(store), clusters.look(store)
     members = [m for m in cluster.status.members if not m.address.endswith(":0")]
     if not members:
         raise Failure(FailureReason.NOT_READY, f"{name} has no members yet: retry when it is Ready")

@@ -1,14 +1,17 @@
 """`qsync local delete`: stops everything that it started, and nothing else."""
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.consent import require_consent
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument
 from qsync_cli.output import say
+from qsync_local import processes, supervisor
 
 KeepOption = Annotated[
     bool, typer.Option("--keep-data", help="Keep the data for the next apply of that name.")
@@ -28,16 +31,10 @@ def delete(
 
     The command asks, unless the data are kept.
     """
-    import time
-
-    from qsync_cli.clusters import absence_of, ensure_supervisor, load_cluster, store_of
-    from qsync_local import processes
-    from qsync_local.supervisor import KEEP_DATA
-
-    store = store_of(name)
+    store = clusters.store_of(name)
     if not store.exists():
         if keep_data or not (store.directory / "state.json").exists():
-            raise absence_of(store)
+            raise clusters.absence_of(store)
         _ask(name, is_given=yes)
         store.forget(keeps_data=False)
         say(f"retained data of {name} deleted")
@@ -45,10 +42,10 @@ def delete(
     if not keep_data:
         _ask(name, is_given=yes)
     with store.editing():
-        cluster = load_cluster(store)
+        cluster = clusters.load_cluster(store)
         cluster.metadata.deletion_timestamp = datetime.now(UTC).isoformat(timespec="seconds")
         if keep_data:
-            cluster.metadata.annotations[KEEP_DATA] = "true"
+            cluster.metadata.annotations[supervisor.KEEP_DATA] = "true"
         store.save_cluster(cluster)
     deadline_s = time.monotonic() + timeout
     pid = 0
@@ -62,7 +59,7 @@ def delete(
                 f"{store.supervisor_log}, then retry",
             )
         if store.exists():
-            ensure_supervisor(store)
+            clusters.ensure_supervisor(store)
         time.sleep(POLL_S)
     say(f'qsynccluster.qsync.dev "{name}" deleted' + (", data retained" if keep_data else ""))
 

@@ -4,8 +4,12 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from qsync_cli import brokers, clusters
+from qsync_cli import waiting as cli_waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
+from qsync_cli.output import print_document, print_table
+from qsync_operator.plan import journalstatus
 
 if TYPE_CHECKING:
     from qsync_local.store import Declaration, Store
@@ -21,18 +25,14 @@ def journals(name: NameArgument, output: OutputOption = None) -> None:
 
     The state is Writable, or the gravest problem; `-o wide` explains it.
     """
-    from qsync_cli.brokers import answering_broker
-    from qsync_cli.clusters import open_store
-    from qsync_cli.output import print_document, print_table
-    from qsync_operator.plan.journalstatus import first_problem, sights
-
-    store = open_store(name)
+    store = clusters.open_store(name)
     found = _described(store)
     if not found:
-        answering_broker(store)  # which fails with the cause, unless one answers now
+        brokers.answering_broker(store)  # which fails with the cause, unless one answers now
         found = _described(store)
     shown = [
-        _shown(sight, *first_problem(sight)) for _, sight in sorted(sights(_reports(found)).items())
+        _shown(sight, *journalstatus.first_problem(sight))
+        for _, sight in sorted(journalstatus.sights(_reports(found)).items())
     ]
     if output in (Output.json, Output.yaml):
         print_document(shown, output)
@@ -80,7 +80,6 @@ def wait_journals(
     assert cluster.spec.journals is not None
     if not cluster.spec.journals.enabled:
         return []
-    from qsync_cli.waiting import refuse_hopeless
 
     names = {journal.name for journal in applied}
     begun_s = time.monotonic()
@@ -92,7 +91,7 @@ def wait_journals(
             return declared
         waited_s = time.monotonic() - begun_s
         cluster.status = store.load_status()
-        refuse_hopeless(cluster, waited_s)
+        cli_waiting.refuse_hopeless(cluster, waited_s)
         if waited_s > timeout_s:
             raise Failure(
                 FailureReason.TIMED_OUT,
@@ -106,11 +105,9 @@ def _unfinished(
     cluster: "QsyncCluster", declared: "list[Declaration]", found: dict[str, Any]
 ) -> str:
     """Return the first broker or journal that is not ready, or ""."""
-    from qsync_operator.plan.journalstatus import sights
-
     if len(found) < cluster.spec.replicas:
         return "a broker"
-    seen = sights(_reports(found))
+    seen = journalstatus.sights(_reports(found))
     for one in declared:
         name = one.journal.spec.journal
         sight = seen.get(name)
@@ -137,10 +134,8 @@ def _check_refusals(declared: "list[Declaration]") -> None:
 
 def _described(store: "Store") -> dict[str, Any]:
     """Return the descriptions of all brokers that answer, by broker."""
-    from qsync_cli.brokers import local_access
-
     found = {}
-    for access in local_access(store):
+    for access in brokers.local_access(store):
         try:
             found[access.name] = json.loads(access.get("/debug/journals"))
         except (OSError, ValueError):
@@ -149,12 +144,10 @@ def _described(store: "Store") -> dict[str, Any]:
 
 
 def _reports(found: dict[str, Any]) -> "dict[str, tuple[int, list[Report]]]":
-    from qsync_operator.plan.journalstatus import Report
-
     return {
         broker: (
             int(described["revision"]),
-            [Report.model_validate(one) for one in described["journals"]],
+            [journalstatus.Report.model_validate(one) for one in described["journals"]],
         )
         for broker, described in found.items()
     }

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument
 
@@ -20,10 +21,8 @@ FOLLOW_S = 0.2
 
 def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption = False) -> None:
     """Print the log of a member, or of all members with their names."""
-    from qsync_cli.clusters import ensure_supervisor, node_log, open_store
-
-    store = open_store(name)
-    ensure_supervisor(store)
+    store = clusters.open_store(name)
+    clusters.ensure_supervisor(store)
     members = list(store.load_state().members)
     if member == "supervisor":
         chosen = {"": store.supervisor_log}
@@ -33,9 +32,9 @@ def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption
                 FailureReason.NOT_FOUND,
                 f"member {member} not found: {name} has {', '.join(members)}",
             )
-        chosen = {"": node_log(store, member)}
+        chosen = {"": clusters.node_log(store, member)}
     else:
-        chosen = {f"{one}: ": node_log(store, one) for one in members}
+        chosen = {f"{one}: ": clusters.node_log(store, one) for one in members}
     try:
         _print(chosen, follow)
     except KeyboardInterrupt:

@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
+from qsync_cli import clusters, waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say
+from qsync_operator.api import manifest
 
 AsyncOption = Annotated[
     int | None,
@@ -31,29 +33,25 @@ def scale(
     output: OutputOption = None,
 ) -> None:
     """Change the number of members, one at a time and never below a quorum."""
-    from qsync_cli.clusters import ensure_supervisor, load_cluster, look, open_store
-    from qsync_cli.waiting import print_cluster, wait_ready
-    from qsync_operator.api.manifest import ManifestError, parse_cluster
-
     wanted = {"replicas": replicas, "asyncReplicas": async_replicas, "readReplicas": read_replicas}
     if all(count is None for count in wanted.values()):
         raise typer.BadParameter("specify --replicas, --async-replicas or --read-replicas")
-    store = open_store(name)
+    store = clusters.open_store(name)
     with store.editing():
-        document = load_cluster(store).document()
+        document = clusters.load_cluster(store).document()
         before = dict(document["spec"])
         document["spec"].update({k: v for k, v in wanted.items() if v is not None})
         try:
-            cluster = parse_cluster(document, name)
-        except ManifestError as error:
+            cluster = manifest.parse_cluster(document, name)
+        except manifest.ManifestError as error:
             raise Failure(FailureReason.INVALID, str(error)) from error
         if cluster.document()["spec"] != before:
             cluster.metadata.generation += 1
             store.save_cluster(cluster)
-    ensure_supervisor(store)
+    clusters.ensure_supervisor(store)
     is_document = output in (Output.json, Output.yaml)
     if not is_document:
         say(f"qsynccluster.qsync.dev/{name} scaled")
-    cluster = look(store) if no_wait else wait_ready(store, timeout, is_document)
+    cluster = clusters.look(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
     if is_document or not no_wait:
-        print_cluster(cluster, output)
+        waiting.print_cluster(cluster, output)

@@ -1,10 +1,14 @@
 """`qsync local status`: members, roles, term, lag, last failover."""
 
+import sys
+import time
 from typing import Annotated
 
 import typer
 
+from qsync_cli import clusters as cli_clusters
 from qsync_cli import output as printing
+from qsync_cli import waiting
 from qsync_cli.options import Output, OutputOption
 
 NameArgument = Annotated[
@@ -18,11 +22,9 @@ def status(
     name: NameArgument = None, output: OutputOption = None, watch: WatchOption = False
 ) -> None:
     """Show local clusters: leader, followers with their lag, last failover."""
-    from qsync_cli.clusters import all_stores, ensure_supervisor, open_store
-
-    stores = [open_store(name)] if name is not None else all_stores()
+    stores = [cli_clusters.open_store(name)] if name is not None else cli_clusters.all_stores()
     for store in stores:
-        ensure_supervisor(store)
+        cli_clusters.ensure_supervisor(store)
     if not stores and output is None:
         printing.say("no clusters; run `qsync local apply -f FILE` to create one")
         return
@@ -33,13 +35,10 @@ def status(
 
 
 def _show(name: str | None, output: Output | None) -> None:
-    from qsync_cli.clusters import all_stores, look, open_store
-    from qsync_cli.waiting import print_cluster
-
     if name is not None:
-        print_cluster(look(open_store(name)), output)
+        waiting.print_cluster(cli_clusters.look(cli_clusters.open_store(name)), output)
         return
-    clusters = [look(store) for store in all_stores()]
+    clusters = [cli_clusters.look(store) for store in cli_clusters.all_stores()]
     if output in (Output.json, Output.yaml):
         items = [cluster.document() for cluster in clusters]
         document = {"apiVersion": "v1", "kind": "List", "items": items}
@@ -48,13 +47,10 @@ def _show(name: str | None, output: Output | None) -> None:
     for position, cluster in enumerate(clusters):
         if position:
             printing.say()
-        print_cluster(cluster, output)
+        waiting.print_cluster(cluster, output)
 
 
 def _watch(name: str | None, output: Output | None) -> None:
-    import sys
-    import time
-
     try:
         while True:
             if sys.stdout.isatty():

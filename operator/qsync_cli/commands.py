@@ -1,0 +1,329 @@
+"""The table of all commands, each with its function, its short help and examples."""
+
+from qsync_cli.lazy import Command
+
+LOCAL = (
+    Command(
+        "apply",
+        "local.apply:apply",
+        "Create or update a local cluster, and wait until it is Ready.",
+        ("qsync local apply -f docs/examples/three-nodes.yaml",),
+    ),
+    Command(
+        "status",
+        "local.status:status",
+        "Show local clusters: leader, followers with their lag, last failover.",
+        (
+            "qsync local status orders",
+            "qsync local status orders -o json",
+        ),
+    ),
+    Command(
+        "scale",
+        "local.scale:scale",
+        "Change the number of members, one at a time and never below a quorum.",
+        ("qsync local scale orders --replicas 5",),
+    ),
+    Command(
+        "credentials",
+        "local.credentials:credentials",
+        "Print user, password and addresses for the application.",
+        ("qsync local credentials orders -o json",),
+    ),
+    Command(
+        "journals",
+        "local.journals:journals",
+        "List the journals of a cluster: brokers, write head, and state.",
+        ("qsync local journals events",),
+    ),
+    Command(
+        "logs",
+        "local.logs:logs",
+        "Print the log of a member, or of all members with their names.",
+        ("qsync local logs orders orders-0 -f",),
+    ),
+    Command(
+        "events",
+        "local.events:events",
+        "Print the events of the supervisor, oldest first.",
+        ("qsync local events orders",),
+    ),
+    Command(
+        "audit",
+        "local.audit:audit",
+        "Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes.",
+        (
+            "qsync local audit orders",
+            "qsync local audit orders --ledger ledger.jsonl",
+        ),
+    ),
+    Command(
+        "compact",
+        "local.compact:compact",
+        "Fold the confirmed rows of the archive into a verified snapshot and Parquet tables.",
+        (
+            "qsync local compact orders",
+            "qsync local compact orders --delete-older-than 30d",
+        ),
+    ),
+    Command(
+        "audits",
+        "local.audits:audits",
+        "List audits with their verdicts, oldest first.",
+        ("qsync local audits orders",),
+    ),
+    Command(
+        "report",
+        "local.audits:report",
+        "Print the location of the report of an audit.",
+        ("qsync local report orders",),
+    ),
+    Command(
+        "delete",
+        "local.delete:delete",
+        "Stop the processes of a cluster and delete its files.",
+        (
+            "qsync local delete orders --yes",
+            "qsync local delete orders --keep-data",
+        ),
+    ),
+)
+JOURNALS = (
+    Command(
+        "list",
+        "journals:listing",
+        "List journals: replication, primary, brokers, first store.",
+        ("qsync journals list --local events",),
+    ),
+    Command(
+        "append",
+        "journals:append",
+        "Append a file as a whole, or standard input, and print its offsets.",
+        ("qsync journals append orders/eu order.json --local events",),
+    ),
+    Command(
+        "read",
+        "journals:read",
+        "Write the bytes of a journal to standard output.",
+        ("qsync journals read orders/eu -f --local events",),
+    ),
+    Command(
+        "fragments",
+        "journals:fragments",
+        "List the fragments of a journal: offset, length, persistence, SHA-1, codec.",
+        ("qsync journals fragments orders/eu --local events",),
+    ),
+    Command(
+        "edit",
+        "journals:edit",
+        "Change specifications in $EDITOR; a concurrent change is refused.",
+        ("qsync journals edit -l prefix=orders/ --local events",),
+    ),
+    Command(
+        "delete",
+        "journal_deletion:delete",
+        "Delete a journal, its registers, and its bytes at the brokers.",
+        ("qsync journals delete orders/eu --local events",),
+    ),
+    Command(
+        "reset-head",
+        "journals:reset_head",
+        "Resume a journal whose last bytes are lost, at its write head.",
+        ("qsync journals reset-head orders/eu --local events",),
+    ),
+    Command(
+        "accept-loss",
+        "journal_loss:accept_loss",
+        "Accept that bytes of a journal are lost, because the last disk with all of them is gone.",
+        ("qsync journals accept-loss orders/eu --local events",),
+    ),
+    Command(
+        "publish",
+        "journal_publish:publish",
+        "Publish a file as a whole, or standard input, and print its sequence.",
+        ("qsync journals publish orders/eu order.json --wait --local events",),
+    ),
+    Command(
+        "compact",
+        "journal_compaction:compact",
+        "Merge small persisted fragments into ones of about `fragment.length`.",
+        ("qsync journals compact --dry-run --local events",),
+    ),
+    Command(
+        "prune",
+        "journals:prune",
+        "Delete persisted fragments that are older than `fragment.retention` of their journal.",
+        ("qsync journals prune --dry-run --local events",),
+    ),
+)
+COMMANDS = (
+    Command(
+        "status",
+        "status:status",
+        "Show the members of a cluster, or the status of one node.",
+        (
+            "qsync status --local orders",
+            "qsync status --address 127.0.0.1:20001",
+            "kubectl qsync status orders -n shop",
+        ),
+    ),
+    Command(
+        "promote",
+        "promote:promote",
+        "Make a member the leader: by switchover, or by nomination without a leader.",
+        ("qsync promote orders-1 --local orders",),
+    ),
+    Command(
+        "switchover",
+        "switchover:switchover",
+        "Move leadership to another member without losing a write.",
+        ("qsync switchover --local orders",),
+    ),
+    Command(
+        "fence",
+        "fence:fence",
+        "Fence a member: it votes and acknowledges but cannot lead.",
+        ("qsync fence orders-0 --local orders",),
+    ),
+    Command(
+        "unfence",
+        "unfence:unfence",
+        "Unfence a member.",
+        ("qsync unfence orders-0 --local orders",),
+    ),
+    Command(
+        "register",
+        "register:register",
+        "Register an anonymous member: it gets a replica id, and its log is retained.",
+        ("qsync register catalogue-reader-0 --local catalogue",),
+    ),
+    Command(
+        "restore",
+        "restore:restore",
+        "Create a local cluster from an archive: its end, or its state at a time or an index.",
+        ("qsync restore orders-2 --archive s3://bucket/orders --to-time 2026-01-31T12:00:00Z",),
+    ),
+    Command(
+        "snapshot",
+        "snapshot:snapshot",
+        "Write snapshots now. Nodes also write them automatically as the log grows.",
+        ("qsync snapshot --local orders",),
+    ),
+    Command(
+        "logs",
+        "logs:logs",
+        "Print the log of a member, or of all members.",
+        (
+            "qsync logs orders-0 -f",
+            "kubectl qsync logs -n shop",
+        ),
+    ),
+    Command(
+        "events",
+        "events:events",
+        "Print the events of a cluster and its pods.",
+        (
+            "qsync events",
+            "kubectl qsync events -n shop",
+        ),
+    ),
+    Command(
+        "explain",
+        "explain:explain",
+        "Explain an error code, or a condition, reason or Event: meaning, outcome and action.",
+        (
+            "qsync explain 289",
+            "qsync explain NameTaken",
+        ),
+    ),
+    Command(
+        "credentials",
+        "credentials:credentials",
+        "Print the Secret NAME-app.",
+        ("qsync credentials -o json",),
+    ),
+    Command(
+        "rollbacks",
+        "rollbacks:rollbacks",
+        "Print the rows that members truncated from their logs after a failover.",
+        (
+            "qsync rollbacks --local orders",
+            "qsync rollbacks",
+        ),
+    ),
+    Command(
+        "pause",
+        "annotate:pause",
+        "Pause the operator for a cluster. Failover continues.",
+        ("qsync pause --cluster orders",),
+    ),
+    Command(
+        "resume",
+        "annotate:resume",
+        "Resume a paused cluster.",
+        ("qsync resume --cluster orders",),
+    ),
+    Command(
+        "restart",
+        "annotate:restart",
+        "Restart all members one at a time, the leader last.",
+        ("qsync restart --cluster orders",),
+    ),
+    Command(
+        "replace",
+        "replace:replace",
+        "Replace a member: delete its volume and pod, so that it joins again.",
+        (
+            "qsync replace orders-1 --cluster orders",
+            "kubectl qsync replace orders-1",
+        ),
+    ),
+    Command(
+        "audit",
+        "runs:audit",
+        "Audit the archive of a cluster on Kubernetes. Exit code 1 unless it passes.",
+        (
+            "qsync audit --cluster orders",
+            "kubectl qsync audit --no-wait",
+        ),
+    ),
+    Command(
+        "compact",
+        "runs:compact",
+        "Compact the archive of a cluster on Kubernetes. Exit code 1 on failure.",
+        (
+            "qsync compact --cluster orders",
+            "kubectl qsync compact --dry-run",
+        ),
+    ),
+    Command(
+        "bundle",
+        "bundle:bundle",
+        "Write objects, status, events and logs to one archive, without Secrets.",
+        ("qsync bundle --cluster orders",),
+    ),
+    Command(
+        "cat",
+        "cat:cat",
+        "Print the rows of files like `tarantoolctl cat --show-system`, and report damage.",
+        ("qsync cat 00000000000000000000.xlog -o json",),
+    ),
+    Command(
+        "force-confirm",
+        "force:force_confirm",
+        "Continue without lost voters, and keep all rows of the best survivor.",
+        ("qsync force-confirm --lost orders-1 --disks-destroyed --local orders",),
+    ),
+    Command(
+        "force-rollback",
+        "force:force_rollback",
+        "Continue without lost voters, and keep only confirmed rows of the best survivor.",
+        ("qsync force-rollback --lost orders-1 --disks-destroyed --local orders",),
+    ),
+    Command(
+        "bench",
+        "bench:bench",
+        "Measure the throughput and latency of quorum-synchronous writes.",
+        ("qsync bench 127.0.0.1:3301 --password SECRET",),
+    ),
+)
