@@ -21,20 +21,16 @@ from qsync_node.explanations import (
     ORDER_EXPLANATIONS,
 )
 from qsync_node.server.limits import LIMITS, Limit
-from qsync_operator.api.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
-from qsync_operator.api.reasons import (
-    ACTIONS,
+from qsync_operator.api.catalogue.clusters import (
     CLUSTER_CONDITIONS,
-    EVENTS,
-    FAILOVER_REASONS,
     NORMAL_REASONS,
     PROBLEM_REASONS,
     PROGRESS_REASONS,
-    RUN_CONDITIONS,
-    RUN_REASONS,
-    ConditionEntry,
-    ReasonEntry,
 )
+from qsync_operator.api.catalogue.entries import ConditionEntry, ReasonEntry
+from qsync_operator.api.catalogue.events import ACTIONS, EVENTS, FAILOVER_REASONS
+from qsync_operator.api.catalogue.jobs import RUN_CONDITIONS, RUN_REASONS
+from qsync_operator.api.catalogue.journals import JOURNAL_CONDITIONS, JOURNAL_REASONS
 
 DOCS = Path(__file__).resolve().parents[1]
 NOTICE = "<!-- `make references` writes this part from {source}: change that, not this page. -->"
@@ -115,10 +111,7 @@ def failover_table() -> str:
 def event_table() -> str:
     return table(
         ["reason", "type", "meaning", "action"],
-        (
-            (f"`{e.name}`", "Warning" if e.is_warning else "Normal", e.meaning, e.action)
-            for e in EVENTS
-        ),
+        ((f"`{e.name}`", e.severity.event_type, e.meaning, e.action) for e in EVENTS),
     )
 
 
@@ -129,19 +122,20 @@ def action_table() -> str:
     )
 
 
-OPERATOR_SOURCE = "operator/qsync_operator/api/reasons.py"
-JOURNAL_SOURCE = "operator/qsync_operator/api/journalreasons.py"
+CATALOGUE = "operator/qsync_operator/api/catalogue"
 NODE_SOURCE = "node/qsync_node/explanations.py"
-_CONDITIONS: dict[str, Callable[[], str]] = {
-    "cluster conditions": partial(condition_table, CLUSTER_CONDITIONS),
-    "normal reasons": partial(reason_table, NORMAL_REASONS),
-    "progress reasons": partial(reason_table, PROGRESS_REASONS),
-    "problem reasons": partial(reason_table, PROBLEM_REASONS),
-    "run conditions": partial(condition_table, RUN_CONDITIONS),
-    "run reasons": partial(reason_table, RUN_REASONS),
-    "failover reasons": failover_table,
-    "events": event_table,
-    "action events": action_table,
+_CONDITIONS: dict[str, tuple[str, Callable[[], str]]] = {
+    "cluster conditions": ("clusters", partial(condition_table, CLUSTER_CONDITIONS)),
+    "normal reasons": ("clusters", partial(reason_table, NORMAL_REASONS)),
+    "progress reasons": ("clusters", partial(reason_table, PROGRESS_REASONS)),
+    "problem reasons": ("clusters", partial(reason_table, PROBLEM_REASONS)),
+    "run conditions": ("jobs", partial(condition_table, RUN_CONDITIONS)),
+    "run reasons": ("jobs", partial(reason_table, RUN_REASONS)),
+    "failover reasons": ("events", failover_table),
+    "events": ("events", event_table),
+    "action events": ("events", action_table),
+    "journal conditions": ("journals", partial(condition_table, JOURNAL_CONDITIONS)),
+    "journal reasons": ("journals", partial(reason_table, JOURNAL_REASONS)),
 }
 PARTS: dict[str, dict[str, tuple[str, Callable[[], str]]]] = {
     "errors.md": {
@@ -151,9 +145,7 @@ PARTS: dict[str, dict[str, tuple[str, Callable[[], str]]]] = {
         "failures": ("operator/qsync_cli/failure.py", failure_table),
     },
     "conditions.md": {
-        **{name: (OPERATOR_SOURCE, render) for name, render in _CONDITIONS.items()},
-        "journal conditions": (JOURNAL_SOURCE, partial(condition_table, JOURNAL_CONDITIONS)),
-        "journal reasons": (JOURNAL_SOURCE, partial(reason_table, JOURNAL_REASONS)),
+        name: (f"{CATALOGUE}/{module}.py", render) for name, (module, render) in _CONDITIONS.items()
     },
     "limits.md": {
         "limits": ("node/qsync_node/server/limits.py", partial(limit_table, LIMITS)),

@@ -12,8 +12,7 @@ from qsync_cli.failure import FAILURES, Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
 from qsync_node import explanations
-from qsync_operator.api import journalreasons
-from qsync_operator.api import reasons as api_reasons
+from qsync_operator.api.catalogue import clusters, events, jobs, journals
 
 NameArgument = Annotated[
     str, typer.Argument(help="Error code, condition, reason or Event.", metavar="CODE_OR_REASON")
@@ -75,14 +74,14 @@ def _refusals() -> Iterator[Topic]:
 def _conditions() -> Iterator[Topic]:
     cluster, run, journal = "a QsyncCluster", "a QsyncAudit or QsyncCompaction", "a QsyncJournal"
     conditions = {
-        cluster: api_reasons.CLUSTER_CONDITIONS,
-        run: api_reasons.RUN_CONDITIONS,
-        journal: journalreasons.JOURNAL_CONDITIONS,
+        cluster: clusters.CLUSTER_CONDITIONS,
+        run: jobs.RUN_CONDITIONS,
+        journal: journals.JOURNAL_CONDITIONS,
     }
     reasons = {
-        cluster: api_reasons.CLUSTER_REASONS,
-        run: api_reasons.RUN_REASONS,
-        journal: journalreasons.JOURNAL_REASONS,
+        cluster: clusters.CLUSTER_REASONS,
+        run: jobs.RUN_REASONS,
+        journal: journals.JOURNAL_REASONS,
     }
     for owner, types in conditions.items():
         for one in types:
@@ -90,18 +89,22 @@ def _conditions() -> Iterator[Topic]:
     for owner, entries in reasons.items():
         for entry in entries:
             facts = {"conditions": ", ".join(entry.conditions)}
-            facts |= {"meaning": entry.meaning, "action": entry.action}
+            facts |= {
+                "severity": entry.severity,
+                "meaning": entry.meaning,
+                "action": entry.action,
+            }
             yield Topic(str(entry.name), f"reason of a condition of {owner}", facts)
-    for cause in api_reasons.FAILOVER_REASONS:
+    for cause in events.FAILOVER_REASONS:
         facts = {"meaning": cause.meaning, "action": cause.action}
         yield Topic(str(cause.name), "cause of a change of leader", facts)
 
 
 def _events() -> Iterator[Topic]:
-    for event in api_reasons.EVENTS:
-        kind = f"Event of type {'Warning' if event.is_warning else 'Normal'}"
+    for event in events.EVENTS:
+        kind = f"Event of type {event.severity.event_type}"
         yield Topic(str(event.name), kind, {"meaning": event.meaning, "action": event.action})
-    for action in api_reasons.ACTIONS:
+    for action in events.ACTIONS:
         yield Topic(
             action.name, "Event of type Normal", {"meaning": action.meaning, "action": "None"}
         )

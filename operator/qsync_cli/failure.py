@@ -26,7 +26,7 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureEntry:
-    """The explanation of one reason, in the form of `qsync_operator.api.reasons`."""
+    """The explanation of one reason, in the form of `qsync_operator.api.catalogue`."""
 
     name: FailureReason
     meaning: str

@@ -125,13 +125,12 @@ class JournalPlatform:
                 EventReason.JOURNALS_FAILED,
                 cluster.name,
                 f"journals cannot be declared: {error}",
-                True,
             )
             return self._declared is not None
         for one in declared:
             if one.refusal:
                 text = f"QsyncJournal {one.journal.name} is refused: {one.refusal}"
-                self._store.add_event(EventReason.JOURNALS_FAILED, cluster.name, text, True)
+                self._store.add_event(EventReason.JOURNALS_FAILED, cluster.name, text)
             elif one.result != "unchanged":
                 journal = one.journal.spec.journal
                 text = f"the journal was {one.result} as declared"

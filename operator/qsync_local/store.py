@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from qsync_operator.api.catalogue.events import event_type
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.journals import QsyncJournal
 from qsync_operator.api.status import ClusterStatus
@@ -211,13 +212,13 @@ class Store:
 
     # --- events -----------------------------------------------------------------------------
 
-    def add_event(self, reason: str, subject: str, message: str, is_warning: bool = False) -> None:
+    def add_event(self, reason: str, subject: str, message: str) -> None:
         path = self.directory / "events.jsonl"
         if path.exists() and path.stat().st_size > EVENTS_BYTES_MAX:
             path.replace(path.with_suffix(".old.jsonl"))
         event = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "type": "Warning" if is_warning else "Normal",
+            "type": event_type(reason),
             "reason": reason,
             "object": subject,
             "message": message,

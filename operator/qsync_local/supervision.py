@@ -135,7 +135,7 @@ class Supervision:
         how = f"process {record.pid} ended" + (f" with {_code(code)}" if code is not None else "")
         record.pid, record.started = 0, ""
         self._save()
-        self._store.add_event(EventReason.PROCESS_ENDED, member, how, is_warning=True)
+        self._store.add_event(EventReason.PROCESS_ENDED, member, how)
 
     def may_start(self, member: str) -> bool:
         return time.monotonic() >= self.watched(member).not_before_s

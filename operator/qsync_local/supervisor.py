@@ -40,8 +40,8 @@ class StoreVoice:
         self._store.save_status(status)
         return True
 
-    async def report(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
-        self._store.add_event(reason, subject, message, is_warning)
+    async def report(self, reason: str, subject: str, message: str) -> None:
+        self._store.add_event(reason, subject, message)
 
 
 class Supervisor:

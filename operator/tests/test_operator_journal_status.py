@@ -4,8 +4,9 @@ from typing import Any, get_args
 
 import pytest
 
-from qsync_operator.api.journalreasons import JOURNAL_CONDITIONS, JournalReason
+from qsync_operator.api.catalogue.journals import JOURNAL_CONDITIONS
 from qsync_operator.api.journals import JournalConditionType, JournalStatus, QsyncJournal
+from qsync_operator.api.reasons import JournalReason
 from qsync_operator.kubernetes.journals import examine
 from qsync_operator.plan.journalstatus import (
     TYPES,

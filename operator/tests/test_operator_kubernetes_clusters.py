@@ -89,7 +89,7 @@ async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
     api, cluster = FakeApi(), cluster_of()
     voice = KubernetesVoice(api, cluster)
     api.failing = {"QsyncCluster", "Event"}
-    await voice.report("Failover", "orders", "it happened", False)
+    await voice.report("Failover", "orders", "it happened")
     assert not await voice.publish(cluster, ClusterStatus())
 
 

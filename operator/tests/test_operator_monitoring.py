@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qsync_broker.metrics import COUNTED, GAUGES
-from qsync_cli.main import app
+from qsync_cli.commands import COMMANDS
 from qsync_operator import metrics
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus, LastFailover, LastRun
@@ -121,7 +121,7 @@ def test_runbook_has_all_sections_and_names_commands_that_exist(alert: dict[str,
     ]  # fmt: skip
     assert f"Severity: {alert['labels']['severity']}." in page
     assert "```console\n$ kubectl " in page
-    verbs = {command.name for command in app.registered_commands}
+    verbs = {command.name for command in COMMANDS}
     for verb in re.findall(r"kubectl qsync ([a-z-]+)", page):
         assert verb in verbs, verb
 

@@ -11,11 +11,19 @@ import pytest
 
 import qsync_local
 import qsync_operator
-from qsync_operator.api import reasons
+from qsync_operator.api.catalogue import clusters, events, jobs
+from qsync_operator.api.catalogue.alerts import ALERTS
+from qsync_operator.api.catalogue.entries import ReasonEntry
+from qsync_operator.api.catalogue.journals import JOURNAL_REASONS
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.jobs import AuditStatus, RunConditionType
-from qsync_operator.api.journalreasons import JOURNAL_REASONS, JournalReason
-from qsync_operator.api.reasons import EventReason, FailoverReason, Reason, RunReason
+from qsync_operator.api.reasons import (
+    EventReason,
+    FailoverReason,
+    JournalReason,
+    Reason,
+    RunReason,
+)
 from qsync_operator.api.status import ClusterStatus, Condition
 from qsync_operator.plan import status as status_module
 from qsync_operator.plan.actions import Action
@@ -24,7 +32,7 @@ from qsync_operator.plan.refusal import refusal_now, with_refusal
 from qsync_operator.plan.status import RESTING, Finding, build_status
 
 PACKAGES = [Path(package.__file__).parent for package in (qsync_operator, qsync_local)]
-CATALOGUES = [PACKAGES[0] / "api" / name for name in ("reasons.py", "journalreasons.py")]
+CATALOGUES = [PACKAGES[0] / "api/reasons.py", *(PACKAGES[0] / "api/catalogue").glob("*.py")]
 ENUMS = {
     enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, EventReason, JournalReason)
 }
@@ -111,7 +119,7 @@ def test_code_emits_only_names_of_the_catalogue_and_every_one_of_them() -> None:
     "line",
     [
         'Finding("Planted", "a sentence")',
-        'voice.report("Planted", name, "a sentence", True)',
+        'voice.report("Planted", name, "a sentence")',
         'reason = "Planted" if is_refused else Reason.SCALING',
         'Memory(reason="Planted")',
     ],
@@ -123,16 +131,14 @@ def test_name_that_the_catalogue_lacks_is_found(line: str) -> None:
 @pytest.mark.parametrize(
     ("enum", "entries"),
     [
-        (Reason, reasons.CLUSTER_REASONS),
-        (RunReason, reasons.RUN_REASONS),
-        (FailoverReason, reasons.FAILOVER_REASONS),
-        (EventReason, reasons.EVENTS),
+        (Reason, clusters.CLUSTER_REASONS),
+        (RunReason, jobs.RUN_REASONS),
+        (FailoverReason, events.FAILOVER_REASONS),
+        (EventReason, events.EVENTS),
         (JournalReason, JOURNAL_REASONS),
     ],
 )
-def test_every_name_has_one_entry(
-    enum: type[Reason], entries: tuple[reasons.ReasonEntry, ...]
-) -> None:
+def test_every_name_has_one_entry(enum: type[Reason], entries: tuple[ReasonEntry, ...]) -> None:
     names = [str(entry.name) for entry in entries]
     assert len(set(names)) == len(names)
     assert {str(member) for member in enum} <= set(names)
@@ -140,12 +146,12 @@ def test_every_name_has_one_entry(
 
 def test_condition_types_are_those_of_the_models() -> None:
     types = get_args(Condition.model_fields["type"].annotation)
-    assert {entry.name for entry in reasons.CLUSTER_CONDITIONS} == set(types)
-    assert {entry.name for entry in reasons.RUN_CONDITIONS} == set(get_args(RunConditionType))
+    assert {entry.name for entry in clusters.CLUSTER_CONDITIONS} == set(types)
+    assert {entry.name for entry in jobs.RUN_CONDITIONS} == set(get_args(RunConditionType))
 
 
 def test_actions_are_those_of_the_operator_in_their_order() -> None:
-    assert [entry.name for entry in reasons.ACTIONS] == [a.__name__ for a in get_args(Action)]
+    assert [entry.name for entry in events.ACTIONS] == [a.__name__ for a in get_args(Action)]
 
 
 def test_events_are_those_that_the_operator_records() -> None:
@@ -156,15 +162,15 @@ def test_events_are_those_that_the_operator_records() -> None:
         *(f"Audit{verdict}" for verdict in (*verdicts, "Failed")),
         *(f"Compaction{phase}" for phase in ("Succeeded", "Failed")),
         # Problems with objects, and reasons why a cluster is not reconciled.
-        *(entry.name for entry in reasons.PROBLEM_REASONS if "Stalled" in entry.conditions),
-        *(entry.name for entry in reasons.PROBLEM_REASONS if "Reconciled" in entry.conditions),
+        *(entry.name for entry in clusters.PROBLEM_REASONS if "Stalled" in entry.conditions),
+        *(entry.name for entry in clusters.PROBLEM_REASONS if "Reconciled" in entry.conditions),
     }
-    assert {str(entry.name) for entry in reasons.EVENTS} == {str(name) for name in recorded}
+    assert {str(entry.name) for entry in events.EVENTS} == {str(name) for name in recorded}
 
 
 def test_each_event_has_one_entry() -> None:
-    names = [str(entry.name) for entry in reasons.EVENTS]
-    names += chain.from_iterable((entry.name, entry.refused) for entry in reasons.ACTIONS)
+    names = [str(entry.name) for entry in events.EVENTS]
+    names += chain.from_iterable((entry.name, entry.refused) for entry in events.ACTIONS)
     assert len(set(names)) == len(names)
 
 
@@ -178,9 +184,9 @@ def conditions_with(reason: Reason) -> set[str]:
             "spec": {},
         }
     )
-    entry = next(entry for entry in reasons.CLUSTER_REASONS if entry.name is reason)
+    entry = next(entry for entry in clusters.CLUSTER_REASONS if entry.name is reason)
     findings = [Finding("", "")]
-    if entry in reasons.PROGRESS_REASONS or reason in RESTING:
+    if entry in clusters.PROGRESS_REASONS or reason in RESTING:
         findings.append(Finding(reason, "a sentence"))
     if "Degraded" in entry.conditions and "Ready" in entry.conditions:
         findings.append(Finding(reason, "a sentence", is_degraded=True))
@@ -203,13 +209,13 @@ def conditions_with(reason: Reason) -> set[str]:
     "entry",
     [
         entry
-        for entry in reasons.CLUSTER_REASONS
+        for entry in clusters.CLUSTER_REASONS
         # These reasons need members, which the clusters of this test do not have.
         if entry.name not in (Reason.READY, Reason.AVAILABLE, Reason.RECONCILED, Reason.MEMBER_DOWN)
     ],
     ids=lambda entry: str(entry.name),
 )
-def test_reason_appears_in_the_conditions_of_its_entry(entry: reasons.ReasonEntry) -> None:
+def test_reason_appears_in_the_conditions_of_its_entry(entry: ReasonEntry) -> None:
     assert conditions_with(Reason(entry.name)) == set(entry.conditions)
 
 
@@ -217,3 +223,20 @@ def test_status_holds_reasons_as_plain_text() -> None:
     condition = Condition(type="Ready", reason=Reason.FORMING)
     assert type(condition.reason) is str
     assert type(ClusterStatus(conditions=[condition]).conditions[0].reason) is str
+
+
+def test_every_runbook_of_the_catalogue_is_the_page_of_an_alert() -> None:
+    entries = (*clusters.CLUSTER_REASONS, *jobs.RUN_REASONS, *JOURNAL_REASONS, *events.EVENTS)
+    named = {entry.runbook for entry in entries if entry.runbook}
+    assert "QsyncSplitBrain" in named
+    assert named <= set(ALERTS)
+
+
+def test_type_of_an_event_follows_from_its_reason() -> None:
+    for entry in events.EVENTS:
+        assert events.event_type(entry.name) == entry.severity.event_type
+    assert events.event_type("Restart") == "Normal"
+    assert events.event_type("RestartRefused") == events.event_type("Planted") == "Warning"
+    normal = {entry.name for entry in clusters.CLUSTER_REASONS if entry.severity == "info"}
+    problems = {entry.name for entry in clusters.PROBLEM_REASONS}
+    assert not normal & problems

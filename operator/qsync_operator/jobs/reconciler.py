@@ -195,8 +195,7 @@ class RunKeeper:
         what = kind.capitalize()
         verdict = status.verdict if isinstance(status, AuditStatus) else ""
         reason = f"{what}{verdict or status.phase}"
-        is_bad = status.phase != "Succeeded" or verdict not in ("", "Passed")
-        await self._voice.report(reason, name, status.message, is_bad)
+        await self._voice.report(reason, name, status.message)
 
 
 def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:

@@ -15,10 +15,9 @@ from pydantic import ValidationError
 
 from qsync_broker.folders import Folders
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
-from qsync_operator.api.journalreasons import JournalReason
 from qsync_operator.api.journals import JournalSpec, JournalStatus, QsyncJournal, problem_of
 from qsync_operator.api.manifest import sentence_of
-from qsync_operator.api.reasons import Reason
+from qsync_operator.api.reasons import JournalReason, Reason
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache, Key
 from qsync_operator.kubernetes.dependents import run_of_cluster

@@ -3,6 +3,7 @@
 import logging
 from datetime import UTC, datetime
 
+from qsync_operator.api.catalogue.events import event_type
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.api import Api, ApiError
@@ -44,7 +45,7 @@ class KubernetesVoice:
             return False
         return True
 
-    async def report(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
+    async def report(self, reason: str, subject: str, message: str) -> None:
         log.info("%s %s: %s", subject, reason, message)
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         cluster = self._reference["name"]
@@ -59,7 +60,7 @@ class KubernetesVoice:
             "involvedObject": self._reference,
             "reason": reason,
             "message": said[:MESSAGE_MAX],
-            "type": "Warning" if is_warning else "Normal",
+            "type": event_type(reason),
             "source": {"component": MANAGER},
             "reportingComponent": MANAGER,
             "firstTimestamp": now,

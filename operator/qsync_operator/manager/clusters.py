@@ -89,7 +89,7 @@ class ClusterTask:
         generation = int(document["metadata"].get("generation", 0))
         self.voice.refusal = refusal_now(sentence, generation)
         if not is_told(self.cluster, sentence):
-            await self.voice.report(Reason.INVALID_SPEC, self.cluster.name, sentence, True)
+            await self.voice.report(Reason.INVALID_SPEC, self.cluster.name, sentence)
         await self.voice.publish(self.cluster, self.cluster.status)
 
     async def stop(self) -> None:
@@ -119,7 +119,7 @@ class ClusterTask:
         refusal = self.voice.refusal
         if refusal is not None and refusal.sentence == sentence:
             return
-        await self.voice.report(reason, self.cluster.name, sentence, True)
+        await self.voice.report(reason, self.cluster.name, sentence)
         if refusal is None or refusal.reason in WAITING:
             generation = self.cluster.metadata.generation
             self.voice.refusal = refusal_now(sentence, generation, reason)
@@ -363,7 +363,7 @@ class Clusters:
             return
         voice = KubernetesVoice(self._api, cluster)
         voice.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
-        await voice.report(Reason.INVALID_SPEC, cluster.name, sentence, True)
+        await voice.report(Reason.INVALID_SPEC, cluster.name, sentence)
         await voice.publish(cluster, cluster.status)
 
     async def _last_good(self, document: dict[str, Any]) -> QsyncCluster | None:

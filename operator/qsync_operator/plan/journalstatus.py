@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from qsync_operator.api.base import StatusModel
-from qsync_operator.api.journalreasons import JournalReason
 from qsync_operator.api.journals import (
     JournalCondition,
     JournalConditionType,
     JournalStatus,
     QsyncJournal,
 )
+from qsync_operator.api.reasons import JournalReason
 
 Value = Literal["True", "False", "Unknown"]
 Finding = tuple[Value, JournalReason, str]

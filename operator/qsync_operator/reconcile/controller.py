@@ -26,7 +26,8 @@ class Voice(Protocol):
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
         """Store the status and return whether that succeeded; if not, the caller retries."""
 
-    async def report(self, reason: str, subject: str, message: str, is_warning: bool) -> None: ...
+    async def report(self, reason: str, subject: str, message: str) -> None:
+        """Record an Event, whose type the catalogue defines for its reason."""
 
 
 class Controller:
@@ -97,7 +98,7 @@ class Controller:
         for trouble in troubles:
             # Recorded once for as long as it lasts, even if other actions succeed meanwhile.
             if trouble not in observed.troubles:
-                await self._voice.report(trouble.reason, cluster.name, trouble.message, True)
+                await self._voice.report(trouble.reason, cluster.name, trouble.message)
         if troubles == observed.troubles:
             return observed, planned
         self.memory = replace(self.memory, troubles=troubles)
@@ -113,19 +114,17 @@ class Controller:
         except ActionAwaits as awaited:
             return str(awaited)
         except ActionRefused as refused:
-            await self._report(f"{reason}Refused", cluster.name, str(refused), is_warning=True)
+            await self._report(f"{reason}Refused", cluster.name, str(refused))
             return str(refused)
         self._told.clear()
         await self._report(reason, cluster.name, str(action))
         return ""
 
-    async def _report(
-        self, reason: str, subject: str, message: str, is_warning: bool = False
-    ) -> None:
+    async def _report(self, reason: str, subject: str, message: str) -> None:
         """Record an event; repeat an equal one only after a successful action."""
         if message not in self._told:
             self._told.add(message)
-            await self._voice.report(reason, subject, message, is_warning)
+            await self._voice.report(reason, subject, message)
 
     async def _remember(self, cluster: QsyncCluster, memory: Memory) -> None:
         old, new = self.memory.last_failover, memory.last_failover
@@ -138,7 +137,6 @@ class Controller:
                 new.from_,
                 f"{new.rolled_back_rows} unconfirmed rows were truncated and saved in "
                 "rollback files",
-                True,
             )
             return
         await self._voice.report(
@@ -146,7 +144,6 @@ class Controller:
             cluster.name,
             f"{new.to} leads after {new.from_} ({new.reason}): writes"
             f" paused for {new.unavailable_milliseconds:g} ms",
-            False,
         )
 
     async def _publish(self, cluster: QsyncCluster, status: ClusterStatus) -> None:
@@ -154,12 +151,11 @@ class Controller:
         if status.phase != self.status.phase:
             ready = status.condition("Ready")
             why = ready.message if ready is not None else ""
-            is_bad = status.phase in ("Degraded", "Unavailable")
-            await self._voice.report(f"Phase{status.phase}", cluster.name, why, is_bad)
+            await self._voice.report(f"Phase{status.phase}", cluster.name, why)
         told = failures(self.status)
         for member, why in failures(status).items():
             if why != told.get(member):
-                await self._report(EventReason.MEMBER_FAILING, member, why, is_warning=True)
+                await self._report(EventReason.MEMBER_FAILING, member, why)
         self.status = status
         now_s = time.monotonic()
         published = self._published

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from qsync_operator.api.catalogue.alerts import ALERTS
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.resources.brokers import has_brokers
 from qsync_operator.resources.certificates import bundle_name
@@ -78,40 +79,40 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
     # An empty sum is below no limit, so the alert would not fire: `or vector(0)` makes it 0.
     serving = [
         _rule("QsyncNotWritable", f"(sum(qsync_is_writable{{{ours}}}) or vector(0)) < 1",
-              "30s", "critical", f"No member of {name} accepts writes."),
+              "30s", name),
         _rule("QsyncMemberMissing", _missing(cluster),
-              "5m", "warning", f"Fewer members of {name} answer than it has."),
+              "5m", name),
     ]  # fmt: skip
     rules = [
         _rule("QsyncSplitBrain", f"max(qsync_split_brain{{{ours}}}) > 0",
-              "0s", "critical", f"The logs of two members of {name} contradict each other."),
+              "0s", name),
         _rule("QsyncAcknowledgedLost",
               f"increase(qsync_lost_acknowledged_writes_total{{{ours}}}[15m]) > 0",
-              "0s", "critical", f"Acknowledged asynchronous writes to {name} were lost."),
+              "0s", name),
         _rule("QsyncMemberRestarting", f"resets(qsync_uptime_seconds{{{ours}}}[15m]) > 3",
-              "0s", "warning", f"A member of {name} restarts repeatedly."),
+              "0s", name),
         _rule("QsyncConfirmationSlow", f"max(qsync_limbo_age_seconds{{{ours}}}) > 5",
-              "1m", "warning", f"Writes to {name} wait for their quorum for more than 5 seconds."),
+              "1m", name),
         _rule("QsyncFollowerBehind", f"max(qsync_follower_lag_rows{{{ours}}}) > 100000",
-              "10m", "warning", f"A member of {name} lags more than 100,000 rows."),
+              "10m", name),
         _rule("QsyncCertificateExpiring",
               f"qsync_operator_certificate_expiry_timestamp_seconds{{{its}}} - time() < 604800",
-              "1h", "warning", f"The certificate of {name} expires within a week."),
+              "1h", name),
         # Counts only the operator that reconciled this cluster. If no operator was ever scraped,
         # the expression is empty and the alert cannot fire.
         _rule("QsyncOperatorAbsent", f"max(max_over_time({ready}[7d])) unless max({ready})",
-              "10m", "warning", f"No operator manages {name}."),
+              "10m", name),
         _rule("QsyncDegraded", f"qsync_operator_cluster_degraded{{{its}}} > 0",
-              "15m", "warning", f"The operator cannot apply the specification of {name}."),
+              "15m", name),
         _rule("QsyncAuditViolated", f"qsync_operator_audit_violated{{{its}}} > 0",
-              "0s", "critical", f"The last audit of {name} found a violation."),
+              "0s", name),
         _rule("QsyncAuditOverdue",
               f"time() - qsync_operator_audit_overdue_timestamp_seconds{{{its}}} > 0",
-              "5m", "warning", f"No audit of {name} produced a verdict for twice its interval."),
+              "5m", name),
         _rule("QsyncMemberFenced", f"max(qsync_is_fenced{{{ours}}}) > 0",
-              "24h", "info", f"A member of {name} has been fenced for a day."),
+              "24h", name),
         _rule("QsyncRowsRolledBack", f"increase(qsync_cut_rows_total{{{ours}}}[15m]) > 0",
-              "0s", "info", f"Unconfirmed rows of {name} were truncated."),
+              "0s", name),
     ]  # fmt: skip
     if is_formed and not cluster.spec.hibernate:
         rules = serving + _journal_rules(cluster) + rules
@@ -132,17 +133,17 @@ def _journal_rules(cluster: QsyncCluster) -> list[dict[str, Any]]:
         _rule("QsyncBrokerMissing",
               f"(count(qsync_broker_lease_seconds{{{ours}}} > 0) or vector(0))"
               f" < {cluster.spec.replicas}",
-              "5m", "warning", f"Fewer brokers of {name} serve journals than it has voters."),
+              "5m", name),
         _rule("QsyncJournalsNotWritable",
               f"{known('qsync_broker_journals_without_primary')} > 0"
               f" or sum(qsync_broker_unsynchronised_journals{{{ours}}}) > 0",
-              "1m", "critical", f"Journals of {name} accept no appends."),
+              "1m", name),
         _rule("QsyncJournalsUnderReplicated",
               f"{known('qsync_broker_under_replicated_journals')} > 0",
-              "15m", "warning", f"Journals of {name} have fewer brokers than their replication."),
+              "15m", name),
         _rule("QsyncFragmentStoreFailing",
               f"sum(qsync_broker_failing_stores{{{ours}}}) > 0",
-              "15m", "warning", f"Brokers of {name} cannot use a store of fragments."),
+              "15m", name),
     ]  # fmt: skip
 
 
@@ -159,11 +160,15 @@ def _missing(cluster: QsyncCluster) -> str:
     )
 
 
-def _rule(alert: str, expression: str, lasting: str, severity: str, summary: str) -> dict[str, Any]:
+def _rule(alert: str, expression: str, lasting: str, cluster: str) -> dict[str, Any]:
+    entry = ALERTS[alert]
     return {
         "alert": alert,
         "expr": expression,
         "for": lasting,
-        "labels": {"severity": severity},
-        "annotations": {"summary": summary, "runbook": f"docs/runbooks/{alert}.md"},
+        "labels": {"severity": str(entry.severity)},
+        "annotations": {
+            "summary": entry.summary.format(cluster=cluster),
+            "runbook": entry.runbook,
+        },
     }

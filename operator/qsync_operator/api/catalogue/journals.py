@@ -1,38 +1,7 @@
-"""The catalogue of the conditions of a QsyncJournal and their reasons, see `reasons`."""
+"""Conditions of a QsyncJournal and their reasons."""
 
-from enum import StrEnum
-
-from qsync_operator.api.reasons import NONE, WAIT, ConditionEntry, ReasonEntry
-
-
-class JournalReason(StrEnum):
-    """Reasons of the conditions of a QsyncJournal."""
-
-    SYNCHRONISED = "Synchronised"
-    WRITABLE = "Writable"
-    STORES_ANSWER = "StoresAnswer"
-    NO_STORES = "NoStores"
-    HEAD_KNOWN = "HeadKnown"
-    NOT_SUSPENDED = "NotSuspended"
-
-    SYNCHRONISING = "Synchronising"
-    TOO_FEW_BROKERS = "TooFewBrokers"
-    NO_PRIMARY = "NoPrimary"
-    APPENDS_FAIL = "AppendsFail"
-    READ_ONLY = "ReadOnly"
-    SUSPENDED = "Suspended"
-    PARTIALLY_SUSPENDED = "PartiallySuspended"
-    FULLY_SUSPENDED = "FullySuspended"
-    STORE_FAILING = "StoreFailing"
-    HEAD_UNKNOWN = "HeadUnknown"
-
-    NOT_OBSERVED = "NotObserved"
-    INVALID_SPEC = "InvalidSpec"
-    NO_CLUSTER = "NoCluster"
-    JOURNALS_DISABLED = "JournalsDisabled"
-    DECLARED_TWICE = "DeclaredTwice"
-    REFUSED = "Refused"
-
+from qsync_operator.api.catalogue.entries import NONE, WAIT, ConditionEntry, ReasonEntry, Severity
+from qsync_operator.api.reasons import JournalReason
 
 _ALL = ("Consistent", "Writable", "StoreHealthy", "HeadKnown", "Suspended")
 
@@ -68,12 +37,14 @@ JOURNAL_REASONS = (
         ("Consistent", "Writable"),
         "The journal has fewer brokers than `spec.replication`",
         "Restore the missing brokers, add voters, or reduce `spec.replication`",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.NO_PRIMARY,
         ("Writable",),
         "No broker is the primary of the journal",
         f"{WAIT}. If it lasts, restore the brokers of the cluster",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.APPENDS_FAIL,
@@ -82,6 +53,7 @@ JOURNAL_REASONS = (
         " a broker that it cannot reach",
         "Repair the cause. The primary tries again every 5 seconds, or less often if many journals"
         " fail",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.READ_ONLY, ("Writable",), "`spec.flags` is `O_RDONLY`", "Change `spec.flags`"
@@ -109,7 +81,9 @@ JOURNAL_REASONS = (
         ("StoreHealthy",),
         "The last request to a store failed. Fragments wait on disks, and appends continue until"
         " six health checks of the first store have failed in succession",
-        "Follow the runbook [QsyncFragmentStoreFailing](runbooks/QsyncFragmentStoreFailing.md)",
+        "Follow {runbook}",
+        runbook="QsyncFragmentStoreFailing",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.HEAD_UNKNOWN,
@@ -118,41 +92,48 @@ JOURNAL_REASONS = (
         "Restore the missing brokers. If their disks are lost, accept the loss of the last bytes"
         " with `qsync journals reset-head`. For a journal without a store, use"
         " `qsync journals accept-loss`",
+        severity=Severity.CRITICAL,
     ),
     ReasonEntry(
         JournalReason.NOT_OBSERVED,
         _ALL,
         "No broker has reported the journal, or its primary does not answer",
         f"{WAIT}. If it lasts, read the logs of the containers `broker`",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.INVALID_SPEC,
         _ALL,
         "The operator cannot use the specification",
         "Correct the field that the message names",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.NO_CLUSTER,
         _ALL,
         "The namespace has no QsyncCluster of the name in `spec.cluster`",
         "Create the cluster, or delete the journal",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.JOURNALS_DISABLED,
         _ALL,
         "The cluster has no brokers",
         "Set `spec.journals.enabled` of the cluster",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.DECLARED_TWICE,
         _ALL,
         "An older QsyncJournal declares the same journal, or one whose folder contains it",
         "Delete one of them",
+        severity=Severity.WARNING,
     ),
     ReasonEntry(
         JournalReason.REFUSED,
         _ALL,
         "The leader refused the specification",
         "Correct the cause in the message. The operator tries again",
+        severity=Severity.WARNING,
     ),
 )
