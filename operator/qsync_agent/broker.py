@@ -42,7 +42,7 @@ def settled_zone(data: Path, name: str, found: str) -> str:
     return file.read_text()
 
 
-class BrokerKeeper:
+class BrokerRunner:
     """Starts a program again whenever it ends, until `stop` is called."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ def main() -> int:
     settings = yaml.safe_load(os.environ["BROKER_SETTINGS"])
     zone = settled_zone(Path(settings["data_dir"]), settings["name"], settings["zone"] or "")
     FILE.write_text(yaml.safe_dump({**settings, "zone": zone}, sort_keys=False))
-    keeper = BrokerKeeper([sys.executable, "-m", "qsync_broker", str(FILE)])
+    runner = BrokerRunner([sys.executable, "-m", "qsync_broker", str(FILE)])
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, keeper.stop)
-    return keeper.run()
+        signal.signal(number, runner.stop)
+    return runner.run()

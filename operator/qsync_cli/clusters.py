@@ -107,7 +107,7 @@ def look(store: Store) -> QsyncCluster:
 
 
 async def _fresh_status(store: Store, cluster: QsyncCluster, saved: ClusterStatus) -> ClusterStatus:
-    platform = LocalPlatform(store, secrets_of(store), look_only=True)
+    platform = LocalPlatform(store, secrets_of(store), is_read_only=True)
     try:
         observed = await platform.observe(cluster, Memory(), saved)
     finally:

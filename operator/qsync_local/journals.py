@@ -182,7 +182,7 @@ class JournalPlatform:
         record = self._records.setdefault(name, BrokerRecord(0, 0))
         fixed = self._fixed_port(cluster, name)
         record.http = fixed or record.http
-        is_running = self._processes.look(name)
+        is_running = self._processes.observe(name)
         if is_running:
             if self._is_configured(self._files(cluster, name, record, node)):
                 return False

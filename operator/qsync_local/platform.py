@@ -49,7 +49,7 @@ from qsync_operator.plan.observed import (
     Trouble,
 )
 from qsync_operator.reconcile.platform import ActionRefused
-from qsync_operator.reconcile.spaces import SpaceKeeper
+from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.authority import CertificateError
 from qsync_operator.resources.labels import Object
 from qsync_operator.resources.nodeconfig import (
@@ -65,12 +65,12 @@ REMOVE_PATIENCE_S = 3.0
 
 
 class LocalPlatform:
-    """The local platform of one cluster; with `look_only` it starts, stops and writes nothing."""
+    """The local platform of one cluster; read-only, it starts, stops and writes nothing."""
 
-    def __init__(self, store: Store, secrets: Secrets, look_only: bool = False) -> None:
+    def __init__(self, store: Store, secrets: Secrets, is_read_only: bool = False) -> None:
         self._store = store
         self._secrets = secrets
-        self._look_only = look_only
+        self._is_read_only = is_read_only
         self._state = store.load_state()
         self._wake = asyncio.Event()
         self.processes = Supervision(
@@ -93,9 +93,9 @@ class LocalPlatform:
         self._links = NodeLinks(secrets.cluster)
         self._orders = Orders(self._links, self._place_of)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
-        self._spaces = SpaceKeeper(secrets.cluster)
+        self._spaces = SpaceReconciler(secrets.cluster)
         self._restoration = Restoration(store)
-        if not look_only and not self._state.replicaset_uuid:
+        if not is_read_only and not self._state.replicaset_uuid:
             self._state.replicaset_uuid = str(uuid.uuid4())
             store.save_state(self._state)
 
@@ -126,11 +126,11 @@ class LocalPlatform:
             tuple(state.fenced),
         )
         observed = Observed(members, record, SchemaView(), memory, previous)
-        if self._look_only:
+        if self._is_read_only:
             return observed
         await self._push_peers(statuses)
         leader = observed.writable_leader()
-        spaces = await self._spaces.look(cluster, leader.address if leader else None)
+        spaces = await self._spaces.observe(cluster, leader.address if leader else None)
         return Observed(members, record, spaces, memory, previous)
 
     async def _statuses(self) -> dict[str, NodeStatus]:
@@ -154,13 +154,13 @@ class LocalPlatform:
         return found
 
     def _is_worth_asking(self, name: str) -> bool:
-        if self._look_only:
+        if self._is_read_only:
             return self.processes.is_running(name)
-        return self.processes.look(name)
+        return self.processes.observe(name)
 
     async def adopt(self) -> None:
         """Adopt running members whose pid was not stored, because their supervisor was killed."""
-        lost = [name for name in self._state.members if not self.processes.look(name)]
+        lost = [name for name in self._state.members if not self.processes.observe(name)]
         addresses = {name: f"{HOST}:{self._state.members[name].admin}" for name in lost}
         for name, said in (await self._links.statuses(addresses)).items():
             if isinstance(said, LinkError) or said.get("name") != name:
@@ -173,7 +173,7 @@ class LocalPlatform:
 
         A registered instance can never be anonymous again (M5), so it must start in its new role.
         """
-        if self._look_only:
+        if self._is_read_only:
             return
         record = self._state.members[name]
         if said.uuid and record.uuid != said.uuid:
@@ -267,7 +267,7 @@ class LocalPlatform:
 
     def _keep_running(self, cluster: QsyncCluster) -> None:
         for name in list(self._state.members):
-            if self.processes.look(name) or not self._store.data_directory(name).is_dir():
+            if self.processes.observe(name) or not self._store.data_directory(name).is_dir():
                 continue
             if self.processes.may_start(name):
                 self._start(cluster, name)

@@ -95,7 +95,7 @@ class Supervision:
             return False
         return bool(record.started) and processes.start_time(record.pid) == record.started
 
-    def look(self, member: str) -> bool:
+    def observe(self, member: str) -> bool:
         """Return whether a member runs; adopt a process that an earlier supervisor started."""
         record, watched = self._records[member], self.watched(member)
         if self.is_running(member):

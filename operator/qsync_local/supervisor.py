@@ -30,7 +30,7 @@ LOCK_WAIT_S = 0.05
 CHANGE_CHECK_S = 0.1
 
 
-class StoreVoice:
+class StoreReporter:
     """A reporter that writes statuses and events to the files that the commands read."""
 
     def __init__(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class Supervisor:
         self.store = store
         self.platform = platform
         self.controller = Controller(
-            platform, StoreVoice(store), store.load_status(), NUMBERS_EVERY_S
+            platform, StoreReporter(store), store.load_status(), NUMBERS_EVERY_S
         )
         self._generation_seen_ns = 0
 

@@ -14,7 +14,7 @@ from test_operator_desired import IMAGE, built, cluster_of, one, state_of
 
 from qsync_agent import broker as pod_broker
 from qsync_agent import leave as pod_leave
-from qsync_agent.broker import BrokerKeeper, settled_zone
+from qsync_agent.broker import BrokerRunner, settled_zone
 from qsync_broker.config import load_config
 from qsync_node.format.proofs import broker_password, broker_secret
 from qsync_operator.api.cluster import QsyncCluster
@@ -187,7 +187,7 @@ if not count:
     sys.exit(1)
 time.sleep(60)
 """
-    keeper = BrokerKeeper([sys.executable, "-c", program])
+    keeper = BrokerRunner([sys.executable, "-c", program])
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(keeper.run()))
     thread.start()

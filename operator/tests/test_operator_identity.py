@@ -34,7 +34,7 @@ async def formed(api: FakeApi, **spec: Any) -> None:
 
 @pytest.fixture
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr(kubernetes, "RESYNC_AFTER_S", -1.0)
 
 
 def secret_of(name: str, **values: bytes) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: No
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)
         del api.objects[IDENTITY]
-        await platform._look_aside(cluster)
+        await platform._poll(cluster)
         assert await keep(platform, cluster, look) == ()
         assert api.named("Secret", "orders-identity")["data"] == before
         # An action before the next poll is refused, and recreates the Secret as well.
@@ -100,14 +100,14 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
     await formed(api, storage={"retention": first})
     changed = cluster_of(storage={"retention": then})
     async with opened(api, changed) as (platform, _):
-        await platform._look_aside(changed)
+        await platform._poll(changed)
         assert await keep(platform, changed, await observed(platform, changed)) == ()
         identity = api.named("Secret", "orders-identity")["metadata"]
         assert bool(identity.get("ownerReferences")) == (then == "Delete")
         # The Secret with the application's password was applied as well.
         assert ("apply", "Secret", "orders-app") in api.writes
         writes = len(api.writes)
-        await platform._look_aside(changed)
+        await platform._poll(changed)
         assert await keep(platform, changed, await observed(platform, changed)) == ()
         assert len(api.writes) == writes
 
@@ -177,7 +177,7 @@ async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
         look = await observed(platform, cluster)
         assert await keep(platform, cluster, look) == ()
         del api.objects[APP], api.objects["ServiceAccount", "ns", "orders"]
-        await platform._look_aside(cluster)
+        await platform._poll(cluster)
         assert await keep(platform, cluster, look) == ()
     assert text_of(api.named("Secret", "orders-app"), "password") == password
     assert ("ServiceAccount", "ns", "orders") in api.objects

@@ -12,10 +12,10 @@ from qsync_operator.kubernetes import pods
 from qsync_operator.kubernetes.api import ApiError, Resource, is_within
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
-from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed, RemoveMember
 from qsync_operator.plan.observed import AccessView, MemberView, NodeStatus, Observed, Record
-from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
@@ -278,8 +278,8 @@ async def test_a_wait_for_the_old_pod_is_no_warning() -> None:
     api.put(document_of())
     async with opened(api, cluster) as (platform, cache):
         cache.note("Pod", pod_of("orders-0"))
-        voice = KubernetesVoice(api, cluster)
-        controller = Controller(platform, voice, ClusterStatus(), 10.0)
+        reporter = KubernetesReporter(api, cluster)
+        controller = Controller(platform, reporter, ClusterStatus(), 10.0)
         await controller.turn(cluster)
         assert "waiting for the deletion" in controller.memory.refusal
     assert [e["reason"] for e in api.events if e["type"] == "Warning"] == []
@@ -338,12 +338,12 @@ async def test_a_user_without_a_password_is_reported() -> None:
     async def application(cluster: QsyncCluster) -> str:
         return "secret"
 
-    keeper = AccessKeeper("secret", lambda name: _password(api, name), application)
-    view = await keeper.look(cluster, "127.0.0.1:1")
+    keeper = AccessReconciler("secret", lambda name: _password(api, name), application)
+    view = await keeper.observe(cluster, "127.0.0.1:1")
     assert view.refusal == "Secret alice of user alice has no key `password`: create it"
     plain = cluster_of()
     plain.metadata.generation = 2
-    assert await keeper.look(plain, "127.0.0.1:1") == AccessView()
+    assert await keeper.observe(plain, "127.0.0.1:1") == AccessView()
 
 
 async def _password(api: FakeApi, name: str) -> str | None:
@@ -358,7 +358,7 @@ async def test_why_a_member_does_not_run_is_an_event_once() -> None:
     api.put(document_of())
     waiting = {"name": "node", "state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}
     async with opened(api, cluster) as (platform, cache):
-        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 10.0)
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 10.0)
         await controller.turn(cluster)
         cache.note("Pod", pod_of("orders-0", phase="Pending", containerStatuses=[waiting]))
         for _ in range(3):

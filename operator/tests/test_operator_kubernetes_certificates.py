@@ -11,7 +11,7 @@ from fake_api import FakeApi
 from platforms import observed, opened
 
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.kubernetes.certificates import CertificateKeeper
+from qsync_operator.kubernetes.certificates import CertificateReconciler
 from qsync_operator.resources.authority import Bundle, renew
 
 KEY = ("ns", "orders")
@@ -42,12 +42,12 @@ def secret_of(name: str, bundle: Bundle) -> dict[str, Any]:
 @pytest.mark.asyncio
 async def test_the_own_authority_is_made_once_and_the_next_operator_reads_it() -> None:
     api = FakeApi()
-    first = CertificateKeeper(api, KEY, "cluster-uid")
-    await first.look(cluster_of())
+    first = CertificateReconciler(api, KEY, "cluster-uid")
+    await first.observe(cluster_of())
     assert [name for _, _, name in api.writes] == ["orders-ca", "orders-tls"]
     assert isinstance(first.context(), ssl.SSLContext)
-    second = CertificateKeeper(api, KEY, "cluster-uid")
-    await second.look(cluster_of())
+    second = CertificateReconciler(api, KEY, "cluster-uid")
+    await second.observe(cluster_of())
     assert len(api.writes) == 2
     assert second.authorities == first.authorities
     assert second.expires_s == first.expires_s > 0
@@ -56,11 +56,11 @@ async def test_the_own_authority_is_made_once_and_the_next_operator_reads_it() -
 @pytest.mark.asyncio
 async def test_a_deleted_certificate_is_made_again_by_the_same_authority() -> None:
     api = FakeApi()
-    before = CertificateKeeper(api, KEY, "cluster-uid")
-    await before.look(cluster_of())
+    before = CertificateReconciler(api, KEY, "cluster-uid")
+    await before.observe(cluster_of())
     await api.delete("Secret", "ns", "orders-tls")
-    after = CertificateKeeper(api, KEY, "cluster-uid")
-    await after.look(cluster_of())
+    after = CertificateReconciler(api, KEY, "cluster-uid")
+    await after.observe(cluster_of())
     assert after.authorities == before.authorities
     assert ("Secret", "ns", "orders-tls") in api.objects
 
@@ -68,8 +68,8 @@ async def test_a_deleted_certificate_is_made_again_by_the_same_authority() -> No
 @pytest.mark.asyncio
 async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     api, cluster = FakeApi(), cluster_of(secretName="mine")
-    keeper = CertificateKeeper(api, KEY, "cluster-uid")
-    await keeper.look(cluster)
+    keeper = CertificateReconciler(api, KEY, "cluster-uid")
+    await keeper.observe(cluster)
     assert "Secret mine of tls.secretName has no ca.crt, tls.crt or tls.key" in keeper.refusal
     # `None` would mean a cluster without TLS: orders would be sent unencrypted.
     assert keeper.context().verify_mode is ssl.CERT_REQUIRED
@@ -78,12 +78,12 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     _, bundle = renew(None, None, "orders", names, datetime.now(UTC))
     _, other = renew(None, None, "orders", names, datetime.now(UTC))
     api.put(secret_of("mine", Bundle(bundle.authorities, bundle.certificate, other.key)))
-    keeper = CertificateKeeper(api, KEY, "cluster-uid")
-    await keeper.look(cluster)
+    keeper = CertificateReconciler(api, KEY, "cluster-uid")
+    await keeper.observe(cluster)
     assert "tls.key does not belong to tls.crt" in keeper.refusal
     api.put(secret_of("mine", bundle))
-    keeper = CertificateKeeper(api, KEY, "cluster-uid")
-    await keeper.look(cluster)
+    keeper = CertificateReconciler(api, KEY, "cluster-uid")
+    await keeper.observe(cluster)
     assert (keeper.refusal, keeper.authorities) == ("", bundle.authorities)
     assert api.writes == []
 
@@ -94,8 +94,8 @@ async def test_certificate_of_another_cluster_is_refused(names: list[str]) -> No
     api, cluster = FakeApi(), cluster_of(secretName="mine")
     _, bundle = renew(None, None, "orders", names, datetime.now(UTC))
     api.put(secret_of("mine", bundle))
-    keeper = CertificateKeeper(api, KEY, "cluster-uid")
-    await keeper.look(cluster)
+    keeper = CertificateReconciler(api, KEY, "cluster-uid")
+    await keeper.observe(cluster)
     assert "orders-leader.ns.svc" in keeper.refusal
     assert not keeper.context().get_ca_certs()
 
@@ -106,8 +106,8 @@ async def test_certificate_without_a_namespace_is_used_as_before() -> None:
     api, cluster = FakeApi(), cluster_of(secretName="mine")
     _, bundle = renew(None, None, "orders", ["orders-leader", "*.orders"], datetime.now(UTC))
     api.put(secret_of("mine", bundle))
-    keeper = CertificateKeeper(api, KEY, "cluster-uid")
-    await keeper.look(cluster)
+    keeper = CertificateReconciler(api, KEY, "cluster-uid")
+    await keeper.observe(cluster)
     assert keeper.refusal == ""
     assert keeper.context().get_ca_certs()
 

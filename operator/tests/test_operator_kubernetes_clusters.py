@@ -9,7 +9,7 @@ from platforms import IMAGE, cluster_of, document_of, opened, pod_of
 
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.cache import Cache
-from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.manager.resync import resync
 from qsync_operator.plan.actions import Nominate, Unregister
@@ -23,9 +23,9 @@ from qsync_operator.settings import Site
 async def test_a_new_cluster_gets_all_its_members_and_then_nothing_is_written() -> None:
     api, cluster = FakeApi(), cluster_of(replicas=3, asyncReplicas=1)
     async with opened(api, cluster) as (platform, _):
-        voice = KubernetesVoice(api, cluster)
+        reporter = KubernetesReporter(api, cluster)
         api.put(document_of())
-        controller = Controller(platform, voice, ClusterStatus(), 10.0)
+        controller = Controller(platform, reporter, ClusterStatus(), 10.0)
         await controller.turn(cluster)
         await controller.turn(cluster)
         assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 3
@@ -87,10 +87,10 @@ async def test_a_bad_specification_of_an_unknown_cluster_starts_nothing() -> Non
 @pytest.mark.asyncio
 async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
     api, cluster = FakeApi(), cluster_of()
-    voice = KubernetesVoice(api, cluster)
+    reporter = KubernetesReporter(api, cluster)
     api.failing = {"QsyncCluster", "Event"}
-    await voice.report("Failover", "orders", "it happened")
-    assert not await voice.publish(cluster, ClusterStatus())
+    await reporter.report("Failover", "orders", "it happened")
+    assert not await reporter.publish(cluster, ClusterStatus())
 
 
 @pytest.mark.asyncio
@@ -298,8 +298,8 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
     is_held = [True]
     performed: list[Any] = []
     async with opened(api, cluster) as (platform, _):
-        voice = KubernetesVoice(api, cluster)
-        controller = Controller(platform, voice, ClusterStatus(), 0.0, lambda: is_held[0])
+        reporter = KubernetesReporter(api, cluster)
+        controller = Controller(platform, reporter, ClusterStatus(), 0.0, lambda: is_held[0])
         await controller.turn(cluster)
         nomination = Nominate("orders-0", 1)
         leaderless = Plan((nomination, Unregister("a", "b", "c", "d")), ClusterStatus())

@@ -34,7 +34,7 @@ from qsync_operator.kubernetes import journalreports, journaltokens
 from qsync_operator.kubernetes import journals as keepers
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.dependents import run_of_cluster
-from qsync_operator.kubernetes.journals import JournalKeeper, refuse_journal
+from qsync_operator.kubernetes.journals import JournalReconciler, refuse_journal
 from qsync_operator.members import keyspace as journals
 from qsync_operator.members.iproto import Connection, DatabaseError
 from qsync_operator.plan.actions import CreateMember
@@ -79,12 +79,12 @@ async def broker(
 
 
 @contextlib.asynccontextmanager
-async def kept(api: FakeApi, *documents: dict[str, Any]) -> AsyncIterator[JournalKeeper]:
+async def kept(api: FakeApi, *documents: dict[str, Any]) -> AsyncIterator[JournalReconciler]:
     """Yield the keeper of a cluster with these QsyncJournals."""
     cache = Cache()
     for one in documents:
         cache.note("QsyncJournal", run_of_cluster(api.put(one), "QsyncJournal"))
-    keeper = JournalKeeper(api, cache, KEY, SECRET, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+    keeper = JournalReconciler(api, cache, KEY, SECRET, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
     try:
         yield keeper
     finally:
@@ -276,16 +276,16 @@ def test_a_broker_holds_journals_that_another_one_could_take(node: Cluster) -> N
         for slot, name in enumerate(("orders-1", "orders-2")):
             database.replace(ASSIGNMENT_SPACE, assignment("held/one", name, slot))
         voters = ["orders-0", "orders-1", "orders-2", "orders-3"]
-        view = journals.look(database, voters)
+        view = journals.observe(database, voters)
         assert (view.holding, view.exiting) == ({"orders-1", "orders-2"}, frozenset())
         assert view.missing == {"orders-3"}
         journals.drain(database, "orders-2")
-        view = journals.look(database, voters)
+        view = journals.observe(database, voters)
         assert view.exiting == {"orders-2"}
         for name in ("orders-0", "orders-1"):
             database.delete(BROKER_SPACE, [name, name])
         # Nothing remains that could take the journal over.
-        assert journals.look(database, voters).holding == frozenset()
+        assert journals.observe(database, voters).holding == frozenset()
         database.delete(BROKER_SPACE, ["orders-2", "orders-2"])
 
 
@@ -299,7 +299,7 @@ async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
             looks.append(voters)
             return BrokersView(missing=frozenset(voters))
 
-        platform._journals.look = look  # type: ignore[method-assign, assignment]  # needs a node
+        platform._journals.observe = look  # type: ignore[method-assign, assignment]  # needs a node
         for number in range(4):
             await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
             found = await observed(platform, cluster)

@@ -15,7 +15,7 @@ from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes import objects
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
-from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.plan.actions import CreateMember, RecordFormed
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import NameTaken
@@ -65,7 +65,7 @@ async def test_refused_template_restarts_no_member() -> None:
         recreate_pods(api, cache, names)
         changed = cluster_of(resources={"requests": {"cpu": "2"}})
         api.refusing = {"StatefulSet": 422}
-        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 0.0)
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 0.0)
         for _ in range(5):
             await controller.turn(changed)
             recreate_pods(api, cache, names)
@@ -111,7 +111,7 @@ async def test_refused_object_stops_no_other(refused: str) -> None:
     cache = Cache()
     platform = await KubernetesPlatform.open(api, cache, cluster, IMAGE, SPARK)
     try:
-        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 0.0)
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 0.0)
         for _ in range(4):
             await controller.turn(cluster)
     finally:
@@ -172,7 +172,7 @@ async def test_foreign_object_is_left_unchanged(kind: str, name: str) -> None:
     before = api.put(foreign(kind, name, spec={"of": "the shop"}))
     api.put(document_of())
     async with opened(api, cluster) as (platform, _):
-        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 0.0)
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 0.0)
         for _ in range(3):
             await controller.turn(cluster)
     assert api.named(kind, name) == before
@@ -251,7 +251,7 @@ async def test_corrected_manifest_reaches_pods_that_never_started() -> None:
     api.put(document_of())
     waiting = {"name": "node", "state": {"waiting": {"reason": "ErrImagePull"}}}
     async with opened(api, wrong) as (platform, cache):
-        controller = Controller(platform, KubernetesVoice(api, wrong), ClusterStatus(), 0.0)
+        controller = Controller(platform, KubernetesReporter(api, wrong), ClusterStatus(), 0.0)
         await controller.turn(wrong)
         names = [f"orders-{number}" for number in range(3)]
         recreate_pods(api, cache, names, phase="Pending", containerStatuses=[waiting])

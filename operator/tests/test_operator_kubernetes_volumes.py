@@ -76,7 +76,7 @@ async def test_kept_claim_of_a_member_that_comes_back_grows() -> None:
         api.put(claim_of("data-orders-1", "10Gi"))
         assert (await observed(platform, cluster)).storage.outgrown == ()
         await platform.act(cluster, CreateMember("orders-1", "voter"))
-        await platform._look_aside(cluster)
+        await platform._poll(cluster)
         assert (await observed(platform, cluster)).storage.outgrown == ("data-orders-1",)
         await platform.act(cluster, GrowStorage("50Gi"))
         claim = api.named("PersistentVolumeClaim", "data-orders-1")

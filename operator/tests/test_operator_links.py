@@ -28,7 +28,7 @@ from qsync_operator.members.access import differing, password_of
 from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
 from qsync_operator.members.links import LinkError, NodeLinks
 from qsync_operator.members.livelinks import LiveLinks
-from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.resources.authority import Authority, Bundle, renew
 
 NAMES = ["orders-leader", "localhost"]
@@ -138,7 +138,7 @@ async def test_an_older_clusters_admin_password_is_replaced(
     async def application(_: QsyncCluster) -> str:
         return "app's password"
 
-    keeper = AccessKeeper(SECRET, no_password, application, lambda: context)
+    keeper = AccessReconciler(SECRET, no_password, application, lambda: context)
     await keeper.bring(CLUSTER, address)
     Connection(address, "admin", ADMIN_PASSWORD, 10, context).__exit__(None, None, None)
     with pytest.raises(DatabaseError):

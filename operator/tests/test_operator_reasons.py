@@ -45,7 +45,7 @@ POSITIONS = {
     "refusal_now": 2,
     "refused": 2,
     "_end": 4,
-    "_say_why_it_waits": 1,
+    "_report_wait": 1,
 }
 """Position of the reason in the arguments of each function that takes one."""
 BUILT = {

@@ -13,12 +13,12 @@ from test_operator_kubernetes import cluster_of
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.jobs import AuditStatus, CompactionStatus
 from qsync_operator.api.spec import SparkSpec
-from qsync_operator.jobs.reconciler import RunKeeper, audit_overdue_s, refuse_run
+from qsync_operator.jobs.reconciler import JobReconciler, audit_overdue_s, refuse_run
 from qsync_operator.jobs.results import PROGRESS, VIOLATIONS, judge
 from qsync_operator.jobs.schedule import overdue_at
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.dependents import last_run, run_of_cluster
-from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.resources.jobs import RUN_LABEL, RunKind, build_runs, run_labels
 from qsync_operator.settings import SparkSupply
 from qsync_spark.pod_main import audit_word
@@ -36,8 +36,8 @@ class Stage:
     def __init__(self, **spec: Any) -> None:
         self.api, self.cache = FakeApi(), Cache()
         self.cluster = cluster_of(**{"archive": ARCHIVE, **spec})
-        voice = KubernetesVoice(self.api, self.cluster)
-        self.keeper = RunKeeper(self.api, self.cache, KEY, voice)
+        reporter = KubernetesReporter(self.api, self.cluster)
+        self.keeper = JobReconciler(self.api, self.cache, KEY, reporter)
 
     def put(self, document: dict[str, Any]) -> dict[str, Any]:
         stored = self.api.put(document)

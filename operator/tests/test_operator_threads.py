@@ -9,8 +9,8 @@ import pytest
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.members.threads import in_thread
 from qsync_operator.reconcile import access, spaces
-from qsync_operator.reconcile.access import AccessKeeper
-from qsync_operator.reconcile.spaces import SpaceKeeper
+from qsync_operator.reconcile.access import AccessReconciler
+from qsync_operator.reconcile.spaces import SpaceReconciler
 
 pytestmark = pytest.mark.asyncio
 MEMBERS = 64  # more than the threads of the event loop's own pool
@@ -43,10 +43,10 @@ async def test_hung_members_leave_the_loops_own_threads_free(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         looks = []
         for _ in range(MEMBERS):
-            users = AccessKeeper("secret", _no_password, _application)
+            users = AccessReconciler("secret", _no_password, _application)
             looks += [
-                users.look(cluster(), address),
-                SpaceKeeper("secret").look(cluster(), address),
+                users.observe(cluster(), address),
+                SpaceReconciler("secret").observe(cluster(), address),
             ]
         talking = [asyncio.ensure_future(look) for look in looks]
         await asyncio.sleep(0.1)  # all requests have begun

@@ -27,7 +27,7 @@ from qsync_operator.jobs.schedule import overdue_at
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache, Key
 from qsync_operator.kubernetes.dependents import run_of_cluster
-from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.resources.jobs import (
     JOB_NAME,
     OBJECT_KINDS,
@@ -48,14 +48,14 @@ MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
 }
 
 
-class RunKeeper:
+class JobReconciler:
     """The audits and compactions of one cluster. All state is in the objects."""
 
-    def __init__(self, api: Api, cache: Cache, key: Key, voice: KubernetesVoice) -> None:
+    def __init__(self, api: Api, cache: Cache, key: Key, reporter: KubernetesReporter) -> None:
         self._api = api
         self._cache = cache
         self._key = key
-        self._voice = voice
+        self._reporter = reporter
 
     async def keep(self, cluster: QsyncCluster, image: str) -> None:
         """Create missing Jobs and objects, publish changed statuses, and delete expired objects.
@@ -71,7 +71,7 @@ class RunKeeper:
             runs = self._cache.all(self._key, OBJECT_KINDS[kind])
             for run in runs:
                 try:
-                    await self._keep_run(cluster, kind, run, image)
+                    await self._reconcile_run(cluster, kind, run, image)
                 except ApiError as error:
                     if not error.status:
                         raise
@@ -81,7 +81,7 @@ class RunKeeper:
                         self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
             await self._record_scheduled(cluster, kind, {name_of(run) for run in runs})
 
-    async def _keep_run(
+    async def _reconcile_run(
         self, cluster: QsyncCluster, kind: RunKind, run: Object, image: str
     ) -> None:
         generation = int(run["metadata"].get("generation", 0))
@@ -195,7 +195,7 @@ class RunKeeper:
         what = kind.capitalize()
         verdict = status.verdict if isinstance(status, AuditStatus) else ""
         reason = f"{what}{verdict or status.phase}"
-        await self._voice.report(reason, name, status.message)
+        await self._reporter.report(reason, name, status.message)
 
 
 def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:

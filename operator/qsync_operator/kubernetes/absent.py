@@ -32,7 +32,7 @@ class AbsentPods:
         """Return the reason as one sentence, or "" if the pod exists or no reason is known."""
         return self._reasons.get(member, "")
 
-    async def look(self, absent: dict[str, Kind]) -> None:
+    async def observe(self, absent: dict[str, Kind]) -> None:
         """Update the reasons of `absent`, the members that should have a pod and have none."""
         now_s = time.monotonic()
         self._since_s = {name: self._since_s.get(name, now_s) for name in absent}

@@ -1,7 +1,7 @@
 """Maintains certificates: those of the operator's own authority, or those of a user's Secret.
 
-Secrets are not watched, so they are checked every `LOOK_AGAIN_S` seconds. That is often enough for
-a renewal, which has days, and a deleted Secret is recreated within half a minute.
+Secrets are not watched, so they are checked every `RESYNC_AFTER_S` seconds. That is often enough
+for a renewal, which has days, and a deleted Secret is recreated within half a minute.
 """
 
 import ssl
@@ -35,10 +35,10 @@ from qsync_operator.resources.certificates import (
 from qsync_operator.resources.labels import Object
 from qsync_operator.resources.secrets import decoded
 
-LOOK_AGAIN_S = 30.0
+RESYNC_AFTER_S = 30.0
 
 
-class CertificateKeeper:
+class CertificateReconciler:
     """The certificates of one cluster."""
 
     def __init__(self, api: Api, key: Key, uid: str | None) -> None:
@@ -68,7 +68,7 @@ class CertificateKeeper:
         """Return the TLS context with the current trust, for connections to members."""
         return self._context
 
-    async def look(self, cluster: QsyncCluster) -> None:
+    async def observe(self, cluster: QsyncCluster) -> None:
         """Create, renew or read the certificates if a check is due.
 
         Unusable certificates are reported in `refusal`, and the previous ones stay in use.
@@ -77,7 +77,7 @@ class CertificateKeeper:
             ApiError: a Secret cannot be read or stored.
         """
         named, (before, at_s) = cluster.spec.tls.secret_name, self._looked
-        if named == before and time.monotonic() - at_s < LOOK_AGAIN_S:
+        if named == before and time.monotonic() - at_s < RESYNC_AFTER_S:
             return
         try:
             found = await (self._read(cluster) if named is not None else self._renew(cluster))

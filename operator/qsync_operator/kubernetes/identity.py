@@ -109,7 +109,7 @@ class Identity:
         found = await self._api.patch("Secret", namespace, name, change)
         self._version = str(found["metadata"]["resourceVersion"])
 
-    async def keep_password(self, cluster: QsyncCluster) -> None:
+    async def apply_password_retention(self, cluster: QsyncCluster) -> None:
         """Remove the cluster as owner of the application's Secret, unless retention is Delete.
 
         Raises:

@@ -36,14 +36,14 @@ KIND = "QsyncJournal"
 TIMEOUT_S = 10.0
 COMPARE_AGAIN_S = 30.0
 TRY_AGAIN_S = 2.0
-LOOK_AGAIN_S = 0.5
+RESYNC_AFTER_S = 0.5
 NUMBERS_EVERY_S = 10.0
 """Time between two statuses of a journal that differ only in numbers."""
 
 log = logging.getLogger(__name__)
 
 
-class JournalKeeper:
+class JournalReconciler:
     """Journals of one cluster. Blocking requests run in a thread."""
 
     def __init__(
@@ -55,7 +55,7 @@ class JournalKeeper:
         context: Callable[[], ssl.SSLContext],
         wake: Callable[[], None],
     ) -> None:
-        """Prepare the keeper.
+        """Prepare the reconciler.
 
         Args:
             api: the API server.
@@ -76,7 +76,7 @@ class JournalKeeper:
         self._troubles: tuple[Trouble, ...] = ()
         self._refused: dict[str, str] = {}  # sentence of the database, by journal
         self._published_s: dict[str, float] = {}
-        self._view, self._looked_s = BrokersView(), -LOOK_AGAIN_S
+        self._view, self._looked_s = BrokersView(), -RESYNC_AFTER_S
 
     async def close(self) -> None:
         """Close the connections to brokers."""
@@ -121,10 +121,10 @@ class JournalKeeper:
             return (*self._troubles, Trouble(Reason.JOURNALS_REFUSED, self._tokens.problem, False))
         return self._troubles
 
-    async def look(
+    async def observe(
         self, cluster: QsyncCluster, leader: str | None, voters: Collection[str]
     ) -> BrokersView:
-        """Return the state of the brokers, read at most every `LOOK_AGAIN_S` seconds.
+        """Return the state of the brokers, read at most every `RESYNC_AFTER_S` seconds.
 
         Args:
             cluster: the manifest.
@@ -133,7 +133,7 @@ class JournalKeeper:
         """
         if not has_brokers(cluster) or leader is None:
             return BrokersView()
-        if time.monotonic() - self._looked_s >= LOOK_AGAIN_S:
+        if time.monotonic() - self._looked_s >= RESYNC_AFTER_S:
             with contextlib.suppress(DatabaseError):  # the next turn retries
                 self._view = await in_thread(self._look, leader, voters)
                 self._looked_s = time.monotonic()
@@ -145,12 +145,12 @@ class JournalKeeper:
         Raises:
             DatabaseError: the leader cannot be reached or refused a request.
         """
-        self._looked_s = -LOOK_AGAIN_S
+        self._looked_s = -RESYNC_AFTER_S
         await in_thread(self._drain, leader, member)
 
     def _look(self, leader: str, voters: Collection[str]) -> BrokersView:
         with self._connected(leader) as database:
-            return journals.look(database, voters)
+            return journals.observe(database, voters)
 
     def _drain(self, leader: str, member: str) -> None:
         with self._connected(leader) as database:

@@ -8,7 +8,7 @@ from qsync_operator.kubernetes.cache import Key
 from qsync_operator.kubernetes.ownership import is_ours
 from qsync_operator.resources.monitoring import KINDS, asked_kinds
 
-LOOK_AGAIN_S = 300.0
+RESYNC_AFTER_S = 300.0
 
 
 class MonitoringKinds:
@@ -22,7 +22,7 @@ class MonitoringKinds:
         self._cleared: set[str] = set()
         self.existing: frozenset[str] = frozenset()
 
-    async def look(self, cluster: QsyncCluster) -> None:
+    async def observe(self, cluster: QsyncCluster) -> None:
         """Update `existing` if a check is due.
 
         Raises:
@@ -30,7 +30,7 @@ class MonitoringKinds:
         """
         asked, (before, at_s) = asked_kinds(cluster), self._looked
         self._cleared -= set(asked)
-        if not asked or (asked == before and time.monotonic() - at_s < LOOK_AGAIN_S):
+        if not asked or (asked == before and time.monotonic() - at_s < RESYNC_AFTER_S):
             return
         self.existing = frozenset([kind for kind in asked if await self._api.has_kind(kind)])
         self._looked = (asked, time.monotonic())

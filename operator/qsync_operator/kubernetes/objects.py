@@ -39,7 +39,7 @@ ESSENTIAL = ("Secret", "ServiceAccount", "ConfigMap", "Service", "StatefulSet")
 """Kinds that members need in order to run as specified."""
 
 MARK_ANNOTATION = "qsync.dev/applied"
-LOOK_AGAIN_S = 120.0
+RESYNC_AFTER_S = 120.0
 """Interval for unwatched objects: a hundred clusters cause a few requests a second."""
 
 RETRY_FIRST_S = 1.0
@@ -60,7 +60,7 @@ class Refused:
     retry_at_s: float
 
 
-class ObjectKeeper:
+class ObjectReconciler:
     """The objects of one cluster; `uid` is that of its QsyncCluster."""
 
     def __init__(self, api: Api, cache: Cache, key: Key, uid: str | None) -> None:
@@ -106,7 +106,7 @@ class ObjectKeeper:
             return refused.trouble
         is_essential = kind in ESSENTIAL
         try:
-            await self._keep_one(document, mark)
+            await self._reconcile_one(document, mark)
         except NameTaken as taken:
             trouble = Trouble(taken.reason, str(taken), is_essential)
         except ApiError as error:
@@ -124,7 +124,7 @@ class ObjectKeeper:
         self._refused[kind, name] = Refused(mark, trouble, pause_s, retry_at_s)
         return trouble
 
-    async def look_again(self) -> None:
+    async def resync(self) -> None:
         """Check the unwatched objects; the next `keep` applies those that differ.
 
         Raises:
@@ -158,7 +158,7 @@ class ObjectKeeper:
         self._cache.note(kind, live, is_gone=True)
         self._applied.pop((kind, name), None)
 
-    async def _keep_one(self, document: Object, mark: str) -> None:
+    async def _reconcile_one(self, document: Object, mark: str) -> None:
         kind, name = document["kind"], name_of(document)
         applied_mark, version = self._applied.get((kind, name), ("", ""))
         if kind in WATCHED:

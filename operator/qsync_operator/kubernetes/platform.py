@@ -21,16 +21,16 @@ from qsync_operator.kubernetes.absent import AbsentPods
 from qsync_operator.kubernetes.addresses import Addresses
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache
-from qsync_operator.kubernetes.certificates import CertificateKeeper
+from qsync_operator.kubernetes.certificates import CertificateReconciler
 from qsync_operator.kubernetes.configuration import MemberConfiguration
 from qsync_operator.kubernetes.dependents import last_run
 from qsync_operator.kubernetes.identity import Identity
-from qsync_operator.kubernetes.journals import JournalKeeper
+from qsync_operator.kubernetes.journals import JournalReconciler
 from qsync_operator.kubernetes.monitoring import MonitoringKinds
-from qsync_operator.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper, trouble_of
+from qsync_operator.kubernetes.objects import RESYNC_AFTER_S, ObjectReconciler, trouble_of
 from qsync_operator.kubernetes.rolelabels import RoleLabels
 from qsync_operator.kubernetes.statuses import Statuses, read_statuses
-from qsync_operator.kubernetes.volumes import VolumeKeeper
+from qsync_operator.kubernetes.volumes import VolumeReconciler
 from qsync_operator.members.iproto import DatabaseError
 from qsync_operator.members.links import LinkError, NodeLinks
 from qsync_operator.members.livelinks import LiveLinks
@@ -62,9 +62,9 @@ from qsync_operator.plan.observed import (
     Trouble,
 )
 from qsync_operator.plan.transitions import record_of, state_after
-from qsync_operator.reconcile.access import AccessKeeper
+from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.platform import ActionAwaits, ActionRefused, NameTaken
-from qsync_operator.reconcile.spaces import SpaceKeeper
+from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.brokers import broker_port
 from qsync_operator.resources.config import client_address
 from qsync_operator.resources.labels import (
@@ -89,7 +89,7 @@ class KubernetesPlatform:
         cache: Cache,
         identity: Identity,
         password: str,
-        certificates: CertificateKeeper,
+        certificates: CertificateReconciler,
         cluster: QsyncCluster,
         spark: SparkSupply,
         may_write: Callable[[], bool],
@@ -108,16 +108,16 @@ class KubernetesPlatform:
         self._links = NodeLinks(identity.state.secret, certificates.context)
         self._certificates = certificates
         self._live = LiveLinks(self._wake.set, certificates.context)
-        self._objects = ObjectKeeper(api, cache, key, uid)
-        self._volumes = VolumeKeeper(api, cache, self._objects, key)
-        self._spaces = SpaceKeeper(identity.state.secret, certificates.context)
-        self._access = AccessKeeper(
+        self._objects = ObjectReconciler(api, cache, key, uid)
+        self._volumes = VolumeReconciler(api, cache, self._objects, key)
+        self._spaces = SpaceReconciler(identity.state.secret, certificates.context)
+        self._access = AccessReconciler(
             identity.state.secret,
             self._read_password,
             self._read_application_password,
             certificates.context,
         )
-        self._journals = JournalKeeper(
+        self._journals = JournalReconciler(
             api, cache, key, identity.state.secret, certificates.context, self._wake.set
         )
         self._monitoring = MonitoringKinds(api, key, uid)
@@ -129,8 +129,8 @@ class KubernetesPlatform:
         self._labels = RoleLabels(api, cache, key)
         self._inputs: ObjectInputs | None = None
         self._aside: asyncio.Task[None] | None = None
-        self._looked_again_s = 0.0
-        self._kept_retention = ""  # retention that the Secrets were last adapted to
+        self._resynced_s = 0.0
+        self._applied_retention = ""  # retention that the Secrets were last adapted to
         self._listener = self._wake.set
         cache.listen(key, self._listener)
 
@@ -155,8 +155,8 @@ class KubernetesPlatform:
         identity = await Identity.open(api, cluster, image)
         password = await identity.password(cluster)
         uid = cluster.metadata.uid
-        certificates = CertificateKeeper(api, key, uid)
-        await certificates.look(cluster)
+        certificates = CertificateReconciler(api, key, uid)
+        await certificates.observe(cluster)
         if certificates.is_taken and not identity.state.is_formed:
             # Pods would mount a foreign key. A formed cluster stays supervised.
             raise NameTaken(certificates.refusal)
@@ -191,7 +191,7 @@ class KubernetesPlatform:
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
     ) -> Observed:
         self._cluster = cluster
-        self._ask_aside(cluster)
+        self._poll_in_background(cluster)
         metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
         read = await self._statuses(cluster)
@@ -207,10 +207,10 @@ class KubernetesPlatform:
         observed = Observed(members, record_of(self._state), SchemaView(), memory, previous)
         leader = observed.writable_leader()
         address = self._addresses.address(leader.name, tls_port(cluster)) if leader else None
-        spaces = await self._spaces.look(cluster, address)
-        storage = self._volumes.look(cluster)
+        spaces = await self._spaces.observe(cluster, address)
+        storage = self._volumes.observe(cluster)
         try:
-            access = await self._access.look(cluster, address)
+            access = await self._access.observe(cluster, address)
         except ApiError:  # a Secret is unreadable: the next observation retries
             access = AccessView()
         warnings = self._monitoring.warnings(cluster)
@@ -226,11 +226,11 @@ class KubernetesPlatform:
             self._certificates.refusal,
             last_audit=last_run(self._cache, self._key, "audit"),
             last_compaction=last_run(self._cache, self._key, "compaction"),
-            brokers=await self._look_at_brokers(cluster, members, address),
+            brokers=await self._observe_brokers(cluster, members, address),
             inputs=self._object_inputs(cluster, self._state),
         )
 
-    async def _look_at_brokers(
+    async def _observe_brokers(
         self, cluster: QsyncCluster, members: tuple[MemberView, ...], leader: str | None
     ) -> BrokersView:
         """Return the state of the brokers if a member is about to be removed or restarted."""
@@ -240,28 +240,28 @@ class KubernetesPlatform:
             wanted.get(member.name) != member.kind or member.drift == "restart"
             for member in members
         )
-        return await self._journals.look(cluster, leader, voters) if is_needed else BrokersView()
+        return await self._journals.observe(cluster, leader, voters) if is_needed else BrokersView()
 
-    def _ask_aside(self, cluster: QsyncCluster) -> None:
+    def _poll_in_background(self, cluster: QsyncCluster) -> None:
         """Poll the API server in the background: a failover must not wait while it hangs."""
         if self._aside is None or self._aside.done():
-            self._aside = asyncio.create_task(self._look_aside(cluster))
+            self._aside = asyncio.create_task(self._poll(cluster))
 
-    async def _look_aside(self, cluster: QsyncCluster) -> None:
+    async def _poll(self, cluster: QsyncCluster) -> None:
         with contextlib.suppress(ApiError):  # the certificates read before stay valid for days
-            await self._certificates.look(cluster)
-        if time.monotonic() - self._looked_again_s > LOOK_AGAIN_S and not is_paused(cluster):
+            await self._certificates.observe(cluster)
+        if time.monotonic() - self._resynced_s > RESYNC_AFTER_S and not is_paused(cluster):
             with contextlib.suppress(ApiError):
-                await self._objects.look_again()
-                if self._kept_retention == cluster.spec.storage.retention:
+                await self._objects.resync()
+                if self._applied_retention == cluster.spec.storage.retention:
                     await self._identity.keep(cluster)
-                self._looked_again_s = time.monotonic()
+                self._resynced_s = time.monotonic()
         if not is_paused(cluster):
             with contextlib.suppress(ApiError):
-                await self._volumes.look_aside(cluster, self._state)
+                await self._volumes.poll(cluster, self._state)
         if not cluster.spec.hibernate:
             kinds = {name: member.kind for name, member in self._state.members.items()}
-            await self._absent.look(
+            await self._absent.observe(
                 {n: k for n, k in kinds.items() if self._addresses.pod(n) is None}
             )
 
@@ -359,7 +359,7 @@ class KubernetesPlatform:
             return (trouble_of("cannot change the role labels of pods", error, False),)
         if is_paused(cluster):
             return ()
-        troubles = list(await self._keep_objects(cluster, objects))
+        troubles = list(await self._apply_objects(cluster, objects))
         if self._certificates.is_taken:
             troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
         leader = observed.writable_leader()
@@ -367,7 +367,7 @@ class KubernetesPlatform:
         troubles += await self._journals.keep(cluster, address, self._brokers(cluster))
         return tuple(troubles)
 
-    async def _keep_objects(
+    async def _apply_objects(
         self, cluster: QsyncCluster, objects: list[Object]
     ) -> tuple[Trouble, ...]:
         """Apply the objects, and change the ownership of the Secrets in a safe order.
@@ -377,30 +377,30 @@ class KubernetesPlatform:
         that is deleted in between loses both or neither.
         """
         retention = cluster.spec.storage.retention
-        is_changed = retention != self._kept_retention
+        is_changed = retention != self._applied_retention
         if is_changed and retention == "Retain":
-            trouble = await self._keep_retention(cluster)
+            trouble = await self._apply_retention(cluster)
             if trouble is not None:
                 return (trouble,)
-        troubles = await self._keep_monitoring(cluster)
+        troubles = await self._reconcile_monitoring(cluster)
         troubles += await self._objects.keep(objects)
         if is_changed and retention == "Delete" and not any(t.is_essential for t in troubles):
-            trouble = await self._keep_retention(cluster)
+            trouble = await self._apply_retention(cluster)
             troubles += (trouble,) if trouble is not None else ()
         return troubles
 
-    async def _keep_retention(self, cluster: QsyncCluster) -> Trouble | None:
+    async def _apply_retention(self, cluster: QsyncCluster) -> Trouble | None:
         try:
             await self._identity.keep(cluster)
-            await self._identity.keep_password(cluster)
+            await self._identity.apply_password_retention(cluster)
         except ApiError as error:
             return trouble_of("cannot apply storage.retention to the Secrets", error, True)
-        self._kept_retention = cluster.spec.storage.retention
+        self._applied_retention = cluster.spec.storage.retention
         return None
 
-    async def _keep_monitoring(self, cluster: QsyncCluster) -> tuple[Trouble, ...]:
+    async def _reconcile_monitoring(self, cluster: QsyncCluster) -> tuple[Trouble, ...]:
         try:
-            await self._monitoring.look(cluster)
+            await self._monitoring.observe(cluster)
             for kind in await self._monitoring.remove_unwanted(cluster):
                 self._objects.forget(kind, cluster.name)
         except ApiError as error:
@@ -462,7 +462,7 @@ class KubernetesPlatform:
         """Store the state first, then apply the objects that follow from it."""
         await self._identity.save(cluster, state)
         objects = self._object_inputs(cluster, state).objects
-        troubles = await self._keep_objects(cluster, objects)
+        troubles = await self._apply_objects(cluster, objects)
         essential = [str(trouble) for trouble in troubles if trouble.is_essential]
         if essential:
             raise ActionRefused("; ".join(essential))

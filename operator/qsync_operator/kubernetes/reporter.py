@@ -15,7 +15,7 @@ MESSAGE_MAX = 1000
 log = logging.getLogger(__name__)
 
 
-class KubernetesVoice:
+class KubernetesReporter:
     """The status and Events of one cluster; a failed request is logged and raises nothing."""
 
     def __init__(self, api: Api, cluster: QsyncCluster) -> None:

@@ -6,7 +6,7 @@ from qsync_operator.api.base import quantity
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache, Key
-from qsync_operator.kubernetes.objects import ObjectKeeper
+from qsync_operator.kubernetes.objects import ObjectReconciler
 from qsync_operator.plan.observed import StorageView
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.labels import Object, selector, set_name
@@ -19,10 +19,10 @@ LIST_AGAIN_S = 300.0
 REFUSALS = (403, 422)
 
 
-class VolumeKeeper:
+class VolumeReconciler:
     """The volumes of one cluster."""
 
-    def __init__(self, api: Api, cache: Cache, objects: ObjectKeeper, key: Key) -> None:
+    def __init__(self, api: Api, cache: Cache, objects: ObjectReconciler, key: Key) -> None:
         self._api = api
         self._cache = cache
         self._objects = objects
@@ -32,7 +32,7 @@ class VolumeKeeper:
         self._small: tuple[str, ...] = ()  # claims of members that are too small
         self._listed: tuple[tuple[str, ...], float] = ((), 0.0)  # listed size and members, and when
 
-    def look(self, cluster: QsyncCluster) -> StorageView:
+    def observe(self, cluster: QsyncCluster) -> StorageView:
         size, at_s = self._refused
         is_fresh = time.monotonic() - at_s < ASK_AGAIN_S and size == cluster.spec.storage.size
         sizes = self.sizes(cluster)
@@ -41,7 +41,7 @@ class VolumeKeeper:
         refusal = self._refusal if outgrown and is_fresh else ""
         return StorageView(tuple(outgrown), refusal, largest)
 
-    async def look_aside(self, cluster: QsyncCluster, state: ClusterState) -> None:
+    async def poll(self, cluster: QsyncCluster, state: ClusterState) -> None:
         """Find claims that are older than an expansion and whose member came back.
 
         No StatefulSet shows the size of such a claim.

@@ -21,12 +21,12 @@ from qsync_operator.api.manifest import sentence_of
 from qsync_operator.api.podtemplate import refuse_privileged
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
-from qsync_operator.jobs.reconciler import RunKeeper, audit_overdue_s, refuse_run
+from qsync_operator.jobs.reconciler import JobReconciler, audit_overdue_s, refuse_run
 from qsync_operator.kubernetes.api import Api, ApiError
 from qsync_operator.kubernetes.cache import Cache, Key
 from qsync_operator.kubernetes.journals import refuse_journal
 from qsync_operator.kubernetes.platform import KubernetesPlatform
-from qsync_operator.kubernetes.reporter import KubernetesVoice
+from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.plan.refusal import refusal_now, with_refusal
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused, NameTaken
@@ -67,7 +67,7 @@ class ClusterTask:
         self._platform: KubernetesPlatform | None = None
         self._changed = asyncio.Event()
         self.cluster = cluster
-        self.voice = KubernetesVoice(api, cluster)
+        self.reporter = KubernetesReporter(api, cluster)
         self._task = asyncio.create_task(self._run(), name=f"cluster {cluster.name}")
 
     def change(self, cluster: QsyncCluster) -> None:
@@ -76,21 +76,21 @@ class ClusterTask:
         is_new = cluster.spec != old.spec or cluster.metadata.annotations != (
             old.metadata.annotations
         )
-        if is_new or self.voice.refusal is not None:
-            self.voice.refusal = None
+        if is_new or self.reporter.refusal is not None:
+            self.reporter.refusal = None
             self._changed.set()
             if self._platform is not None:
                 self._platform.wake()
 
     async def refuse(self, document: dict[str, Any], sentence: str) -> None:
         """Report an unusable specification, and continue with the last good one."""
-        if self.voice.refusal is not None and self.voice.refusal.sentence == sentence:
+        if self.reporter.refusal is not None and self.reporter.refusal.sentence == sentence:
             return
         generation = int(document["metadata"].get("generation", 0))
-        self.voice.refusal = refusal_now(sentence, generation)
-        if not is_told(self.cluster, sentence):
-            await self.voice.report(Reason.INVALID_SPEC, self.cluster.name, sentence)
-        await self.voice.publish(self.cluster, self.cluster.status)
+        self.reporter.refusal = refusal_now(sentence, generation)
+        if not is_reported(self.cluster, sentence):
+            await self.reporter.report(Reason.INVALID_SPEC, self.cluster.name, sentence)
+        await self.reporter.publish(self.cluster, self.cluster.status)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -101,9 +101,9 @@ class ClusterTask:
         while True:
             started_s = time.monotonic()
             try:
-                await self._look_after()
+                await self._reconcile()
             except ActionRefused as error:
-                await self._say_why_it_waits(str(error), error.reason)
+                await self._report_wait(str(error), error.reason)
             except ApiError as error:
                 log.warning("cluster %s is waiting: %s", self.cluster.name, error)
             except Exception:
@@ -114,22 +114,22 @@ class ClusterTask:
             await self._rest(pause_s)
             pause_s = min(pause_s * 2, FAILURE_MAX_S)
 
-    async def _say_why_it_waits(self, sentence: str, reason: Reason) -> None:
+    async def _report_wait(self, sentence: str, reason: Reason) -> None:
         """Report once, as Degraded, why the cluster is not reconciled."""
-        refusal = self.voice.refusal
+        refusal = self.reporter.refusal
         if refusal is not None and refusal.sentence == sentence:
             return
-        await self.voice.report(reason, self.cluster.name, sentence)
+        await self.reporter.report(reason, self.cluster.name, sentence)
         if refusal is None or refusal.reason in WAITING:
             generation = self.cluster.metadata.generation
-            self.voice.refusal = refusal_now(sentence, generation, reason)
-        await self.voice.publish(self.cluster, self.cluster.status)
+            self.reporter.refusal = refusal_now(sentence, generation, reason)
+        await self.reporter.publish(self.cluster, self.cluster.status)
         self._note(self.cluster.status, self.cluster.status)
 
     def _note(self, before: ClusterStatus, now: ClusterStatus) -> None:
         """Update the metrics from the status."""
-        if self.voice.refusal is not None:
-            now = with_refusal(now, self.voice.refusal)
+        if self.reporter.refusal is not None:
+            now = with_refusal(now, self.reporter.refusal)
         namespace = self.cluster.metadata.namespace or ""
         metrics.note_status(namespace, self.cluster.name, before, now)
 
@@ -139,7 +139,7 @@ class ClusterTask:
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
 
-    async def _look_after(self) -> None:
+    async def _reconcile(self) -> None:
         """Open the platform and take turns until a failure.
 
         Raises:
@@ -156,18 +156,18 @@ class ClusterTask:
             self._site,
         )
         self._platform = platform
-        if self.voice.refusal is not None and self.voice.refusal.reason in WAITING:
-            self.voice.refusal = None
+        if self.reporter.refusal is not None and self.reporter.refusal.reason in WAITING:
+            self.reporter.refusal = None
         try:
             controller = Controller(
-                platform, self.voice, self.cluster.status, NUMBERS_EVERY_S, self._may_write
+                platform, self.reporter, self.cluster.status, NUMBERS_EVERY_S, self._may_write
             )
             key = (self.cluster.metadata.namespace or "", self.cluster.name)
-            runs = RunKeeper(self._api, self._cache, key, self.voice)
+            runs = JobReconciler(self._api, self._cache, key, self.reporter)
             while True:
                 rest_s = await self._turn(controller)
                 if not is_paused(self.cluster) and self._may_write():
-                    await self._keep_runs(runs)
+                    await self._reconcile_jobs(runs)
                 overdue_s = audit_overdue_s(self._cache, key, self.cluster)
                 metrics.note_audits(*key, controller.status.last_audit, overdue_s)
                 await platform.wait(rest_s)
@@ -175,7 +175,7 @@ class ClusterTask:
             self._platform = None
             await platform.close()
 
-    async def _keep_runs(self, runs: RunKeeper) -> None:
+    async def _reconcile_jobs(self, runs: JobReconciler) -> None:
         """Reconcile audits and compactions; their failure does not end the cluster's turn."""
         try:
             await runs.keep(self.cluster, self._spark.image)
@@ -194,7 +194,7 @@ class ClusterTask:
         return max(IDLE_S, self._count() / LOOKS_PER_S) if is_calm else BUSY_S
 
 
-def is_told(cluster: QsyncCluster, sentence: str) -> bool:
+def is_reported(cluster: QsyncCluster, sentence: str) -> bool:
     """Return whether a previous operator already reported this sentence."""
     found = cluster.status.condition("Degraded")
     return found is not None and found.message == sentence
@@ -283,8 +283,8 @@ class Clusters:
         task = self._tasks.get(key)
         if task is not None:
             known = task.cluster.metadata.model_dump(mode="json", by_alias=True)
-            if task.voice.refusal is not None:
-                known["generation"] = max(known["generation"], task.voice.refusal.generation)
+            if task.reporter.refusal is not None:
+                known["generation"] = max(known["generation"], task.reporter.refusal.generation)
             if _is_late(document, is_gone, known):
                 return
             if task.cluster.metadata.uid != metadata["uid"]:
@@ -359,12 +359,12 @@ class Clusters:
             await self._start(key, cluster).refuse(document, sentence)
             return
         cluster = QsyncCluster.model_validate({**document, "spec": {}})
-        if is_told(cluster, sentence):
+        if is_reported(cluster, sentence):
             return
-        voice = KubernetesVoice(self._api, cluster)
-        voice.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
-        await voice.report(Reason.INVALID_SPEC, cluster.name, sentence)
-        await voice.publish(cluster, cluster.status)
+        reporter = KubernetesReporter(self._api, cluster)
+        reporter.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
+        await reporter.report(Reason.INVALID_SPEC, cluster.name, sentence)
+        await reporter.publish(cluster, cluster.status)
 
     async def _last_good(self, document: dict[str, Any]) -> QsyncCluster | None:
         metadata = document["metadata"]

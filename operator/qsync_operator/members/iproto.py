@@ -185,8 +185,8 @@ def connect_as_admin(
 ) -> Connection:
     """Connect as `admin`.
 
-    In a cluster created by an older version, the password is the secret itself until `AccessKeeper`
-    replaces it.
+    In a cluster created by an older version, the password is the secret itself until the
+    operator replaces it.
 
     Raises:
         DatabaseError: the database cannot be reached or refused the log-in.

@@ -141,7 +141,7 @@ def _check_folders(database: Connection, name: str) -> None:
         raise JournalRefused(name, str(below[0]))
 
 
-def look(database: Connection, voters: Collection[str]) -> BrokersView:
+def observe(database: Connection, voters: Collection[str]) -> BrokersView:
     """Return the state of the brokers of voters.
 
     Args:

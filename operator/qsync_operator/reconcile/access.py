@@ -23,7 +23,7 @@ TRY_AGAIN_S = 5.0
 ReadPassword = Callable[[str], Awaitable[str | None]]
 
 
-class AccessKeeper:
+class AccessReconciler:
     """Comparison and correction of the users of one cluster. Blocking requests run in a thread."""
 
     def __init__(
@@ -40,7 +40,7 @@ class AccessKeeper:
         self._view = AccessView()
         self._compared: tuple[int, float] = (-1, 0.0)
 
-    async def look(self, cluster: QsyncCluster, leader: str | None) -> AccessView:
+    async def observe(self, cluster: QsyncCluster, leader: str | None) -> AccessView:
         """Return the known state of users and roles, comparing it with the leader when that is due.
 
         Args:

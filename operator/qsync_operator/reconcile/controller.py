@@ -20,7 +20,7 @@ from qsync_operator.plan.planner import Plan, plan
 from qsync_operator.reconcile.platform import ActionAwaits, ActionRefused, Platform
 
 
-class Voice(Protocol):
+class StatusReporter(Protocol):
     """The destination of statuses and events. Neither method raises."""
 
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
@@ -36,7 +36,7 @@ class Controller:
     def __init__(
         self,
         platform: Platform,
-        voice: Voice,
+        reporter: StatusReporter,
         status: ClusterStatus,
         numbers_every_s: float,
         may_write: Callable[[], bool] = lambda: True,
@@ -45,7 +45,7 @@ class Controller:
 
         Args:
             platform: platform of the cluster.
-            voice: destination of statuses and events.
+            reporter: destination of statuses and events.
             status: last stored status.
             numbers_every_s: minimum seconds between statuses that differ only in numbers.
             may_write: while it returns False, the controller only nominates members.
@@ -56,7 +56,7 @@ class Controller:
         self.memory = Memory(
             leader=status.leader, leader_term=status.term, last_failover=status.last_failover
         )
-        self._voice = voice
+        self._reporter = reporter
         self._published: ClusterStatus | None = None
         self._published_at_s = 0.0
         self._numbers_every_s = numbers_every_s
@@ -98,7 +98,7 @@ class Controller:
         for trouble in troubles:
             # Recorded once for as long as it lasts, even if other actions succeed meanwhile.
             if trouble not in observed.troubles:
-                await self._voice.report(trouble.reason, cluster.name, trouble.message)
+                await self._reporter.report(trouble.reason, cluster.name, trouble.message)
         if troubles == observed.troubles:
             return observed, planned
         self.memory = replace(self.memory, troubles=troubles)
@@ -124,7 +124,7 @@ class Controller:
         """Record an event; repeat an equal one only after a successful action."""
         if message not in self._told:
             self._told.add(message)
-            await self._voice.report(reason, subject, message)
+            await self._reporter.report(reason, subject, message)
 
     async def _remember(self, cluster: QsyncCluster, memory: Memory) -> None:
         old, new = self.memory.last_failover, memory.last_failover
@@ -132,14 +132,14 @@ class Controller:
         if new is None or new == old:
             return
         if old is not None and old.at == new.at:
-            await self._voice.report(
+            await self._reporter.report(
                 EventReason.ROWS_ROLLED_BACK,
                 new.from_,
                 f"{new.rolled_back_rows} unconfirmed rows were truncated and saved in "
                 "rollback files",
             )
             return
-        await self._voice.report(
+        await self._reporter.report(
             EventReason.FAILOVER,
             cluster.name,
             f"{new.to} leads after {new.from_} ({new.reason}): writes"
@@ -151,7 +151,7 @@ class Controller:
         if status.phase != self.status.phase:
             ready = status.condition("Ready")
             why = ready.message if ready is not None else ""
-            await self._voice.report(f"Phase{status.phase}", cluster.name, why)
+            await self._reporter.report(f"Phase{status.phase}", cluster.name, why)
         told = failures(self.status)
         for member, why in failures(status).items():
             if why != told.get(member):
@@ -163,7 +163,7 @@ class Controller:
         if not is_new and now_s - self._published_at_s < self._numbers_every_s:
             return
         if is_new or status != published:
-            if not await self._voice.publish(cluster, status):
+            if not await self._reporter.publish(cluster, status):
                 return
             self._published = status
         self._published_at_s = now_s

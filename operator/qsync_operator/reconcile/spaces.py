@@ -14,7 +14,7 @@ DDL_TIMEOUT_S = 10.0
 COMPARE_AGAIN_S = 30.0
 
 
-class SpaceKeeper:
+class SpaceReconciler:
     """Comparison and creation of the spaces of one cluster. Blocking requests run in a thread."""
 
     def __init__(
@@ -25,7 +25,7 @@ class SpaceKeeper:
         self._view = SchemaView()
         self._compared: tuple[int, float] = (-1, 0.0)
 
-    async def look(self, cluster: QsyncCluster, leader: str | None) -> SchemaView:
+    async def observe(self, cluster: QsyncCluster, leader: str | None) -> SchemaView:
         """Return the known state of the spaces, comparing it with the leader when that is due.
 
         Args:
