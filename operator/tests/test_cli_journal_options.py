@@ -11,9 +11,10 @@ import yaml
 
 from qsync_broker.client import Commit, JournalClient, Listed
 from qsync_broker.spec import JournalSpec
-from qsync_cli import journals
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journal_compaction import compact
+from qsync_cli.journals import access, edit
+from qsync_cli.journals import append as append_command
+from qsync_cli.journals.compact import compact
 from qsync_cli.local.jobs import run_job
 
 BROKER = "http://127.0.0.1:1"
@@ -60,10 +61,10 @@ def test_unusable_authorities_are_reported(tmp_path: Path, content: str | None, 
     ca = tmp_path / "ca.crt"
     if content is not None:
         ca.write_text(content)
-    said = refusal(journals.broker_access, "https://127.0.0.1:1", None, "", ca)
+    said = refusal(access.broker_access, "https://127.0.0.1:1", None, "", ca)
     assert said.startswith(f"the authorities of the brokers in {ca} cannot be used: ")
     assert cause in said
-    assert journals.broker_access(BROKER, None, "", ca).ca == ca  # not needed without TLS
+    assert access.broker_access(BROKER, None, "", ca).ca == ca  # not needed without TLS
 
 
 @pytest.mark.parametrize("file", [None, Path("-")])
@@ -76,7 +77,7 @@ def test_standard_input_is_appended(
 
     monkeypatch.setattr(JournalClient, "append", append)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"content")))
-    journals.append("orders/eu", file, broker=BROKER)
+    append_command.append("orders/eu", file, broker=BROKER)
     assert capsys.readouterr().out == "appended 7 bytes at 0\n"
 
 
@@ -98,16 +99,14 @@ def test_standard_input_is_appended(
     ],
 )
 def test_invalid_text_is_refused(text: str, sentence: str) -> None:
-    assert sentence in refusal(journals._specs, text, {"orders/eu": LISTED})
+    assert sentence in refusal(edit._specs, text, {"orders/eu": LISTED})
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# comment\n", "[]", text_of()])
 def test_text_without_a_change_changes_nothing(text: str) -> None:
-    assert journals._specs(text, {"orders/eu": LISTED}) == []
+    assert edit._specs(text, {"orders/eu": LISTED}) == []
 
 
 def test_new_name_without_a_revision_is_a_new_journal() -> None:
-    ((spec, revision),) = journals._specs(
-        text_of(name="orders/us", revision=0), {"orders/eu": LISTED}
-    )
+    ((spec, revision),) = edit._specs(text_of(name="orders/us", revision=0), {"orders/eu": LISTED})
     assert (spec.name, revision) == ("orders/us", 0)

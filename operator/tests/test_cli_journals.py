@@ -23,7 +23,7 @@ from local_clusters import EXAMPLES, Home
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient
 from qsync_broker.rpc import journal_pb2 as pb
-from qsync_cli.journals import read
+from qsync_cli.journals.read import read
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 

@@ -13,10 +13,10 @@ import pytest
 
 from qsync_agent import ask as pod_ask
 from qsync_agent.rollbacks import rollback_rows
-from qsync_cli import journal_publish
 from qsync_cli.bundle import _pack
 from qsync_cli.events import _is_of
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.journals import publish as journal_publish
 from qsync_cli.kubernetes.session import choose
 from qsync_cli.kubernetes.status import Look, lines, table
 from qsync_cli.runs import _document, _follow

@@ -15,7 +15,7 @@ from qsync_broker.index import RemoteFragment
 from qsync_cli.brokers import BrokerAccess, OtherCluster, _token, answering_broker
 from qsync_cli.clusters import open_store
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journals import expired
+from qsync_cli.journals.prune import expired
 from qsync_cli.local import journals
 from qsync_cli.local.apply import with_journals
 from qsync_local.store import BrokerRecord, Declaration, State, Store

@@ -8,7 +8,7 @@ import typer
 
 from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journal_compaction import fragments_sentence
+from qsync_cli.journals.compact import fragments_sentence
 from qsync_cli.local.audit import LAG_ALLOWED_S, archive_now
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption

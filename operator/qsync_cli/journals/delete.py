@@ -8,7 +8,7 @@ from qsync_broker import client as broker_client
 from qsync_broker import status
 from qsync_cli.consent import require_consent
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journals import (
+from qsync_cli.journals.access import (
     BrokerOption,
     CaOption,
     JournalArgument,

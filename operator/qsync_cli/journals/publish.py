@@ -10,7 +10,7 @@ import typer
 
 from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journals import JournalArgument
+from qsync_cli.journals.access import JournalArgument
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed

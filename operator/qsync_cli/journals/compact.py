@@ -10,15 +10,15 @@ import typer
 from qsync_broker import labels
 from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journals import (
+from qsync_cli.journals.access import (
     BrokerOption,
     CaOption,
     DryRunOption,
     SelectorOption,
     TokenOption,
     ask_broker,
-    document_of,
 )
+from qsync_cli.journals.listing import document_of
 from qsync_cli.local import jobs
 from qsync_cli.options import LocalOption, Output, OutputOption
 from qsync_cli.output import done, warn
