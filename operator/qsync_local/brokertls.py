@@ -43,7 +43,7 @@ class BrokerCertificates:
             "ca": str(self.authority),
         }
 
-    def keep(self, cluster: str) -> None:
+    def reconcile(self, cluster: str) -> None:
         """Issue or renew the certificate if that is due.
 
         Raises:

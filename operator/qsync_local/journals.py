@@ -62,7 +62,7 @@ class JournalPlatform:
     def _log(self, name: str) -> Any:
         return self._directory(name) / "broker.log"
 
-    async def keep(
+    async def reconcile(
         self, cluster: QsyncCluster, members: dict[str, str], leader: str | None
     ) -> tuple[Trouble, ...]:
         """Bring brokers and declared journals to the specified state.
@@ -88,7 +88,7 @@ class JournalPlatform:
             return ()
         assert cluster.spec.journals is not None
         if cluster.spec.journals.tls:
-            self._certificates.keep(cluster.name)
+            self._certificates.reconcile(cluster.name)
         troubles = []
         for name in wanted:
             try:

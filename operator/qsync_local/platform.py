@@ -250,7 +250,7 @@ class LocalPlatform:
 
     # --- keeping members running ------------------------------------------------------------------
 
-    async def keep(
+    async def reconcile(
         self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
     ) -> tuple[Trouble, ...]:
         """Start every member that has a disk and no process; stop all members to hibernate."""
@@ -261,7 +261,7 @@ class LocalPlatform:
                 self._keep_running(cluster)
             leader = observed.writable_leader()
             address = leader.address if leader else None
-            return await self.journals.keep(cluster, self._peers(), address)
+            return await self.journals.reconcile(cluster, self._peers(), address)
         except (OSError, NoFreePort, CertificateError) as error:
             return (Trouble(Reason.START_FAILED, str(error)),)
 

@@ -96,10 +96,10 @@ async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> i
     leading = asyncio.create_task(_lead(lease, clusters))
     watching = asyncio.create_task(_watch(settings, clusters, cache, stopping))
     resyncing = asyncio.create_task(_resync(settings, api, clusters, cache, stopping))
-    told = asyncio.create_task(stopping.wait())
+    stopped = asyncio.create_task(stopping.wait())
     try:
         # Without the Lease this process has nothing left to do.
-        done, _ = await asyncio.wait({told, leading, watching, resyncing},
+        done, _ = await asyncio.wait({stopped, leading, watching, resyncing},
                                      return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
         for task in done:
             task.result()

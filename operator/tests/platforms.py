@@ -65,4 +65,4 @@ async def keep(
     """Maintain the objects that the plan wants now, and the rest as in a turn with `look`."""
     inputs = (await observed(platform, cluster)).inputs
     assert inputs is not None
-    return await platform.keep(cluster, look, inputs.objects)
+    return await platform.reconcile(cluster, look, inputs.objects)

@@ -108,13 +108,13 @@ async def test_a_declared_journal_is_created_and_its_status_is_the_brokers(
         kept(api, document(replication=1)) as keeper,
     ):
         cluster, leader = cluster_of(journals={}), node.leader().address
-        assert await keeper.keep(cluster, leader, {"orders-1": url}) == ()
+        assert await keeper.reconcile(cluster, leader, {"orders-1": url}) == ()
         assert conditions_of(api, "orders-eu")["Writable"] == ("Unknown", "NotObserved")
         assert keeper._reports._task is not None
         await keeper._reports._task
-        await keeper.keep(cluster, leader, {"orders-1": url})
+        await keeper.reconcile(cluster, leader, {"orders-1": url})
         writes = list(api.writes)
-        await keeper.keep(cluster, leader, {"orders-1": url})
+        await keeper.reconcile(cluster, leader, {"orders-1": url})
         assert api.writes == writes, "an unchanged status was written"
     assert asked == [["orders/eu"]]
     assert conditions_of(api, "orders-eu")["Writable"] == ("True", "Writable")
@@ -147,10 +147,10 @@ async def test_brokers_with_keys_are_asked_with_a_token_of_the_secret(
 
         async def sentences() -> list[str]:
             for _ in range(2):
-                found = await keeper.keep(cluster, leader, {"orders-1": url})
+                found = await keeper.reconcile(cluster, leader, {"orders-1": url})
                 assert keeper._reports._task is not None
                 await keeper._reports._task  # the next call asks again, and uses its answer
-            await keeper.keep(cluster, leader, {"orders-1": url})
+            await keeper.reconcile(cluster, leader, {"orders-1": url})
             await keeper._reports._task
             assert all(one.reason is Reason.JOURNALS_REFUSED for one in found)
             return [one.message for one in found]
@@ -177,9 +177,9 @@ async def test_a_deleted_resource_leaves_its_journal(node: Cluster) -> None:
     cluster, leader = cluster_of(journals={}), node.leader().address
     given = document("kept", "kept/one")
     async with kept(api, given) as keeper:
-        await keeper.keep(cluster, leader, {})
+        await keeper.reconcile(cluster, leader, {})
         keeper._cache.note("QsyncJournal", run_of_cluster(given, "QsyncJournal"), is_gone=True)
-        await keeper.keep(cluster, leader, {})
+        await keeper.reconcile(cluster, leader, {})
     with admin(node) as database:
         assert database.select(JOURNAL_SPACE, ["kept/one"])
 
@@ -189,9 +189,9 @@ async def test_a_refused_declaration_says_why_and_others_are_declared(node: Clus
     api = FakeApi()
     bad = document("bad", "bad/one", fragment={"flushInterval": "5s"})
     async with kept(api, bad, document("good", "good/one")) as keeper:
-        await keeper.keep(cluster_of(journals={}), node.leader().address, {})
+        await keeper.reconcile(cluster_of(journals={}), node.leader().address, {})
         assert conditions_of(api, "bad")["Consistent"] == ("Unknown", "InvalidSpec")
-        await keeper.keep(cluster_of(), node.leader().address, {})
+        await keeper.reconcile(cluster_of(), node.leader().address, {})
         assert conditions_of(api, "good")["Consistent"] == ("Unknown", "JournalsDisabled")
     with admin(node) as database:
         assert database.select(JOURNAL_SPACE, ["good/one"])

@@ -46,8 +46,8 @@ class Stage:
         self.cache.note(kind, seen)
         return stored
 
-    def keep(self, image: str = IMAGE) -> None:
-        asyncio.run(self.keeper.keep(self.cluster, image))
+    def reconcile(self, image: str = IMAGE) -> None:
+        asyncio.run(self.keeper.reconcile(self.cluster, image))
 
     def status(self, name: str = "by-hand") -> dict[str, Any]:
         return dict(self.api.named("QsyncAudit", name).get("status") or {})
@@ -107,8 +107,8 @@ FAR = {"step": "replaying", "done": 3, "total": 6, "rows": 500, "rows_total": 20
 def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
     stage = Stage()
     run = stage.put(audit(deadline="90s", spark={"instances": 3}))
-    stage.keep()
-    stage.keep()
+    stage.reconcile()
+    stage.reconcile()
     made = stage.api.named("Job", "by-hand")
     assert [write for write in stage.api.writes if write[1] == "Job"] == [
         ("create", "Job", "by-hand")
@@ -123,7 +123,7 @@ def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
 def test_a_run_of_the_schedule_gets_an_object_once() -> None:
     stage = Stage(audit={"schedule": "15 * * * *"})
     stage.put(job("orders-audit-1"))
-    stage.keep()
+    stage.reconcile()
     run = stage.api.named("QsyncAudit", "orders-audit-1")
     assert run["metadata"]["ownerReferences"][0]["kind"] == "Job"
     # The Job outlives its schedule but not its cluster.
@@ -132,17 +132,17 @@ def test_a_run_of_the_schedule_gets_an_object_once() -> None:
     # An object that a user deletes is not recreated.
     stage.cache.note("QsyncAudit", run_of_cluster(run, "QsyncAudit"), is_gone=True)
     del stage.api.objects["QsyncAudit", "ns", "orders-audit-1"]
-    stage.keep()
+    stage.reconcile()
     assert ("QsyncAudit", "ns", "orders-audit-1") not in stage.api.objects
 
 
 def test_a_run_is_followed_to_its_verdict() -> None:
     stage = Stage()
     stage.put(audit())
-    stage.keep()
+    stage.reconcile()
     stage.put(job("by-hand", "QsyncAudit", startTime=STARTED))
     stage.put(driver("by-hand"))
-    stage.keep()
+    stage.reconcile()
     status = stage.status()
     assert status["phase"] == "Running"
     assert (status["step"], status["stepsDone"], status["stepsTotal"]) == ("replaying", 3, 6)
@@ -157,7 +157,7 @@ def test_a_run_is_followed_to_its_verdict() -> None:
     )
     stage.put(driver("by-hand", "Succeeded", result))
     stage.put(job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED))
-    stage.keep()
+    stage.reconcile()
     status = stage.status()
     assert status["phase"] == "Succeeded"
     assert status["verdict"] == "Violated"
@@ -170,7 +170,7 @@ def test_a_run_is_followed_to_its_verdict() -> None:
     assert last is not None
     assert (last.name, last.verdict, last.violations) == ("by-hand", "Violated", 2)
     writes = list(stage.api.writes)
-    stage.keep()
+    stage.reconcile()
     assert stage.api.writes == writes, "finished runs stay unchanged"
 
 
@@ -181,7 +181,7 @@ def test_only_what_a_run_by_hand_asks_for_is_passed_on() -> None:
     stage.put({**audit("merge", mergeFragments=True), "kind": "QsyncCompaction"})
     stage.put({**audit("dry", dryRun=True), "kind": "QsyncCompaction"})
     stage.put(audit("refused", appendLedgers=["ledger.jsonl"]))
-    stage.keep()
+    stage.reconcile()
 
     def words(name: str) -> list[str]:
         pod = stage.api.named("Job", name)["spec"]["template"]["spec"]
@@ -279,10 +279,10 @@ def test_violations_that_the_message_has_no_room_for_are_in_an_annotation() -> N
 def test_the_newest_driver_is_the_one_that_counts() -> None:
     stage = Stage()
     stage.put(audit())
-    stage.keep()
+    stage.reconcile()
     stage.put(driver("by-hand", "Failed", said(error="lost"), at="2026-01-01T03:00:01Z"))
     stage.put(driver("by-hand", at="2026-01-01T03:00:09Z"))
-    stage.keep()
+    stage.reconcile()
     assert stage.status()["phase"] == "Running"
 
 
@@ -296,7 +296,7 @@ def test_the_newest_driver_is_the_one_that_counts() -> None:
 def test_a_run_that_cannot_begin_is_refused(spec: Any, image: str, sentence: str) -> None:
     stage = Stage(**spec)
     stage.put(audit())
-    stage.keep(image)
+    stage.reconcile(image)
     assert sentence in stage.status()["message"]
     assert stage.status()["conditions"][0]["type"] == "Failed"
     assert not [write for write in stage.api.writes if write[1] == "Job"]
@@ -305,18 +305,18 @@ def test_a_run_that_cannot_begin_is_refused(spec: Any, image: str, sentence: str
 def test_an_invalid_run_is_refused_once() -> None:
     stage = Stage()
     stage.put(audit(deadline="soon"))
-    stage.keep()
+    stage.reconcile()
     assert "deadline" in stage.status()["message"]
     stage.put({**audit(deadline="soon"), "status": stage.status()})
     writes = list(stage.api.writes)
-    stage.keep()
+    stage.reconcile()
     assert stage.api.writes == writes
 
 
 def test_a_running_job_that_is_deleted_ends_its_run() -> None:
     stage = Stage()
     stage.put({**audit(), "status": {"phase": "Running"}})
-    stage.keep()
+    stage.reconcile()
     assert "its Job was deleted" in stage.status()["message"]
 
 
@@ -412,7 +412,7 @@ def test_foreign_job_with_the_runs_name_is_an_error() -> None:
     stage.put(audit())
     metadata = {"name": "by-hand", "namespace": "ns"}
     stage.api.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata})
-    stage.keep()
+    stage.reconcile()
     found = stage.status()
     assert (found["phase"], found["conditions"][0]["reason"]) == ("Failed", "NameTaken")
     assert "labels" not in stage.api.named("Job", "by-hand")["metadata"]
@@ -425,7 +425,7 @@ def test_run_that_disappeared_blocks_no_other_run() -> None:
     del stage.api.objects["QsyncAudit", "ns", "a-ghost"]
     stage.cache.note("Job", {**job("a-ghost", **ended("Failed"))})
     stage.api.refusing = {"QsyncAudit/a-ghost": 404}
-    stage.keep()
+    stage.reconcile()
     assert ("Job", "ns", "b-here") in stage.api.objects
     assert stage.cache.get(KEY, "QsyncAudit", ghost["metadata"]["name"]) is None
 
@@ -438,7 +438,7 @@ def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_no
     scheduled["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "scheduled", "uid": "j"}]
     stage.put({**scheduled, "status": done})
     stage.put({**audit("kept", ttl="40000d"), "status": done})
-    stage.keep()
+    stage.reconcile()
     kept = {name for kind, _, name in stage.api.objects if kind == "QsyncAudit"}
     assert kept == {"scheduled", "kept"}
 
@@ -446,7 +446,7 @@ def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_no
 def test_run_whose_status_another_version_wrote_is_read() -> None:
     stage = Stage()
     stage.put({**audit(), "status": {"phase": "Paused", "conditions": [{"type": "Odd"}]}})
-    stage.keep()
+    stage.reconcile()
     assert ("Job", "ns", "by-hand") in stage.api.objects
 
 

@@ -57,7 +57,7 @@ class JobReconciler:
         self._key = key
         self._reporter = reporter
 
-    async def keep(self, cluster: QsyncCluster, image: str) -> None:
+    async def reconcile(self, cluster: QsyncCluster, image: str) -> None:
         """Create missing Jobs and objects, publish changed statuses, and delete expired objects.
 
         Args:

@@ -88,7 +88,7 @@ class Identity:
             raise
         self.state, self._version = state, str(found["metadata"]["resourceVersion"])
 
-    async def keep(self, cluster: QsyncCluster) -> None:
+    async def apply_retention(self, cluster: QsyncCluster) -> None:
         """Recreate a deleted Secret, and set its owner reference as `storage.retention` requires.
 
         Raises:

@@ -63,7 +63,7 @@ class JournalReconciler:
             key: namespace and name of the cluster.
             secret: secret of the cluster.
             context: returns the TLS context of connections to members.
-            wake: called when something has changed that `keep` uses.
+            wake: called when something has changed that `reconcile` uses.
         """
         self._api = api
         self._cache = cache
@@ -82,7 +82,7 @@ class JournalReconciler:
         """Close the connections to brokers."""
         await self._reports.close()
 
-    async def keep(
+    async def reconcile(
         self, cluster: QsyncCluster, leader: str | None, brokers: Mapping[str, str]
     ) -> tuple[Trouble, ...]:
         """Enable journals if the manifest does, declare them, and publish their statuses.
@@ -97,7 +97,7 @@ class JournalReconciler:
         """
         found = self._cache.all(self._key, KIND)
         declared, refusals = examine(found)
-        await self._tokens.keep(cluster)
+        await self._tokens.reconcile(cluster)
         if has_brokers(cluster):
             await self._compare(cluster, leader, [one.spec for one in declared.values()])
             if declared:

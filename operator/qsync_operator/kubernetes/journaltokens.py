@@ -24,7 +24,7 @@ class JournalTokens:
         self.token = ""
         self.problem = ""
 
-    async def keep(self, cluster: QsyncCluster) -> None:
+    async def reconcile(self, cluster: QsyncCluster) -> None:
         """Set `token` for requests that list journals, "" if brokers want none.
 
         `problem` is why there is none, or "". If the API server cannot be reached, both stay.

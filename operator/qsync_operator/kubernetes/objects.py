@@ -74,7 +74,7 @@ class ObjectReconciler:
         self._wanted: list[Object] = []
         self._marks: list[str] = []  # hashes of the wanted objects
 
-    async def keep(self, wanted: list[Object]) -> tuple[Trouble, ...]:
+    async def reconcile(self, wanted: list[Object]) -> tuple[Trouble, ...]:
         """Apply every object that differs, delete unwanted ones, and return the problems.
 
         A refusal concerns one object, so the others are applied all the same. An API server that
@@ -125,7 +125,7 @@ class ObjectReconciler:
         return trouble
 
     async def resync(self) -> None:
-        """Check the unwatched objects; the next `keep` applies those that differ.
+        """Check the unwatched objects; the next `reconcile` applies those that differ.
 
         Raises:
             ApiError: an object cannot be read.
@@ -136,12 +136,12 @@ class ObjectReconciler:
                 self.forget(kind, name)
 
     def forget(self, kind: str, name: str) -> None:
-        """Forget an object that other code deleted, so that `keep` may recreate it."""
+        """Forget an object that other code deleted, so that `reconcile` may recreate it."""
         self._applied.pop((kind, name), None)
         self._unwatched.pop((kind, name), None)
 
     async def replace_set(self, live: Object) -> None:
-        """Delete a StatefulSet without its pods, so that the next `keep` recreates it.
+        """Delete a StatefulSet without its pods, so that the next `reconcile` recreates it.
 
         Raises:
             ApiError: the StatefulSet cannot be deleted, or still exists after the last poll.

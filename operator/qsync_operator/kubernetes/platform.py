@@ -254,7 +254,7 @@ class KubernetesPlatform:
             with contextlib.suppress(ApiError):
                 await self._objects.resync()
                 if self._applied_retention == cluster.spec.storage.retention:
-                    await self._identity.keep(cluster)
+                    await self._identity.apply_retention(cluster)
                 self._resynced_s = time.monotonic()
         if not is_paused(cluster):
             with contextlib.suppress(ApiError):
@@ -349,7 +349,7 @@ class KubernetesPlatform:
 
     # --- keeping ------------------------------------------------------------------------------
 
-    async def keep(
+    async def reconcile(
         self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
     ) -> tuple[Trouble, ...]:
         self._cluster = cluster
@@ -364,7 +364,7 @@ class KubernetesPlatform:
             troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
         leader = observed.writable_leader()
         address = self._addresses.address(leader.name, tls_port(cluster)) if leader else None
-        troubles += await self._journals.keep(cluster, address, self._brokers(cluster))
+        troubles += await self._journals.reconcile(cluster, address, self._brokers(cluster))
         return tuple(troubles)
 
     async def _apply_objects(
@@ -383,7 +383,7 @@ class KubernetesPlatform:
             if trouble is not None:
                 return (trouble,)
         troubles = await self._reconcile_monitoring(cluster)
-        troubles += await self._objects.keep(objects)
+        troubles += await self._objects.reconcile(objects)
         if is_changed and retention == "Delete" and not any(t.is_essential for t in troubles):
             trouble = await self._apply_retention(cluster)
             troubles += (trouble,) if trouble is not None else ()
@@ -391,7 +391,7 @@ class KubernetesPlatform:
 
     async def _apply_retention(self, cluster: QsyncCluster) -> Trouble | None:
         try:
-            await self._identity.keep(cluster)
+            await self._identity.apply_retention(cluster)
             await self._identity.apply_password_retention(cluster)
         except ApiError as error:
             return trouble_of("cannot apply storage.retention to the Secrets", error, True)

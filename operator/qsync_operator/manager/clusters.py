@@ -178,7 +178,7 @@ class ClusterTask:
     async def _reconcile_jobs(self, runs: JobReconciler) -> None:
         """Reconcile audits and compactions; their failure does not end the cluster's turn."""
         try:
-            await runs.keep(self.cluster, self._spark.image)
+            await runs.reconcile(self.cluster, self._spark.image)
         except ApiError as error:
             log.warning("runs of %s are waiting: %s", self.cluster.name, error)
 

@@ -239,7 +239,7 @@ class Memory:
     leader_cut_rows: int = 0  # as the leader's process counted them at the last observation
     old_cut_rows: int = 0  # the same of the previous leader, when it lost leadership
     refusal: str = ""  # of the last refused action
-    troubles: tuple[Trouble, ...] = ()  # returned by the last `keep`
+    troubles: tuple[Trouble, ...] = ()  # returned by the last `reconcile`
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class Observed:
     access: AccessView = field(default_factory=AccessView)
     warnings: tuple[str, ...] = ()  # parts of the specification that cannot be satisfied here
     certificate_refusal: str = ""
-    troubles: tuple[Trouble, ...] = ()  # returned by the last `keep`
+    troubles: tuple[Trouble, ...] = ()  # returned by the last `reconcile`
     last_audit: LastRun | None = None
     last_compaction: LastRun | None = None
     brokers: BrokersView = field(default_factory=BrokersView)

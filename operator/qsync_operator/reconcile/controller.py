@@ -60,7 +60,7 @@ class Controller:
         self._published: ClusterStatus | None = None
         self._published_at_s = 0.0
         self._numbers_every_s = numbers_every_s
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.has_acted = False  # in the last turn, so the next observation follows soon
 
     async def turn(self, cluster: QsyncCluster) -> Observed:
@@ -94,7 +94,7 @@ class Controller:
         self, cluster: QsyncCluster, observed: Observed, planned: Plan
     ) -> tuple[Observed, Plan]:
         """Maintain the objects; plan again if their problems differ from those known before."""
-        troubles = await self.platform.keep(cluster, observed, planned.objects)
+        troubles = await self.platform.reconcile(cluster, observed, planned.objects)
         for trouble in troubles:
             # Recorded once for as long as it lasts, even if other actions succeed meanwhile.
             if trouble not in observed.troubles:
@@ -116,14 +116,14 @@ class Controller:
         except ActionRefused as refused:
             await self._report(f"{reason}Refused", cluster.name, str(refused))
             return str(refused)
-        self._told.clear()
+        self._reported.clear()
         await self._report(reason, cluster.name, str(action))
         return ""
 
     async def _report(self, reason: str, subject: str, message: str) -> None:
         """Record an event; repeat an equal one only after a successful action."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._reported:
+            self._reported.add(message)
             await self._reporter.report(reason, subject, message)
 
     async def _remember(self, cluster: QsyncCluster, memory: Memory) -> None:
@@ -152,9 +152,9 @@ class Controller:
             ready = status.condition("Ready")
             why = ready.message if ready is not None else ""
             await self._reporter.report(f"Phase{status.phase}", cluster.name, why)
-        told = failures(self.status)
+        before = failures(self.status)
         for member, why in failures(status).items():
-            if why != told.get(member):
+            if why != before.get(member):
                 await self._report(EventReason.MEMBER_FAILING, member, why)
         self.status = status
         now_s = time.monotonic()

@@ -40,7 +40,7 @@ class Platform(Protocol):
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None: ...
 
-    async def keep(
+    async def reconcile(
         self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
     ) -> tuple[Trouble, ...]:
         """Ensure everything that must hold between actions.
