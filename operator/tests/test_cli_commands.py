@@ -74,6 +74,23 @@ def test_simple_command_loads_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.endswith("heavy: []\n")
 
 
+@pytest.mark.parametrize("namespace", [[], ["-n", "shop"]])
+def test_missing_client_of_kubernetes_is_a_failure_with_its_remedy(namespace: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['kubernetes'] = None\n"
+        "from qsync_cli.main import main\n"
+        f"sys.argv[1:] = {['events', *namespace]!r}\n"
+        "main()"
+    )
+    failed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 1
+    assert "install 'qsync-db[operator]'" in failed.stderr
+    assert failed.stderr.endswith("(NotInstalled)\n")
+
+
 def test_deferred_modules_are_the_real_ones() -> None:
     script = (
         "from qsync_cli import lazy\n"

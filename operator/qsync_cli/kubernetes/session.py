@@ -53,13 +53,14 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
 
 def _namespace(where: Where) -> str:
     try:
-        return where.namespace or client.current_namespace(where.context)
+        current_namespace = client.current_namespace  # loads the deferred module
     except ModuleNotFoundError as error:
         raise Failure(
             FailureReason.NOT_INSTALLED,
             f"cannot reach Kubernetes: the package {error.name} is missing; run `pip "
             "install 'qsync-db[operator]'`, or use --local or --address",
         ) from error
+    return where.namespace or current_namespace(where.context)
 
 
 async def _connect(where: Where) -> "KubernetesApi":
