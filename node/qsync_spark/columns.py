@@ -53,6 +53,21 @@ class Columns(NamedTuple):
     metas: Ints  # numbers of the rows with a TUPLE_META map in their header
 
     @property
+    def count(self) -> int:
+        return len(self.lsn)
+
+    def part(self, start: int, end: int) -> "Columns":
+        """Return the rows from number `start` to before `end`."""
+        metas = self.metas[(self.metas >= start) & (self.metas < end)] - start
+        return Columns(
+            self.blocks, self.data, self.padded, self.edges[2 * start : 2 * end + 1],
+            *(column[start:end] for column in self[4:-1]), metas,
+        )  # fmt: skip
+
+    def body(self, row: int) -> bytes:
+        return self.data[self.edges[2 * row + 1] : self.edges[2 * row + 2]]
+
+    @property
     def starts(self) -> Ints:
         return self.edges[:-1:2]
 
@@ -73,8 +88,7 @@ class Columns(NamedTuple):
 
     def follows(self, lsn: int) -> bool:
         """Return whether the LSNs continue after `lsn` without a gap."""
-        count = len(self.lsn)
-        return bool((self.lsn == np.arange(lsn + 1, lsn + 1 + count)).all())
+        return bool((self.lsn == np.arange(lsn + 1, lsn + 1 + self.count)).all())
 
     def bodies(self) -> pa.BinaryArray:
         """Return the body of each row."""

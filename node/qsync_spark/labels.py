@@ -6,7 +6,6 @@ numbers are content, which differs from other members' copies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgpack
 
@@ -17,8 +16,6 @@ from qsync_spark.decode import Rows
 
 Label = tuple[int, int]
 """Replica id and LSN."""
-Found = tuple[dict[int, Any], int, int, int]
-"""An item of `checked_rows`."""
 
 
 def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> Label:
@@ -32,14 +29,6 @@ def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> 
 
 def label_of(header: Mapping[int, int]) -> Label:
     return header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
-
-
-def labelled(
-    found: list[Found], behind: Label | None
-) -> Iterator[tuple[Found, Label, Label | None]]:
-    """Yield each row of a block, its own label, and the label of the next row."""
-    labels = [label_of(header) for header, *_ in found]
-    return zip(found, labels, [*labels[1:], behind], strict=True)
 
 
 def with_behind(

@@ -1,30 +1,22 @@
 """Rows of a part in the form of the table `qsync.wal` (data path)."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     FLAG_COMMIT,
-    KEY_FLAGS,
-    KEY_TIMESTAMP,
-    KEY_TSN,
-    KEY_TYPE,
-    NOP,
     RAFT_PROMOTE,
     Key,
 )
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of, sql_types
-from qsync_spark.columns import Columns, batches_of, columns_of
-from qsync_spark.decode import Hole, Rows, State, checked_rows
-from qsync_spark.labels import Label, labelled, true_label, with_behind
+from qsync_spark.batches import batch_of, sql_of, sql_types
+from qsync_spark.decode import State
 from qsync_spark.parts import Part
+from qsync_spark.runs import Run, runs_of
 
 SCHEMA = pa.schema(
     [
@@ -68,66 +60,30 @@ def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
 
 def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
     """Yield every row of a part, and a row for each unreadable range."""
-    out: list[tuple[Any, ...]] = []
-    vclock, term = dict(part.marks[0].vclock), part.marks[0].term
-    place = (part.member, part.kind, part.key)
+    term = part.marks[0].term
     same = _Same(part)
-    for item in batches_of(part):
+    for item in runs_of(part):
         if isinstance(item, State):
-            vclock, term = dict(part.marks[item.mark].vclock), part.marks[item.mark].term
-            continue
-        if isinstance(item, Hole):
-            out.append((*place, item.offset, *(None,) * 11, item.why))
-            continue
-        columns = columns_of(item)
-        if columns is not None and columns.is_one_writer and not columns.has_type(RAFT_PROMOTE):
-            if out:
-                yield batch_of(out, SCHEMA)
-                out = []
-            yield _batch_of_columns(same, part, columns, vclock, term)
-            continue
-        for block, behind in with_behind(item, part.end_vclock):
-            try:
-                term = _add_rows(part, block, behind, vclock, term, out)
-            except (*BAD_MSGPACK, KeyError, IndexError) as error:
-                out.append(
-                    (
-                        *place,
-                        block.offset,
-                        *(None,) * 11,
-                        f"a block does not decode as rows: {error}",
+            term = part.marks[item.mark].term
+        elif not isinstance(item, Run):
+            yield _damage(part, item.offset, item.why)
+        else:
+            run = item
+            if int(run.rows.type[0]) == RAFT_PROMOTE:
+                try:
+                    term = int(unpack(run.rows.body(0))[Key.TERM])
+                except (*BAD_MSGPACK, KeyError, IndexError) as error:
+                    why = f"a PROMOTE does not decode: {error}"
+                    yield _damage(part, int(run.rows.offset[0]), why)
+                    run = run._replace(
+                        rows=run.rows.part(1, run.rows.count), first_index=run.first_index + 1
                     )
-                )
-        if len(out) >= ROWS_MAX:
-            yield batch_of(out, SCHEMA)
-            out = []
-    if out:
-        yield batch_of(out, SCHEMA)
+            if run.rows.count:
+                yield _batch_of(same, part, run, term)
 
 
-def _add_rows(
-    part: Part, item: Rows, behind: Label | None, vclock: dict[int, int], term: int,
-    out: list[tuple[Any, ...]],
-) -> int:  # fmt: skip
-    """Append the rows of a block and return the term after it."""
-    for row, (replica_id, lsn), following in labelled(checked_rows(item), behind):
-        header, _, middle, end = row
-        row_type, flags = header.get(KEY_TYPE, 0), header.get(KEY_FLAGS, 0)
-        body = item.data[middle:end]
-        index = part.after_index
-        if part.kind != SNAPSHOT:
-            owner, number = true_label((replica_id, lsn), vclock, following)
-            vclock[owner] = number
-            index = sum(vclock.values())
-        if row_type == RAFT_PROMOTE:
-            term = int(unpack(body)[Key.TERM])
-        distance = header.get(KEY_TSN)
-        is_commit = distance is None or bool(flags & FLAG_COMMIT)
-        space = space_of(body) if row_type < RAFT_PROMOTE and row_type != NOP else 0
-        out.append((part.member, part.kind, part.key, item.offset, index, term, replica_id, lsn,
-                    lsn - (distance or 0), is_commit, header.get(KEY_TIMESTAMP, 0.0), row_type,
-                    flags & ~FLAG_COMMIT, space, body, None))  # fmt: skip
-    return term
+def _damage(part: Part, offset: int, why: str) -> pa.RecordBatch:
+    return batch_of([(part.member, part.kind, part.key, offset, *(None,) * 11, why)], SCHEMA)
 
 
 class _Same:
@@ -147,18 +103,13 @@ class _Same:
         return tuple(column[:count] for column in self._columns)
 
 
-def _batch_of_columns(
-    same: _Same, part: Part, rows: Columns, vclock: dict[int, int], term: int
-) -> pa.RecordBatch:
-    """Return the rows of one writer and one term, and advance the clock."""
-    count = len(rows.lsn)
-    replica_id = int(rows.replica_id[0])
+def _batch_of(same: _Same, part: Part, run: Run, term: int) -> pa.RecordBatch:
+    """Return the rows of one writer and one term, or of a snapshot."""
+    rows, count = run.rows, run.rows.count
     if part.kind == SNAPSHOT:
         index = np.full(count, part.after_index)
     else:
-        vclock[replica_id] = 0
-        index = sum(vclock.values()) + rows.lsn
-        vclock[replica_id] = int(rows.lsn[-1])
+        index = np.arange(run.first_index, run.first_index + count)
     *place, no_damage = same.columns(count)
     columns = [
         *place,

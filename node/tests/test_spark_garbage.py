@@ -148,8 +148,7 @@ def test_numbers_beyond_any_column_are_damage_of_that_block(
     )  # fmt: skip
     rows = [row for batch in rows_of(part) for row in batch.to_pylist()]
     assert len(rows) >= entry.rows
-    is_readable = header in ({0: 3, 3: 5}, {0: 3, 2: 1})  # rows of a snapshot look like these
-    assert is_readable or any(row["damage"] for row in rows)
+    assert any(row["damage"] for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from qsync_node.format.manifest import (
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
-from qsync_spark.audit import events as events_module
+from qsync_spark import runs as runs_module
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
 
@@ -192,7 +192,7 @@ def test_sequences_are_replayed_as_the_engine_moves_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_by_row: bool
 ) -> None:
     if is_by_row:
-        monkeypatch.setattr(events_module, "columns_of", lambda _: None)
+        monkeypatch.setattr(runs_module, "columns_of", lambda _: None)
     life = Life(seed)
     moved = [row for row in life.rows if row.type == INSERT and space_of(row.body) in SPACES]
     assert len(moved) > 20

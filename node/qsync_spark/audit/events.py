@@ -18,11 +18,9 @@ from qsync_node.format.keys import (
     INSERT,
     KEY_IDEMPOTENCY,
     KEY_SPACE_ID,
-    KEY_TIMESTAMP,
     KEY_TSN,
     KEY_TUPLE,
     KEY_TUPLE_META,
-    KEY_TYPE,
     NOP,
     REPLACE,
     UPDATE,
@@ -34,15 +32,15 @@ from qsync_spark.audit.drawn import Drawn
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue
-from qsync_spark.columns import Columns, batches_of, columns_of
+from qsync_spark.columns import Columns
 from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
-from qsync_spark.decode import Hole, Rows, State, checked_rows
+from qsync_spark.decode import Hole, State
 from qsync_spark.edges import Ints
 from qsync_spark.first_fields import first_fields
 from qsync_spark.key_values import Unkeyed
-from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
+from qsync_spark.runs import Run, runs_of
 from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
 
 if TYPE_CHECKING:
@@ -98,14 +96,8 @@ class Reading:
     catalogue: Catalogue
     snapshots: list[int] = field(default_factory=list)  # indexes of all, ascending
 
-    def is_wanted(self, member: str, index: int) -> bool:
-        ranges = self.chosen.get(member, ())
-        if not any(after < index <= last for after, last in ranges):
-            return False
-        return not any(d.first <= index < d.at for d in self.decisions)
-
     def wanted(self, member: str, index: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Like `is_wanted`, for ascending indexes."""
+        """Return which of these ascending indexes are chosen, and not rolled back."""
         found = np.zeros(len(index), bool)
         for after, last in self.chosen.get(member, ()):
             low, high = np.searchsorted(index, (after + 1, last + 1))
@@ -136,19 +128,15 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a part of a segment, by (space, primary key)."""
     out: list[tuple[Any, ...]] = []
     drawn = Drawn(reading.catalogue, reading.snapshots)
-    vclock = dict(part.marks[0].vclock)
-    for item in batches_of(part):
+    after = sum(part.marks[0].vclock.values())
+    for item in runs_of(part):
         if isinstance(item, State):
-            vclock = dict(part.marks[item.mark].vclock)
+            after = sum(part.marks[item.mark].vclock.values())
         elif isinstance(item, Hole):
-            _refuse_new_hole(part, item, sum(vclock.values()), reading)
-        else:
-            columns = columns_of(item)
-            if columns is not None and _is_in_order(columns, vclock):
-                yield _events_of_columns(part, columns, vclock, reading, drawn, out)
-            else:
-                for block, behind in with_behind(item, part.end_vclock):
-                    _add_events(part, block, behind, vclock, reading, drawn, out)
+            _refuse_new_hole(part, item, after, reading)
+        elif isinstance(item, Run) and not item.is_late:  # proofs 1 and 2 report late rows
+            yield _events_of(part, item, reading, drawn, out)
+            after = item.first_index + item.rows.count - 1
             out += drawn.take_events()
             if len(out) >= ROWS_MAX:
                 yield batch_of(out, EVENTS)
@@ -172,40 +160,6 @@ def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> No
     chosen = reading.chosen.get(part.member, ())
     if any(max(first, after) < min(last, until) for first, last in chosen):
         raise OSError(f"cannot read {part.key} again: {hole.why}; run the audit again")
-
-
-def _is_in_order(rows: Columns, vclock: dict[int, int]) -> bool:
-    replica_id = int(rows.replica_id[0])
-    return replica_id > 0 and rows.is_one_writer and rows.follows(vclock.get(replica_id, 0))
-
-
-def _add_events(
-    part: Part, block: Rows, behind: Label | None, vclock: dict[int, int], reading: Reading,
-    drawn: Drawn, out: list[tuple[Any, ...]],
-) -> None:  # fmt: skip
-    """Add the events of any block row by row."""
-    spaces = drawn.spaces
-    try:
-        for (header, _, middle, end), said, following in labelled(checked_rows(block), behind):
-            replica_id, lsn = true_label(said, vclock, following)
-            if lsn <= vclock.get(replica_id, 0):
-                continue  # repeated or late: proofs 1 and 2 report it
-            vclock[replica_id] = lsn
-            row_type, time = header.get(KEY_TYPE, 0), header.get(KEY_TIMESTAMP, 0.0)
-            index = sum(vclock.values())
-            if row_type in _REMEMBERED and reading.is_wanted(part.member, index):
-                body = block.data[middle:end]
-                event = _event(row_type, body, reading.catalogue) if row_type != NOP else None
-                if event is not None:
-                    out.append((*event[:2], index, event[2], body, None, 0, time))
-                    if event[0] in spaces:
-                        drawn.take(event[0], row_type, index, body)
-                    if event[0] in VERSIONED:
-                        out.append(_version(index, time))
-                if KEY_TUPLE_META in header:
-                    out += _request(header, index, time)
-    except (*BAD_MSGPACK, KeyError, IndexError):
-        return  # the walk reports a block without rows, and the unknown range
 
 
 def _event(row_type: int, body: bytes, catalogue: Catalogue) -> tuple[int, bytes, int] | None:
@@ -238,18 +192,12 @@ def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any,
     return [(KEYS, pack([client, number]), index, REMEMBER, body, None, 0, time)]
 
 
-def _events_of_columns(
-    part: Part, rows: Columns, vclock: dict[int, int], reading: Reading, drawn: Drawn,
-    out: list[tuple[Any, ...]],
-) -> pa.RecordBatch:  # fmt: skip
-    """Return the changes of consecutive rows of one writer, and advance the clock.
-
-    Other events of the rows are appended to `out`.
-    """
-    replica_id, catalogue = int(rows.replica_id[0]), reading.catalogue
-    before, count = sum(vclock.values()), len(rows.lsn)
-    vclock[replica_id] = int(rows.lsn[-1])
-    index = np.arange(before + 1, before + 1 + count)
+def _events_of(
+    part: Part, run: Run, reading: Reading, drawn: Drawn, out: list[tuple[Any, ...]]
+) -> pa.RecordBatch:
+    """Return the changes of a run of rows. Other events of the rows are appended to `out`."""
+    rows, catalogue = run.rows, reading.catalogue
+    index = np.arange(run.first_index, run.first_index + rows.count)
     left_out = catalogue.left_out()
     wanted = reading.wanted(part.member, index)
     is_change = np.isin(rows.type, _CHANGES_LIST) & ~np.isin(rows.space, left_out)
@@ -257,8 +205,7 @@ def _events_of_columns(
     keys, ops = _keys_of(rows, chosen, catalogue)
     spaces = rows.space[chosen]
     for row in chosen[np.isin(spaces, drawn.spaces)].tolist():
-        body = rows.data[rows.middles[row] : rows.ends[row]]
-        drawn.take(int(rows.space[row]), int(rows.type[row]), int(index[row]), body)
+        drawn.take(int(rows.space[row]), int(rows.type[row]), int(index[row]), rows.body(row))
     for row in chosen[np.isin(spaces, VERSIONED)].tolist():
         out.append(_version(int(index[row]), float(rows.timestamp[row])))
     for row in rows.metas[wanted[rows.metas]].tolist():
@@ -277,10 +224,8 @@ def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[by
     by_first = catalogue.keyed_by_first()
     is_whole = np.isin(ops, (INSERT, REPLACE)) & np.isin(rows.space[chosen], by_first)
     found = first_fields(rows, chosen, is_whole)
-    data, middles, ends = rows.data, rows.middles, rows.ends
     for number in [n for n, key in enumerate(found) if key is None]:
-        row = chosen[number]
-        event = _event(int(ops[number]), data[middles[row] : ends[row]], catalogue)
+        event = _event(int(ops[number]), rows.body(chosen[number]), catalogue)
         assert event is not None, "rows of spaces that the audit does not replay are omitted"
         found[number], ops[number] = event[1:]
     return found, ops  # type: ignore[return-value]  # none is None here
@@ -320,48 +265,24 @@ def snapshot_events(part: Part, catalogue: Catalogue, base: str) -> Iterator[pa.
     """Yield the tuples of a snapshot: of the file `base`, where the replay begins, or of another
     one, with which it is compared."""
     op = BASE if part.key == base else CHECK
-    for item in batches_of(part):
+    for item in runs_of(part):
         if isinstance(item, Hole) and item.mark >= 0:
             raise OSError(f"cannot read {part.key} again: {item.why}; run the audit again")
-        if isinstance(item, Hole | State):
-            continue
-        columns = columns_of(item)
-        if columns is not None:
-            yield _tuples_of_columns(part, columns, catalogue, op)
-            continue
-        out: list[tuple[Any, ...]] = []
-        for block in item:
-            _add_tuples(part, block, catalogue, op, out)
-        yield batch_of(out, EVENTS)
+        if isinstance(item, Run):  # the walk reports invalid blocks
+            yield _events_of_tuples(part, item.rows, catalogue, op)
 
 
-def _tuples_of_columns(part: Part, rows: Columns, catalogue: Catalogue, op: int) -> pa.RecordBatch:
+def _events_of_tuples(part: Part, rows: Columns, catalogue: Catalogue, op: int) -> pa.RecordBatch:
     left_out = catalogue.left_out()
     chosen = np.flatnonzero(~np.isin(rows.space, left_out))
     by_first = catalogue.keyed_by_first()
     keys = first_fields(rows, chosen, np.isin(rows.space[chosen], by_first))
     for number in [n for n, key in enumerate(keys) if key is None]:
         row = chosen[number]
-        body = rows.data[rows.middles[row] : rows.ends[row]]
-        keys[number] = _key_of_tuple(int(rows.space[row]), body, catalogue)
+        keys[number] = _key_of_tuple(int(rows.space[row]), rows.body(row), catalogue)
     count = len(chosen)
     index = np.full(count, part.last_index)
     return _batch(rows, chosen, keys, np.full(count, op), index, part.key, np.zeros(count))
-
-
-def _add_tuples(
-    part: Part, block: Rows, catalogue: Catalogue, op: int, out: list[tuple[Any, ...]]
-) -> None:
-    try:
-        for _, _, middle, end in checked_rows(block):
-            body = block.data[middle:end]
-            space = space_of(body)
-            if space in NOT_REPLAYED or space in catalogue.unsupported:
-                continue
-            key = _key_of_tuple(space, body, catalogue)
-            out.append((space, key, part.last_index, op, body, part.key, block.offset, 0.0))
-    except (*BAD_MSGPACK, KeyError, IndexError):
-        return  # `tuples_of` reports it when it reads the snapshot
 
 
 def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes:

@@ -5,6 +5,7 @@ import pyarrow as pa
 
 from qsync_spark.batches import ROWS_MAX, batch_of
 from qsync_spark.decode import HASH_BYTES
+from qsync_spark.edges import Ints
 from qsync_spark.facts.kinds import Chunk
 from qsync_spark.facts.table import COPIES, Facts
 from qsync_spark.parts import Part
@@ -23,22 +24,12 @@ class Chunks:
         self._span: dict[tuple[int, int], tuple[int, int]] = {}
         self._done: dict[tuple[int, int], tuple[int, int, int]] = {}
 
-    def add(self, place: Place, digest: bytes) -> None:
-        index, replica_id, lsn = place[4], place[6], place[7]
-        key = (replica_id, lsn >> CHUNK_BITS)
-        digests = self._digests.get(key)
-        if digests is None:
-            self._fold()
-            digests = self._digests[key] = []
-            self._span.setdefault(key, (index, index))
-        digests.append(digest)
-        self._reach(key, index, index)
-
-    def add_run(self, replica_id: int, first: int, index: int, digests: list[bytes]) -> None:
-        """Add rows with consecutive LSNs from `first` and indexes from `index`."""
+    def add_run(self, first: Place, offsets: Ints, digests: list[bytes]) -> None:
+        """Add consecutive rows, the first of them at the place `first`."""
+        index, replica_id, first_lsn = first[4], first[6], first[7]
         done = 0
         while done < len(digests):
-            lsn = first + done
+            lsn = first_lsn + done
             count = min((1 << CHUNK_BITS) - lsn % (1 << CHUNK_BITS), len(digests) - done)
             key = (replica_id, lsn >> CHUNK_BITS)
             if key not in self._digests:
@@ -78,9 +69,14 @@ class Copies:
         self._wanted = wanted
         self._rows: list[tuple[str | int | bytes, ...]] = []
 
-    def add(self, place: Place, digest: bytes) -> None:
-        if self._wanted is None or (place[6], place[7] >> CHUNK_BITS) in self._wanted:
-            self._rows.append((*place, digest))
+    def add_run(self, first: Place, offsets: Ints, digests: list[bytes]) -> None:
+        """Add the wanted ones of consecutive rows, the first of them at the place `first`."""
+        *file, _, index, term, replica_id, lsn = first
+        rows = zip(offsets.tolist(), digests, strict=True)
+        for number, (offset, digest) in enumerate(rows):
+            if self._wanted is None or (replica_id, (lsn + number) >> CHUNK_BITS) in self._wanted:
+                place = (*file, offset, index + number, term, replica_id, lsn + number)
+                self._rows.append((*place, digest))
 
     def report(self, part: Part, facts: Facts) -> None:
         """Do nothing: copies are no facts about the part."""

@@ -20,18 +20,11 @@ class Described:
         self.lsns: dict[int, tuple[int, int]] = {}
         self.spaces: set[int] = set()
 
-    def take(self, replica_id: int, lsn: int, time: float, space: int) -> None:
-        """Add a row; space 0 stands for none."""
-        self._reach_times(time, time)
-        self._reach_lsns(replica_id, lsn, lsn)
-        if space:
-            self.spaces.add(space)
-
-    def take_columns(self, rows: Columns) -> None:
-        """Add rows of one writer with rising LSNs, or of a snapshot."""
+    def take_rows(self, rows: Columns, replica_id: int, lsn: int) -> None:
+        """Add rows with consecutive LSNs from `lsn`, or rows of a snapshot, with replica id 0."""
         times, spaces = rows.timestamp, rows.space
         self._reach_times(float(times.min()), float(times.max()))
-        self._reach_lsns(int(rows.replica_id[0]), int(rows.lsn[0]), int(rows.lsn[-1]))
+        self._reach_lsns(replica_id, lsn, lsn + rows.count - 1)
         self.spaces.update(np.unique(spaces[spaces != 0]).tolist())
 
     def _reach_times(self, low: float, high: float) -> None:

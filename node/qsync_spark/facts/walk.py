@@ -6,21 +6,14 @@ must be compared with other members' logs becomes chunks (chunks.py), and Spark 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from socket import gethostname
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
-    INSERT,
-    KEY_LSN,
-    KEY_REPLICA_ID,
-    KEY_TIMESTAMP,
-    KEY_TUPLE,
-    KEY_TYPE,
     NOP,
     RAFT_CONFIRM,
     RAFT_PROMOTE,
@@ -29,19 +22,15 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.catalogue import KEYS
-from qsync_spark.columns import Columns, Floats, batches_of, columns_of
+from qsync_spark.columns import Columns
 from qsync_spark.decode import (
     CHANGED,
     INT64_MAX,
     Hole,
     RowHash,
-    Rows,
     State,
-    checked_rows,
     is_file_changed,
 )
-from qsync_spark.edges import Ints
 from qsync_spark.facts.chunks import Chunks, Copies
 from qsync_spark.facts.described import Described
 from qsync_spark.facts.kinds import (
@@ -52,22 +41,20 @@ from qsync_spark.facts.kinds import (
     ForeignRow,
     MemberRow,
     MislabelledRow,
-    MisnumberedSnapshot,
     MissingRows,
     NopRow,
-    OldestRequest,
     PartRead,
     PromoteRow,
     ReorderedRow,
     RepeatedRow,
     SchemaRow,
-    SnapshotTerms,
     StatedTerm,
     UnreadableRow,
 )
 from qsync_spark.facts.table import Facts
-from qsync_spark.labels import Label, labelled, true_label, with_behind
+from qsync_spark.facts.tuples import TupleError, Tuples
 from qsync_spark.parts import Part
+from qsync_spark.runs import InvalidBlock, Run, runs_of
 from qsync_spark.schema_rows import (
     CLUSTER,
     INDEX,
@@ -75,7 +62,6 @@ from qsync_spark.schema_rows import (
     SEQUENCE,
     SPACE,
     SPACE_SEQUENCE,
-    TERMS,
     TRUNCATE,
     is_readable,
 )
@@ -86,11 +72,7 @@ Place = tuple[str, str, str, int, int, int, int, int]
 """The fields of a `RowFact`."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMOVED_SPACE = 492
-_KEPT_SPACES = frozenset(
-    (CLUSTER, REMOVED_SPACE, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE)
-)
-_KEPT_LIST = sorted(_KEPT_SPACES)
-_READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)  # of a snapshot
+_KEPT_LIST = [CLUSTER, REMOVED_SPACE, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE]
 
 
 class Walk:
@@ -102,6 +84,7 @@ class Walk:
         self.content_hash = RowHash(secret)
         self.facts = facts
         self.chunks: Chunks | Copies = Chunks()
+        self.tuples = Tuples(part, facts)
         self.offset = 0
         self.rows = 0
         self.confirmed = 0  # greatest position in a CONFIRM of this part
@@ -109,9 +92,7 @@ class Walk:
         self.confirmed_at = 0.0
         self.delays = [0] * (len(DELAYS_MS) + 1)
         self.described = Described()
-        self.last_time = 0.0
         self.nops = 0
-        self._first_lsn, self._first_time, self._is_misnumbered = 0, 0.0, False
         self.restart(0)
 
     def restart(self, mark: int) -> None:
@@ -127,103 +108,57 @@ class Walk:
     def _place(self, offset: int, index: int, replica_id: int, lsn: int) -> Place:
         return *self.file, offset, index, self.term, replica_id, lsn
 
-    # --- many blocks ---------------------------------------------------------------------------
+    # --- the log -----------------------------------------------------------------------------
 
-    def take_columns(self, rows: Columns) -> bool:
-        """Add all rows if their order is regular; otherwise add none and return False."""
-        replica_id, count = int(rows.replica_id[0]), len(rows.lsn)
-        lsn = self.vclock.get(replica_id, 0)
-        chunks = self.chunks
-        is_plain = (
-            replica_id > 0
-            and rows.is_one_writer
-            and rows.follows(lsn)
-            and not rows.has_type(RAFT_PROMOTE)
-            and (not self.owner or self.owner == replica_id)
-        )
-        if not is_plain or not isinstance(chunks, Chunks):
-            return False
-        data, before = rows.data, self.index
-        # `_control` and `_schema` use no state that the rows after theirs change.
-        for row in np.flatnonzero((rows.type >= RAFT_PROMOTE) | np.isin(rows.space, _KEPT_LIST)):
-            self.offset = int(rows.offset[row])
-            row_type, index = int(rows.type[row]), before + 1 + int(row)
-            header = {KEY_REPLICA_ID: replica_id, KEY_LSN: int(rows.lsn[row]),
-                      KEY_TIMESTAMP: float(rows.timestamp[row])}  # fmt: skip
-            body = data[rows.middles[row] : rows.ends[row]]
+    def take(self, run: Run) -> None:
+        """Add rows of a log."""
+        rows, replica_id, lsn = run.rows, run.replica_id, run.lsn
+        before = self.vclock.get(replica_id, 0)
+        offset = int(rows.offset[0])
+        if run.stated is not None:
+            place = self._place(offset, self.index + 1, replica_id, lsn)
+            self.facts.add(MislabelledRow(*place, *run.stated, self.vclock.get(run.stated[0], 0)))
+        self.rows += rows.count
+        self.offset = int(rows.offset[-1])
+        if run.is_late:
+            for row in range(rows.count):
+                index = self._index_of_late(replica_id, lsn + row, before, int(rows.offset[row]))
+                if index is not None:
+                    self._take_rows(rows.part(row, row + 1), replica_id, lsn + row, index)
+            return
+        if lsn > before + 1:
+            self.missing.append([replica_id, before + 1, lsn - 1, offset, self.index + 1])
+        index = self.index + lsn - before
+        self.vclock[replica_id] = lsn + rows.count - 1
+        self.index = index + rows.count - 1
+        self._take_rows(rows, replica_id, lsn, index)
+
+    def _take_rows(self, rows: Columns, replica_id: int, lsn: int, index: int) -> None:
+        """Add rows with consecutive LSNs from `lsn` and indexes from `index`."""
+        kept = (rows.type >= RAFT_PROMOTE) | np.isin(rows.space, _KEPT_LIST)
+        for row in np.flatnonzero(kept).tolist():
+            place = self._place(int(rows.offset[row]), index + row, replica_id, lsn + row)
+            row_type = int(rows.type[row])
             take = self._control if row_type >= RAFT_PROMOTE else self._schema
-            take(row_type, header, body, self.offset, index)
+            take(row_type, place, float(rows.timestamp[row]), rows.body(row))
         if rows.has_type(NOP):
             for row in np.flatnonzero(rows.type == NOP)[:NOPS_MAX].tolist():
-                self._nop(int(rows.offset[row]), before + 1 + row, replica_id, int(rows.lsn[row]))
-        edges = rows.edges[::2].tolist()
-        digests = self.content_hash.of_run(data, edges)
-        chunks.add_run(replica_id, lsn + 1, before + 1, digests)
-        self.described.take_columns(rows)
-        self.vclock[replica_id] = lsn + count
-        self.index = before + count
-        self.rows += count
-        self.offset = int(rows.offset[-1])
-        self.last_time = float(rows.timestamp[-1])
-        return True
+                self._nop(self._place(int(rows.offset[row]), index + row, replica_id, lsn + row))
+        first = self._place(int(rows.offset[0]), index, replica_id, lsn)
+        if self.owner and replica_id != self.owner:
+            self.facts.add(ForeignRow(*first, self.owner))
+            self.owner = 0  # reported once
+        digests = self.content_hash.of_run(rows.data, rows.edges[::2].tolist())
+        self.chunks.add_run(first, rows.offset, digests)
+        self.described.take_rows(rows, replica_id, lsn)
 
-    # --- one block -----------------------------------------------------------------------------
-
-    def take(self, rows: Rows, behind: Label | None = None) -> None:
-        """Add any block row by row. Raises the errors of a block without rows."""
-        data, offset, vclock = rows.data, rows.offset, self.vclock
-        chunks = self.chunks
-        self.offset = offset
-        found = checked_rows(rows)
-        if not all(header.get(KEY_REPLICA_ID) and header.get(KEY_LSN) for header, *_ in found):
-            raise ValueError("a row lacks its replica id or LSN")
-        for (header, start, middle, end), said, following in labelled(found, behind):
-            replica_id, lsn = true_label(said, vclock, following)
-            row_type = header.get(KEY_TYPE, 0)
-            if (replica_id, lsn) != said:
-                place = self._place(offset, self.index + 1, replica_id, lsn)
-                self.facts.add(MislabelledRow(*place, *said, vclock.get(said[0], 0)))
-                header |= {KEY_REPLICA_ID: replica_id, KEY_LSN: lsn}
-            before = vclock.get(replica_id, 0)
-            index = self.index + 1
-            self.rows += 1
-            if lsn == before + 1:
-                vclock[replica_id] = lsn
-                self.index = index
-            else:
-                index = self._out_of_order(replica_id, lsn, before, offset)
-                if index < 0:
-                    continue
-            if row_type >= RAFT_PROMOTE:
-                self._control(row_type, header, data[middle:end], offset, index)
-            elif row_type != NOP and space_of(data[middle:end]) in _KEPT_SPACES:
-                self._schema(row_type, header, data[middle:end], offset, index)
-            elif row_type == NOP:
-                self._nop(offset, index, replica_id, lsn)
-            if self.owner and replica_id != self.owner:
-                place = self._place(offset, index, replica_id, lsn)
-                self.facts.add(ForeignRow(*place, self.owner))
-                self.owner = 0  # reported once
-            is_change = row_type < RAFT_PROMOTE and row_type != NOP
-            space = space_of(data[middle:end]) if is_change else 0
-            self.described.take(replica_id, lsn, header.get(KEY_TIMESTAMP, 0.0), space)
-            digest = self.content_hash(data[start:end])
-            chunks.add(self._place(offset, index, replica_id, lsn), digest)
-            self.last_time = header.get(KEY_TIMESTAMP, 0.0)
-
-    def _nop(self, offset: int, index: int, replica_id: int, lsn: int) -> None:
+    def _nop(self, place: Place) -> None:
         self.nops += 1
         if self.nops <= NOPS_MAX and self.part.kind == SEGMENT:
-            self.facts.add(NopRow(*self._place(offset, index, replica_id, lsn)))
+            self.facts.add(NopRow(*place))
 
-    def _out_of_order(self, replica_id: int, lsn: int, before: int, offset: int) -> int:
-        """Return the index of a row whose LSN is not the next; -1 for one that repeats another."""
-        if lsn > before:
-            first = self.index + 1
-            self.missing.append([replica_id, before + 1, lsn - 1, offset, first])
-            self.vclock[replica_id] = lsn
-            self.index += lsn - before
-            return self.index
+    def _index_of_late(self, replica_id: int, lsn: int, before: int, offset: int) -> int | None:
+        """Return the index of a row out of order; None if it repeats another."""
         for hole in self.missing:
             if hole[0] == replica_id and hole[1] <= lsn <= hole[2]:
                 index = hole[4] + lsn - hole[1]
@@ -232,7 +167,7 @@ class Walk:
                 return index
         index = self.index - (before - lsn) if self.owner == replica_id else self.index
         self.facts.add(RepeatedRow(*self._place(offset, index, replica_id, lsn)))
-        return -1
+        return None
 
     def _fill(self, hole: list[int], lsn: int) -> None:
         replica_id, first, last, offset, index = hole
@@ -242,12 +177,9 @@ class Walk:
         if lsn < last:
             self.missing.append([replica_id, lsn + 1, last, offset, index + lsn + 1 - first])
 
-    def _schema(
-        self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
-    ) -> None:
+    def _schema(self, row_type: int, place: Place, time: float, body: bytes) -> None:
         """Report a row of `_cluster` or of the schema: the driver needs it completely."""
         space = space_of(body)
-        place = self._place(offset, index, header[KEY_REPLICA_ID], header[KEY_LSN])
         try:
             is_one = is_readable(space, row_type, unpack(body))
         except BAD_MSGPACK:
@@ -257,13 +189,10 @@ class Walk:
             self.facts.add(UnreadableRow(*place, reason))
             return
         kind = MemberRow if space in (CLUSTER, REMOVED_SPACE) else SchemaRow
-        time = float(header.get(KEY_TIMESTAMP, 0.0))
         self.facts.add(kind(*place, row_type, space, time, body))
 
-    def _control(
-        self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
-    ) -> None:
-        place = self._place(offset, index, header[KEY_REPLICA_ID], header[KEY_LSN])
+    def _control(self, row_type: int, place: Place, time: float, body: bytes) -> None:
+        index, replica_id = place[4], place[6]
         try:
             fields = unpack(body)
             position = check_number(fields[Key.INDEX], "the position")
@@ -279,7 +208,6 @@ class Walk:
             reason = f"a control row has no valid position: {error}"
             self.facts.add(UnreadableRow(*place, reason))
             return
-        time = float(header.get(KEY_TIMESTAMP, 0.0))
         if self.part.kind == SEGMENT and position < index:
             self._check_terms(row_type, place, term, position, position_term)
         if row_type == RAFT_CONFIRM:
@@ -297,7 +225,7 @@ class Walk:
             is_back = term <= self.term
             self.facts.add(PromoteRow(*place, position + 1, is_back, term, time))
             self.facts.add(DecisionRow(*place, position + 1, self.confirmed))
-            self.owner = 0 if is_back else header[KEY_REPLICA_ID]
+            self.owner = 0 if is_back else replica_id
             self.term = max(self.term, term)
             self.begins.append((index, self.term))
 
@@ -318,87 +246,42 @@ class Walk:
         elif position:
             self.facts.add(StatedTerm(*place, position_term, position))
 
-    # --- a snapshot ----------------------------------------------------------------------------
-
-    def take_tuples(self, rows: Columns) -> bool:
-        """Report the tuples of a snapshot that the driver needs: terms and the oldest request."""
-        held = np.flatnonzero(np.isin(rows.space, _READ_LIST))
-        try:
-            self._look_at(
-                (int(rows.space[n]), rows.data[rows.middles[n] : rows.ends[n]]) for n in held
-            )
-        except (*BAD_MSGPACK, KeyError, IndexError):
-            return False
-        self._number(rows.lsn, rows.type, rows.timestamp, rows.offset)
-        self.described.take_columns(rows)
-        return True
-
-    def take_tuples_of(self, block: Rows) -> None:
-        """Like `take_tuples`, for one block. Raises the errors of a block without rows."""
-        found = checked_rows(block)
-        bodies = [block.data[middle:end] for _, _, middle, end in found]
-        self._look_at((space_of(body), body) for body in bodies)
-        headers = [header for header, *_ in found]
-        for header, body in zip(headers, bodies, strict=True):
-            self.described.take(0, 0, header.get(KEY_TIMESTAMP, 0.0), space_of(body))
-        self._number(
-            np.array([header.get(KEY_LSN, 0) for header in headers], np.int64),
-            np.array([header.get(KEY_TYPE, 0) for header in headers], np.int64),
-            np.array([header.get(KEY_TIMESTAMP, 0.0) for header in headers], np.float64),
-            np.full(len(headers), block.offset, np.int64),
-        )
-
-    def _number(self, lsn: Ints, row_type: Ints, time: Floats, offset: Ints) -> None:
-        """Check that a snapshot's rows are INSERTs with one time and consecutive numbers."""
-        count = len(lsn)
-        if not count:
-            return
-        if not self.rows:
-            self._first_lsn, self._first_time = int(lsn[0]), float(time[0])
-        wanted = np.arange(count) + self._first_lsn + self.rows
-        odd = (lsn != wanted) | (row_type != INSERT) | (time != self._first_time)
-        if odd.any() and not self._is_misnumbered:
-            row = int(np.argmax(odd))
-            self._is_misnumbered = True  # reported once
-            reason = f"row {self.rows + row + 1} has a wrong number, type or time"
-            place = (*self.file, int(offset[row]), self.part.last_index, self.term)
-            self.facts.add(MisnumberedSnapshot(*place, reason))
-        self.rows += count
-
-    def _look_at(self, bodies: Iterable[tuple[int, bytes]]) -> None:
-        """Report the index of the oldest request (T9), from `[client, number, digest, index]`, and
-        all terms, from `[term, owner, first index]`."""
-        oldest: int | None = None
-        terms: list[tuple[int, ...]] = []
-        for space, body in bodies:
-            if space not in _READ_LIST:
-                continue
-            fields = unpack(body)
-            if not is_readable(space, INSERT, fields):
-                raise ValueError(f"a tuple of system space {space} does not match its schema")
-            if space == KEYS:
-                index = check_number(fields[KEY_TUPLE][3], "the index of a request")
-                oldest = index if oldest is None else min(oldest, index)
-            elif space == TERMS:
-                terms.append(tuple(fields[KEY_TUPLE]))
-        if oldest is not None:
-            self.facts.add(OldestRequest(*self.file, oldest))
-        if terms:
-            self.facts.add(SnapshotTerms(*self.file, tuple(terms)))
-
     # --- unreadable data -------------------------------------------------------------------------
 
-    def hole(self, hole: Hole, is_written: bool = False) -> None:
-        """Mark the range up to the next mark as unknown. `is_written`: its checksum is correct."""
-        marks = self.part.marks
+    def take_tuples(self, rows: Columns) -> None:
+        """Add rows of a snapshot."""
+        try:
+            self.tuples.take(rows)
+        except TupleError as error:
+            # The blocks before the invalid one count; its other rows do not.
+            offset = int(rows.offset[error.row])
+            start = int(np.searchsorted(rows.offset, offset))
+            if start:
+                self.take_tuples(rows.part(0, start))
+            self.invalid(offset, f"a block does not decode as rows: {error}")
+            return
+        self.rows += rows.count
+        self.described.take_rows(rows, 0, 0)
+
+    def hole(self, hole: Hole) -> None:
+        """Mark the range up to the next mark as unknown."""
         if hole.mark < 0:
             self.facts.add(ChangedFile(*self.file, hole.why))
-            return
+        else:
+            self._lose(hole.offset, hole.mark, hole.why, False)
+
+    def invalid(self, offset: int, why: str) -> None:
+        """Like `hole`, for a block with a valid checksum."""
+        mark = max(n for n, mark in enumerate(self.part.marks) if mark.offset <= offset)
+        self._lose(offset, mark, why, True)
+
+    def _lose(self, offset: int, mark: int, why: str, is_written: bool) -> None:
         self.is_blind = True
-        is_last = hole.mark + 1 >= len(marks)
-        last = self.part.last_index if is_last else sum(marks[hole.mark + 1].vclock.values())
-        place = (*self.file, hole.offset, self.index + 1, self.term)
-        self.facts.add(Damage(*place, last, is_written, hole.why))
+        marks = self.part.marks
+        is_last = mark + 1 >= len(marks)
+        last = self.part.last_index if is_last else sum(marks[mark + 1].vclock.values())
+        place = (*self.file, offset, self.index + 1, self.term)
+        self.facts.add(Damage(*place, last, is_written, why))
 
     def expect(self, vclock: dict[int, int]) -> None:
         """Compare with the manifest's `vclock` at this point, and report missing rows."""
@@ -459,32 +342,22 @@ def walk(part: Part, secret: bytes) -> Iterator[pa.RecordBatch]:
 
 def _steps(part: Part, log: Walk) -> Iterator[None]:
     """Read the part; yield after each of its batches."""
-    for item in batches_of(part):
+    for item in runs_of(part):
         if isinstance(item, State):
             if item.mark:
                 _check_mark(log, item.mark)
         elif isinstance(item, Hole):
             log.hole(item)
-        elif not log.is_blind:
-            columns = columns_of(item)
-            take = log.take_tuples if part.kind == SNAPSHOT else log.take_columns
-            if columns is None or not take(columns):
-                for block, behind in with_behind(item, part.end_vclock):
-                    if not log.is_blind:
-                        _take_block(log, block, behind)
+        elif log.is_blind:
+            pass
+        elif isinstance(item, InvalidBlock):
+            log.invalid(item.offset, item.why)
+        elif part.kind == SNAPSHOT:
+            log.take_tuples(item.rows)
+        else:
+            log.take(item)
         yield
     log.end()
-
-
-def _take_block(log: Walk, block: Rows, behind: Label | None) -> None:
-    try:
-        if log.part.kind == SNAPSHOT:
-            log.take_tuples_of(block)
-        else:
-            log.take(block, behind)
-    except (*BAD_MSGPACK, KeyError, IndexError) as error:
-        why = f"a block does not decode as rows: {error}"
-        log.hole(Hole(block.offset, why, _mark_of(log.part, block)), is_written=True)
 
 
 def _check_mark(log: Walk, mark: int) -> None:
@@ -494,7 +367,3 @@ def _check_mark(log: Walk, mark: int) -> None:
     if log.is_blind or log.term != at.term or log.vclock != at.vclock:
         log.say_what_is_missing()
         log.restart(mark)
-
-
-def _mark_of(part: Part, rows: Rows) -> int:
-    return max(n for n, mark in enumerate(part.marks) if mark.offset <= rows.offset)
