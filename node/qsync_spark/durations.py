@@ -2,6 +2,8 @@
 
 import re
 
+GRACE_S = 24 * 3600.0
+"""Default age of a merged fragment of a journal after which its sources are deleted."""
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

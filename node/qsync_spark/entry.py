@@ -8,8 +8,7 @@ import argparse
 import json
 import sys
 
-from qsync_spark.durations import duration_s
-from qsync_spark.journals.merging import GRACE_S
+from qsync_spark.durations import GRACE_S, duration_s
 from qsync_spark.progress import Progress, Step
 
 

@@ -173,8 +173,8 @@ class Annotations:
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
     from qsync_node.archive.reading import load_archive
-    from qsync_spark.audit.report import write_report
     from qsync_spark.audit.run import audit
+    from qsync_spark.report.page import write_report
 
     archive = load_archive(arguments.archive)
     result = audit(spark, archive, arguments.cluster, progress=note, appends=arguments.appends)

@@ -18,8 +18,7 @@ from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, M
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import decode_file_header, encode_file
-from qsync_spark.catalogue import KEYS
-from qsync_spark.schema_rows import CLUSTER, PRIV, SCHEMA, SCHEMA_VERSION_KEY, TERMS
+from qsync_spark.decode.schema_rows import CLUSTER, KEYS, PRIV, SCHEMA, SCHEMA_VERSION_KEY, TERMS
 
 FUNCTION = 296
 

@@ -15,14 +15,14 @@ from qsync_node.archive.reading import load_archive
 from qsync_spark.audit import compare, events, fold, logs, replay, run
 from qsync_spark.audit import context as audit_context
 from qsync_spark.audit.context import AuditContext
-from qsync_spark.audit.findings import Result
-from qsync_spark.audit.plots import measure
+from qsync_spark.audit.measures import measure
 from qsync_spark.audit.scan import parts_of_kind
-from qsync_spark.batches import batch_of
-from qsync_spark.decode import new_secret
+from qsync_spark.decode.batches import batch_of
+from qsync_spark.decode.blocks import new_secret
 from qsync_spark.facts.kinds import Chunk, FileFact, RowCopy
 from qsync_spark.facts.table import FactList, copies_of, facts_of
 from qsync_spark.facts.walk import copies_in, walk
+from qsync_spark.report.findings import Result
 
 
 def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:

@@ -15,7 +15,7 @@ from qsync_node.format.keys import Key
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
-from qsync_spark.audit.findings import VIOLATED, Result
+from qsync_spark.report.findings import VIOLATED, Result
 
 SEEDS = range(30)
 BEGINS_LATE = "its first snapshot is not verified"

@@ -12,7 +12,7 @@ from plain_audit import plain_audit
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.reading import load_archive
 from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
-from qsync_spark.audit.report import write_report
+from qsync_spark.report.page import write_report
 
 
 @pytest.fixture(scope="module")

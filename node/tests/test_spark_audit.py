@@ -25,13 +25,13 @@ from qsync_node.format.keys import INSERT, Key
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
-from qsync_spark.audit.findings import Result
 from qsync_spark.audit.ledger import LedgerError, read_ledger
-from qsync_spark.audit.report import write_report
 from qsync_spark.audit.run import STEPS, audit
 from qsync_spark.audit.scan import list_facts, scan
 from qsync_spark.facts.kinds import RepeatedRow
 from qsync_spark.progress import Step, Watch
+from qsync_spark.report.findings import Result
+from qsync_spark.report.page import write_report
 from qsync_spark.source import register
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from random import Random
 
 import pyarrow as pa
 
-from qsync_spark.batches import SMALL_BYTES, Together
+from qsync_spark.decode.batches import SMALL_BYTES, Together
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("body", pa.binary())])
 

@@ -29,11 +29,12 @@ from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row
 from qsync_sim.world import KEY_WINDOW_ROWS, World
+from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.events import MARK, REMEMBER
-from qsync_spark.audit.findings import Result
 from qsync_spark.audit.fold import Fold, Snapshots
 from qsync_spark.audit.run import check_tables
-from qsync_spark.catalogue import KEYS, Catalogue
+from qsync_spark.decode.schema_rows import KEYS
+from qsync_spark.report.findings import Result
 
 IMPOSSIBLE, LOST = "impossible row", "lost row"
 

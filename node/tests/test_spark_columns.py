@@ -30,21 +30,21 @@ from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import decode_file_header, encode_file
-from qsync_spark import columns as columns_module
-from qsync_spark import runs as runs_module
-from qsync_spark import walk_rows as walk_rows_module
+from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.events import Reading, log_events, snapshot_events
-from qsync_spark.audit.findings import VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.audit.snapshots import oldest_requests, terms_in
-from qsync_spark.catalogue import Catalogue
-from qsync_spark.columns import columns_of
-from qsync_spark.decode import Rows, headers_of
-from qsync_spark.edges import PADDING
+from qsync_spark.decode import columns as columns_module
+from qsync_spark.decode import runs as runs_module
+from qsync_spark.decode.blocks import Rows, headers_of
+from qsync_spark.decode.columns import columns_of
+from qsync_spark.decode.edges import PADDING
+from qsync_spark.decode.first_fields import first_fields
 from qsync_spark.facts import walk as walk_module
 from qsync_spark.facts.kinds import OldestRequest, SnapshotTerms
 from qsync_spark.facts.table import FactList, facts_of
-from qsync_spark.first_fields import first_fields
+from qsync_spark.report.findings import VIOLATED
+from qsync_spark.source import table as walk_rows_module
 
 KEYS = [
     0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63, -1, -32, -33, 1.5, None, True,

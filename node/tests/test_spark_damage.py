@@ -15,7 +15,7 @@ from damage import LOSSES, VIOLATIONS, Planted, confirm_in_a_cut_tail, lost_ever
 from plain_audit import plain_audit
 
 from qsync_sim.faults import lose_disk
-from qsync_spark.audit.findings import PASSED
+from qsync_spark.report.findings import PASSED
 
 RUNS = 3
 

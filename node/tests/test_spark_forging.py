@@ -13,8 +13,8 @@ from qsync_node.format.manifest import (
     SEGMENT,
 )
 from qsync_node.format.row import encode_row
-from qsync_spark.audit.findings import VIOLATED
-from qsync_spark.decode import HASH_BYTES, SECRET_BYTES, RowHash, new_secret
+from qsync_spark.decode.blocks import HASH_BYTES, SECRET_BYTES, RowHash, new_secret
+from qsync_spark.report.findings import VIOLATED
 
 CHANGE_S = 2.0**-10
 

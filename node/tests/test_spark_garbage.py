@@ -18,9 +18,9 @@ from qsync_node.format.manifest import (
 )
 from qsync_node.format.mp import pack
 from qsync_node.format.xlog import decode_file_header, encode_file
-from qsync_spark.audit.findings import INCOMPLETE, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
-from qsync_spark.walk_rows import rows_of
+from qsync_spark.report.findings import INCOMPLETE, VIOLATED
+from qsync_spark.source.table import rows_of
 
 
 @pytest.mark.parametrize("garbage", [b"\xc0\xc0", b"\x81\x00\x03\x93\x01\x02\x03", b"\xc1"])

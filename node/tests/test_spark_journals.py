@@ -19,14 +19,14 @@ from qsync_broker.ledger import Append
 from qsync_broker.spec import JournalSpec
 from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.context import build_context
-from qsync_spark.audit.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
 from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.audit.ledger import LedgerError
-from qsync_spark.audit.report import write_report
 from qsync_spark.audit.run import audit
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.compaction.run import Wish, compact
 from qsync_spark.journals.catalogue import JournalsError, decode_journals
+from qsync_spark.report.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
+from qsync_spark.report.page import write_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,6 @@ from qsync_broker.codecs import Codec
 from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment, RemoteIndex
 from qsync_broker.spec import FragmentSpec, JournalSpec
-from qsync_spark.audit.findings import Result
 from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.journals import merging
 from qsync_spark.journals.catalogue import Listing, list_journal
@@ -35,6 +34,7 @@ from qsync_spark.journals.merging import (
     plan_removals,
     remove,
 )
+from qsync_spark.report.findings import Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,6 +18,7 @@ from damage import archive_lost, missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.outputs import put_bytes
 from qsync_node.archive.reading import Archive, load_archive, store_of
 from qsync_node.errors import QsyncError
 from qsync_node.format.compaction import (
@@ -34,7 +35,6 @@ from qsync_node.restore.point import Point
 from qsync_node.restore.run import restore
 from qsync_spark.compaction import lock as lock_module
 from qsync_spark.compaction import run
-from qsync_spark.compaction.files import put_bytes
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import plan_removal

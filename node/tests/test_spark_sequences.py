@@ -39,9 +39,9 @@ from qsync_node.format.manifest import (
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
-from qsync_spark import runs as runs_module
-from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
+from qsync_spark.decode import runs as runs_module
+from qsync_spark.report.findings import INCOMPLETE, PASSED, VIOLATED
 
 SET = "22222222-2222-4222-8222-222222222222"
 MEMBERS = [f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2, 3)]

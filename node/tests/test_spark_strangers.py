@@ -29,13 +29,13 @@ from qsync_node.format.manifest import (
 )
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
+from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.events import Reading, log_events, snapshot_events
-from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
+from qsync_spark.audit.key_values import Unkeyed
 from qsync_spark.audit.scan import parts_of_kind
-from qsync_spark.catalogue import Catalogue
+from qsync_spark.decode.parts import parts_of
 from qsync_spark.facts.walk import walk
-from qsync_spark.key_values import Unkeyed
-from qsync_spark.parts import parts_of
+from qsync_spark.report.findings import INCOMPLETE, PASSED, VIOLATED
 
 YEAR_S = 365 * 86400.0
 

@@ -24,7 +24,7 @@ from qsync_node.format.manifest import SEGMENT
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.session import make_session
 from qsync_spark.source import register
-from qsync_spark.stream import WalStreamReader
+from qsync_spark.source.stream import WalStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,6 @@ import sys
 
 from qsync_node.archive.reading import load_archive
 from qsync_node.lifeline import hold_lifeline
-from qsync_spark.audit.findings import PASSED
 from qsync_spark.audit.lines import PARQUET
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
 from qsync_spark.entry import (
@@ -22,6 +21,7 @@ from qsync_spark.entry import (
 from qsync_spark.failures import run_guarded
 from qsync_spark.places import find_files
 from qsync_spark.progress import Step
+from qsync_spark.report.findings import PASSED
 from qsync_spark.session import debug_conf, make_session
 
 JOB = "qsync_spark.audit"
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
     sys.stdout.write(json.dumps(result.document()) + "\n")
     sys.stdout.flush()
     if arguments.report:
-        from qsync_spark.audit.report import write_report
+        from qsync_spark.report.page import write_report
 
         write_report(result, arguments.report)
     progress(Step("done", len(STEPS), len(STEPS)))

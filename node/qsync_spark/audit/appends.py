@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from qsync_broker.ledger import append_of_fields, append_of_line
-from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.lines import read_lines
-from qsync_spark.batches import batch_of, sql_of
+from qsync_spark.decode.batches import batch_of, sql_of
 from qsync_spark.journals.catalogue import Listing, Stored, find_within
 from qsync_spark.journals.checks import APPEND, CHECKS, UNCOVERED
+from qsync_spark.report.findings import Gap, Result, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

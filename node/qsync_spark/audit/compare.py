@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from qsync_spark.batches import sql_of
-from qsync_spark.coverage import Steps
+from qsync_spark.audit.coverage import Steps
+from qsync_spark.decode.batches import sql_of
 from qsync_spark.facts.chunks import CHUNK_BITS
 from qsync_spark.facts.kinds import RowCopy
 from qsync_spark.facts.table import COPIES, copies_of

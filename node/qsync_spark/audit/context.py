@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import SEGMENT
+from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.compare import Expectation
+from qsync_spark.audit.coverage import Coverage, Range, Steps, cover, merge
+from qsync_spark.audit.decisions import Decision, covering, effective
+from qsync_spark.audit.membership import Change, Configuration, configurations, memberships
 from qsync_spark.audit.scan import (
     damage_of,
     list_facts,
@@ -18,13 +22,9 @@ from qsync_spark.audit.scan import (
     takes_confirmed,
 )
 from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
-from qsync_spark.catalogue import SystemChange
-from qsync_spark.coverage import Coverage, Range, Steps, cover, merge
-from qsync_spark.decisions import Decision, covering, effective
-from qsync_spark.decode import new_secret
+from qsync_spark.decode.blocks import new_secret
 from qsync_spark.facts.kinds import DecisionRow, MemberRow, SchemaRow
 from qsync_spark.facts.table import FactList
-from qsync_spark.membership import Change, Configuration, configurations, memberships
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

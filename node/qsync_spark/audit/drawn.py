@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from qsync_node.format.keys import INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
-from qsync_spark.catalogue import Catalogue, Counting, Use
-from qsync_spark.decode import INT64_MAX
-from qsync_spark.schema_rows import SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE
+from qsync_spark.audit.catalogue import Catalogue, Counting, Use
+from qsync_spark.decode.blocks import INT64_MAX
+from qsync_spark.decode.schema_rows import SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE
 
 ADVANCE = 98  # type of such an event; `[value, is upwards, is a restart]` is its body
 What = TypeVar("What", Counting, Use)

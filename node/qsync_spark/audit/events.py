@@ -28,20 +28,20 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_spark.audit.catalogue import NOT_REPLAYED, Catalogue
+from qsync_spark.audit.coverage import Coverage, Range, merge, without
+from qsync_spark.audit.decisions import Decision
 from qsync_spark.audit.drawn import Drawn
+from qsync_spark.audit.key_values import Unkeyed
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue
-from qsync_spark.columns import Columns
-from qsync_spark.coverage import Coverage, Range, merge, without
-from qsync_spark.decisions import Decision
-from qsync_spark.decode import Hole, State
-from qsync_spark.edges import Ints
-from qsync_spark.first_fields import first_fields
-from qsync_spark.key_values import Unkeyed
-from qsync_spark.parts import Part
-from qsync_spark.runs import Run, runs_of
-from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
+from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.decode.blocks import Hole, State
+from qsync_spark.decode.columns import Columns
+from qsync_spark.decode.edges import Ints
+from qsync_spark.decode.first_fields import first_fields
+from qsync_spark.decode.parts import Part
+from qsync_spark.decode.runs import Run, runs_of
+from qsync_spark.decode.schema_rows import KEYS, SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +136,7 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
             _refuse_new_hole(part, item, after, reading)
         elif isinstance(item, Run) and not item.is_late:  # proofs 1 and 2 report late rows
             yield _events_of(part, item, reading, drawn, out)
-            after = item.first_index + item.rows.count - 1
+            after = item.first_index + item.rows.size - 1
             out += drawn.take_events()
             if len(out) >= ROWS_MAX:
                 yield batch_of(out, EVENTS)
@@ -197,7 +197,7 @@ def _events_of(
 ) -> pa.RecordBatch:
     """Return the changes of a run of rows. Other events of the rows are appended to `out`."""
     rows, catalogue = run.rows, reading.catalogue
-    index = np.arange(run.first_index, run.first_index + rows.count)
+    index = np.arange(run.first_index, run.first_index + rows.size)
     left_out = catalogue.left_out()
     wanted = reading.wanted(part.member, index)
     is_change = np.isin(rows.type, _CHANGES_LIST) & ~np.isin(rows.space, left_out)

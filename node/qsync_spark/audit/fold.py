@@ -23,14 +23,14 @@ import pyarrow as pa
 
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.drawn import ADVANCE, advance
 from qsync_spark.audit.events import BASE, CHECK, COUNT, MARK, REMEMBER, UNKNOWN, VERSION
-from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.catalogue import KEYS, Catalogue
-from qsync_spark.decode import INT64_MAX
-from qsync_spark.key_values import Unkeyed
-from qsync_spark.operations import Impossible, Unsupported, apply_operations
-from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, SEQUENCE_DATA
+from qsync_spark.audit.key_values import Unkeyed
+from qsync_spark.audit.operations import Impossible, Unsupported, apply_operations
+from qsync_spark.decode.batches import batch_of, sql_of
+from qsync_spark.decode.blocks import INT64_MAX
+from qsync_spark.decode.schema_rows import KEYS, SCHEMA, SCHEMA_VERSION_KEY, SEQUENCE_DATA
 
 ODD = pa.schema(
     [

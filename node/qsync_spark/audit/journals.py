@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 from qsync_broker.spec import JournalSpec
 from qsync_spark.audit.appends import Appends, indexes_of, violate
 from qsync_spark.audit.context import AuditContext
-from qsync_spark.audit.findings import Gap, Result
 from qsync_spark.audit.specifications import archived_specs
 from qsync_spark.journals.catalogue import (
     Listing,
@@ -45,6 +44,7 @@ from qsync_spark.journals.checks import (
     check_of,
     run_checks,
 )
+from qsync_spark.report.findings import Gap, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,14 +22,14 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.manifest import check_number
 from qsync_node.format.mp import pack, unpack
+from qsync_spark.audit.catalogue import FIRST_USER_SPACE
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import UNKNOWN
-from qsync_spark.audit.findings import Gap, Result, Violation
+from qsync_spark.audit.key_values import Unkeyed, normal_key
 from qsync_spark.audit.lines import read_lines
 from qsync_spark.audit.replay import known_until, make_reading
-from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.catalogue import FIRST_USER_SPACE
-from qsync_spark.key_values import Unkeyed, normal_key
+from qsync_spark.decode.batches import batch_of, sql_of
+from qsync_spark.report.findings import Gap, Result, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

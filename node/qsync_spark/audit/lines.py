@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from qsync_node.archive.location import first_line
 from qsync_node.archive.reading import read_range
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.places import PlaceError, RangeFile, StoredFile, find_files
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, exceptions
 from qsync_spark.audit.context import AuditContext
-from qsync_spark.audit.findings import Gap, Result, Violation, merge_violations
+from qsync_spark.audit.coverage import merge, without
 from qsync_spark.audit.scan import (
     invalid_files,
     one_of_each,
@@ -16,8 +16,7 @@ from qsync_spark.audit.scan import (
     takes_confirmed,
 )
 from qsync_spark.audit.snapshots import terms_in
-from qsync_spark.coverage import merge, without
-from qsync_spark.decode import INT64_MAX
+from qsync_spark.decode.blocks import INT64_MAX
 from qsync_spark.facts.kinds import (
     ChangedFile,
     ConfirmRow,
@@ -33,6 +32,7 @@ from qsync_spark.facts.kinds import (
     StatedTerm,
     UnreadableRow,
 )
+from qsync_spark.report.findings import Gap, Result, Violation, merge_violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
+from qsync_spark.audit.catalogue import build_catalogue
 from qsync_spark.audit.context import AuditContext
+from qsync_spark.audit.coverage import merge
 from qsync_spark.audit.events import (
     EVENTS_SQL,
     Reading,
@@ -19,7 +21,6 @@ from qsync_spark.audit.events import (
     in_order,
     snapshot_events,
 )
-from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.fold import FOLDED, LOST, ODD_SQL, ROW, Snapshots, fold_events
 from qsync_spark.audit.scan import one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import (
@@ -28,10 +29,9 @@ from qsync_spark.audit.snapshots import (
     terms_in,
     unread_snapshots,
 )
-from qsync_spark.catalogue import build_catalogue
-from qsync_spark.coverage import merge
+from qsync_spark.decode.parts import Part
 from qsync_spark.facts.kinds import MisnumberedSnapshot, NopRow, PromoteRow
-from qsync_spark.parts import Part
+from qsync_spark.report.findings import Gap, Result, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -16,20 +16,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.outputs import verify
 from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, FileEntry
 from qsync_spark.audit.context import BITS, AuditContext, build_context
-from qsync_spark.audit.findings import Gap, Result
+from qsync_spark.audit.coverage import Coverage, Range, Unknown, merge, without
 from qsync_spark.audit.journals import prove_journals
 from qsync_spark.audit.ledger import prove_ledger
 from qsync_spark.audit.logs import prove_logs
-from qsync_spark.audit.plots import measure
+from qsync_spark.audit.measures import measure
 from qsync_spark.audit.replay import prove_snapshots
 from qsync_spark.audit.scan import invalid_files, one_of_each
-from qsync_spark.compaction.files import verify
-from qsync_spark.coverage import Coverage, Range, Unknown, merge, without
 from qsync_spark.facts.kinds import PartRead, PromoteRow
 from qsync_spark.progress import Progress, Watch, silence
+from qsync_spark.report.findings import Gap, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

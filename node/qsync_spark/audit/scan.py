@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
-from qsync_spark.batches import Together
-from qsync_spark.coverage import Coverage, Unknown
+from qsync_spark.audit.coverage import Coverage, Unknown
+from qsync_spark.decode.batches import Together
+from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.facts.chunks import CHUNK_BITS
 from qsync_spark.facts.described import described_of
 from qsync_spark.facts.kinds import (
@@ -31,7 +32,6 @@ from qsync_spark.facts.kinds import (
 )
 from qsync_spark.facts.table import COPIES_SQL, FACTS_SQL, FactList, facts_of, name_of
 from qsync_spark.facts.walk import copies_in, walk
-from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

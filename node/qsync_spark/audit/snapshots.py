@@ -10,15 +10,13 @@ from qsync_node.format.describe import space_of
 from qsync_node.format.keys import INSERT, KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_spark.audit.catalogue import SystemChange
+from qsync_spark.audit.membership import member_of
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.catalogue import SystemChange
-from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
-from qsync_spark.facts.kinds import ChangedFile, Damage, OldestRequest, SnapshotTerms
-from qsync_spark.facts.table import FactList
-from qsync_spark.membership import member_of
-from qsync_spark.parts import Part
-from qsync_spark.schema_rows import (
+from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.decode.blocks import Hole, Rows, blocks_of, headers_of
+from qsync_spark.decode.parts import Part
+from qsync_spark.decode.schema_rows import (
     CLUSTER,
     INDEX,
     KEY_WINDOW_KEY,
@@ -27,6 +25,8 @@ from qsync_spark.schema_rows import (
     SEQUENCE,
     SPACE_SEQUENCE,
 )
+from qsync_spark.facts.kinds import ChangedFile, Damage, OldestRequest, SnapshotTerms
+from qsync_spark.facts.table import FactList
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

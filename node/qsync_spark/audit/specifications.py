@@ -15,18 +15,18 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
+from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import EVENTS_SQL, in_order, log_events, snapshot_events
-from qsync_spark.audit.findings import Gap, Result
 from qsync_spark.audit.fold import FOLDED, Fold
 from qsync_spark.audit.replay import known_until, make_reading
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import damaged_snapshots
-from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.catalogue import Catalogue
-from qsync_spark.decode import INT64_MAX
+from qsync_spark.decode.batches import batch_of, sql_of
+from qsync_spark.decode.blocks import INT64_MAX
+from qsync_spark.decode.parts import Part
 from qsync_spark.journals.catalogue import JournalsError
-from qsync_spark.parts import Part
+from qsync_spark.report.findings import Gap, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,10 +6,10 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.compaction import FOLDER
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_spark.audit.context import build_context
-from qsync_spark.audit.findings import Result
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.journals.catalogue import list_journals
 from qsync_spark.journals.compaction import Outcome, compact
+from qsync_spark.report.findings import Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

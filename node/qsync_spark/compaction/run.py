@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.outputs import delete_all, listed, put_bytes, put_local, verify
 from qsync_node.archive.reading import Archive, load_archive, store_of
 from qsync_node.format.compaction import (
     CHANGES_NAME,
@@ -40,16 +41,15 @@ from qsync_node.format.compaction import (
 from qsync_node.format.describe import describe
 from qsync_node.format.manifest import SNAPSHOT, FileEntry
 from qsync_node.restore.child import RestoreError, restore_in_child
-from qsync_spark.audit.findings import VIOLATED, Result
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
-from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_local, verify
 from qsync_spark.compaction.fragments import count_merges, merge_archived
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import PASSED, plan_removal
+from qsync_spark.durations import GRACE_S
 from qsync_spark.journals.compaction import Outcome as Fragments
-from qsync_spark.journals.merging import GRACE_S
 from qsync_spark.progress import Progress, Watch, silence
+from qsync_spark.report.findings import VIOLATED, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

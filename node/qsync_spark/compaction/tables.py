@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qsync_node.archive.outputs import put_bytes
 from qsync_node.archive.reading import Archive
 from qsync_node.format.compaction import Compaction
 from qsync_node.format.keys import DELETE, INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import unpack
+from qsync_spark.audit.catalogue import FIRST_USER_SPACE, Catalogue
 from qsync_spark.audit.events import (
     BASE,
     EVENTS_SQL,
@@ -31,11 +33,9 @@ from qsync_spark.audit.events import (
 from qsync_spark.audit.fold import Fold
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import tuples_of
-from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.catalogue import FIRST_USER_SPACE, Catalogue
-from qsync_spark.compaction.files import put_bytes
 from qsync_spark.compaction.typed import REST, Column, columns_of, schema_of, values_of
-from qsync_spark.parts import Part
+from qsync_spark.decode.batches import batch_of, sql_of
+from qsync_spark.decode.parts import Part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,12 +3,12 @@
 import numpy as np
 import pyarrow as pa
 
-from qsync_spark.batches import ROWS_MAX, batch_of
-from qsync_spark.decode import HASH_BYTES
-from qsync_spark.edges import Ints
+from qsync_spark.decode.batches import ROWS_MAX, batch_of
+from qsync_spark.decode.blocks import HASH_BYTES
+from qsync_spark.decode.edges import Ints
+from qsync_spark.decode.parts import Part
 from qsync_spark.facts.kinds import Chunk
 from qsync_spark.facts.table import COPIES, Facts
-from qsync_spark.parts import Part
 
 CHUNK_BITS = 12
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from qsync_node.format.manifest import SNAPSHOT, FileEntry
-from qsync_spark.columns import Columns
+from qsync_spark.decode.columns import Columns
 from qsync_spark.facts.kinds import PartRead
 
 
@@ -24,7 +24,7 @@ class Described:
         """Add rows with consecutive LSNs from `lsn`, or rows of a snapshot, with replica id 0."""
         times, spaces = rows.timestamp, rows.space
         self._reach_times(float(times.min()), float(times.max()))
-        self._reach_lsns(replica_id, lsn, lsn + rows.count - 1)
+        self._reach_lsns(replica_id, lsn, lsn + rows.size - 1)
         self.spaces.update(np.unique(spaces[spaces != 0]).tolist())
 
     def _reach_times(self, low: float, high: float) -> None:

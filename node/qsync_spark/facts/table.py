@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 import pyarrow as pa
 
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.facts.kinds import BASES, KINDS, FileFact, RowCopy, RowFact
 
 F = TypeVar("F", bound=FileFact)

@@ -5,12 +5,11 @@ import numpy as np
 from qsync_node.format.keys import INSERT, KEY_TUPLE
 from qsync_node.format.manifest import check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.catalogue import KEYS
-from qsync_spark.columns import Columns
+from qsync_spark.decode.columns import Columns
+from qsync_spark.decode.parts import Part
+from qsync_spark.decode.schema_rows import CLUSTER, INDEX, KEYS, SCHEMA, SPACE, TERMS, is_readable
 from qsync_spark.facts.kinds import MisnumberedSnapshot, OldestRequest, SnapshotTerms
 from qsync_spark.facts.table import Facts
-from qsync_spark.parts import Part
-from qsync_spark.schema_rows import CLUSTER, INDEX, SCHEMA, SPACE, TERMS, is_readable
 
 _READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)
 
@@ -46,7 +45,7 @@ class Tuples:
         """Check that a snapshot's rows are INSERTs with one time and consecutive numbers."""
         if not self._count:
             self._first_lsn, self._first_time = int(rows.lsn[0]), float(rows.timestamp[0])
-        wanted = np.arange(rows.count) + self._first_lsn + self._count
+        wanted = np.arange(rows.size) + self._first_lsn + self._count
         odd = (rows.lsn != wanted) | (rows.type != INSERT) | (rows.timestamp != self._first_time)
         if odd.any() and not self._is_misnumbered:
             row = int(np.argmax(odd))
@@ -54,7 +53,7 @@ class Tuples:
             reason = f"row {self._count + row + 1} has a wrong number, type or time"
             place = int(rows.offset[row]), self._part.last_index, self._part.marks[0].term
             self._facts.add(MisnumberedSnapshot(*self._file, *place, reason))
-        self._count += rows.count
+        self._count += rows.size
 
     def _report_system(self, rows: Columns) -> None:
         """Report the index of the oldest request (T9), from `[client, number, digest, index]`, and

@@ -22,14 +22,26 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.columns import Columns
-from qsync_spark.decode import (
+from qsync_spark.decode.blocks import (
     CHANGED,
     INT64_MAX,
     Hole,
     RowHash,
     State,
     is_file_changed,
+)
+from qsync_spark.decode.columns import Columns
+from qsync_spark.decode.parts import Part
+from qsync_spark.decode.runs import InvalidBlock, Run, runs_of
+from qsync_spark.decode.schema_rows import (
+    CLUSTER,
+    INDEX,
+    SCHEMA,
+    SEQUENCE,
+    SPACE,
+    SPACE_SEQUENCE,
+    TRUNCATE,
+    is_readable,
 )
 from qsync_spark.facts.chunks import Chunks, Copies
 from qsync_spark.facts.described import Described
@@ -53,18 +65,6 @@ from qsync_spark.facts.kinds import (
 )
 from qsync_spark.facts.table import Facts
 from qsync_spark.facts.tuples import TupleError, Tuples
-from qsync_spark.parts import Part
-from qsync_spark.runs import InvalidBlock, Run, runs_of
-from qsync_spark.schema_rows import (
-    CLUSTER,
-    INDEX,
-    SCHEMA,
-    SEQUENCE,
-    SPACE,
-    SPACE_SEQUENCE,
-    TRUNCATE,
-    is_readable,
-)
 
 NOPS_MAX = 100
 """Number of NOP rows that one part reports: no leader writes one."""
@@ -118,10 +118,10 @@ class Walk:
         if run.stated is not None:
             place = self._place(offset, self.index + 1, replica_id, lsn)
             self.facts.add(MislabelledRow(*place, *run.stated, self.vclock.get(run.stated[0], 0)))
-        self.rows += rows.count
+        self.rows += rows.size
         self.offset = int(rows.offset[-1])
         if run.is_late:
-            for row in range(rows.count):
+            for row in range(rows.size):
                 index = self._index_of_late(replica_id, lsn + row, before, int(rows.offset[row]))
                 if index is not None:
                     self._take_rows(rows.part(row, row + 1), replica_id, lsn + row, index)
@@ -129,8 +129,8 @@ class Walk:
         if lsn > before + 1:
             self.missing.append([replica_id, before + 1, lsn - 1, offset, self.index + 1])
         index = self.index + lsn - before
-        self.vclock[replica_id] = lsn + rows.count - 1
-        self.index = index + rows.count - 1
+        self.vclock[replica_id] = lsn + rows.size - 1
+        self.index = index + rows.size - 1
         self._take_rows(rows, replica_id, lsn, index)
 
     def _take_rows(self, rows: Columns, replica_id: int, lsn: int, index: int) -> None:
@@ -260,7 +260,7 @@ class Walk:
                 self.take_tuples(rows.part(0, start))
             self.invalid(offset, f"a block does not decode as rows: {error}")
             return
-        self.rows += rows.count
+        self.rows += rows.size
         self.described.take_rows(rows, 0, 0)
 
     def hole(self, hole: Hole) -> None:

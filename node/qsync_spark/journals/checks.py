@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from qsync_broker.index import RemoteFragment
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.journals.content import FragmentDamagedError, StoreUnavailableError, pieces_of
 
 if TYPE_CHECKING:

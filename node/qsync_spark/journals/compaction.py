@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from qsync_node.lifeline import hold_lifeline
-from qsync_spark.batches import batch_of, sql_of
+from qsync_spark.decode.batches import batch_of, sql_of
+from qsync_spark.durations import GRACE_S
 from qsync_spark.entry import add_merging_arguments, add_process_arguments, progress_of
 from qsync_spark.failures import run_guarded
 from qsync_spark.journals.catalogue import Listing, list_journals, load_journals
 from qsync_spark.journals.checks import CHECKS_SQL, OVERLAP, UNREAD, run_checks
 from qsync_spark.journals.merging import (
-    GRACE_S,
     Inner,
     Merge,
     MergeError,

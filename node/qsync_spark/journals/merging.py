@@ -30,11 +30,10 @@ from qsync_broker.index import RemoteFragment
 from qsync_node.archive.location import first_line
 from qsync_node.archive.reading import store_of
 from qsync_node.errors import QsyncError
+from qsync_spark.durations import GRACE_S
 from qsync_spark.journals.catalogue import Listing
 from qsync_spark.journals.checks import OVERLAP, Check, check_of
 from qsync_spark.journals.content import FragmentDamagedError, StoreUnavailableError, pieces_of
-
-GRACE_S = 24 * 3600.0
 
 
 class Merge(NamedTuple):

@@ -26,10 +26,10 @@ from qsync_node.format.keys import (
     RAFT_PROMOTE,
 )
 from qsync_node.format.mp import BAD_MSGPACK
-from qsync_spark.decode import Hole, Rows, State, blocks_of
-from qsync_spark.edges import PADDING, Bytes, Ints, ends_of, read_edges
-from qsync_spark.headers import UINTS, Fields, headers_at, starts_like
-from qsync_spark.parts import Part
+from qsync_spark.decode.blocks import Hole, Rows, State, blocks_of
+from qsync_spark.decode.edges import PADDING, Bytes, Ints, ends_of, read_edges
+from qsync_spark.decode.headers import UINTS, Fields, headers_at, starts_like
+from qsync_spark.decode.parts import Part
 
 BATCH_BYTES = 1 << 20
 Floats = npt.NDArray[np.float64]
@@ -53,15 +53,17 @@ class Columns(NamedTuple):
     metas: Ints  # numbers of the rows with a TUPLE_META map in their header
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return len(self.lsn)
 
     def part(self, start: int, end: int) -> "Columns":
         """Return the rows from number `start` to before `end`."""
         metas = self.metas[(self.metas >= start) & (self.metas < end)] - start
+        rows = slice(start, end)
         return Columns(
             self.blocks, self.data, self.padded, self.edges[2 * start : 2 * end + 1],
-            *(column[start:end] for column in self[4:-1]), metas,
+            self.offset[rows], self.type[rows], self.replica_id[rows], self.lsn[rows],
+            self.distance[rows], self.flags[rows], self.timestamp[rows], self.space[rows], metas,
         )  # fmt: skip
 
     def body(self, row: int) -> bytes:
@@ -88,7 +90,7 @@ class Columns(NamedTuple):
 
     def follows(self, lsn: int) -> bool:
         """Return whether the LSNs continue after `lsn` without a gap."""
-        return bool((self.lsn == np.arange(lsn + 1, lsn + 1 + self.count)).all())
+        return bool((self.lsn == np.arange(lsn + 1, lsn + 1 + self.size)).all())
 
     def bodies(self) -> pa.BinaryArray:
         """Return the body of each row."""

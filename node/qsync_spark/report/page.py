@@ -14,8 +14,8 @@ import jinja2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qsync_spark.audit.findings import PROOFS, SHOWN_MAX, Gap, Result, Violation
 from qsync_spark.places import put_files
+from qsync_spark.report.findings import PROOFS, SHOWN_MAX, Gap, Result, Violation
 
 PAGE = "report.html"
 WIDTH = 720

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_spark.decisions import Decision, covering
-from qsync_spark.key_values import Unkeyed, normal_key
-from qsync_spark.schema_rows import (
+from qsync_spark.audit.decisions import Decision, covering
+from qsync_spark.audit.key_values import Unkeyed, normal_key
+from qsync_spark.decode.schema_rows import (
     INDEX,
     KEY_WINDOW_KEY,
+    KEYS,
     SCHEMA,
     SEQUENCE,
     SEQUENCE_DATA,
@@ -24,7 +25,6 @@ from qsync_spark.schema_rows import (
     TRUNCATE,
 )
 
-KEYS = 491
 NOT_REPLAYED = frozenset((TERMS,))  # derived from the log by other rules than its rows
 FIRST_USER_SPACE = 512
 

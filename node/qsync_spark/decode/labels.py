@@ -12,7 +12,7 @@ import msgpack
 from qsync_node.format.describe import row_unpacker
 from qsync_node.format.keys import KEY_LSN, KEY_REPLICA_ID
 from qsync_node.format.mp import BAD_MSGPACK
-from qsync_spark.decode import Rows
+from qsync_spark.decode.blocks import Rows
 
 Label = tuple[int, int]
 """Replica id and LSN."""

@@ -13,10 +13,10 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.batches import batch_of, sql_of, sql_types
-from qsync_spark.decode import State
-from qsync_spark.parts import Part
-from qsync_spark.runs import Run, runs_of
+from qsync_spark.decode.batches import batch_of, sql_of, sql_types
+from qsync_spark.decode.blocks import State
+from qsync_spark.decode.parts import Part
+from qsync_spark.decode.runs import Run, runs_of
 
 SCHEMA = pa.schema(
     [
@@ -76,9 +76,9 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
                     why = f"a PROMOTE does not decode: {error}"
                     yield _damage(part, int(run.rows.offset[0]), why)
                     run = run._replace(
-                        rows=run.rows.part(1, run.rows.count), first_index=run.first_index + 1
+                        rows=run.rows.part(1, run.rows.size), first_index=run.first_index + 1
                     )
-            if run.rows.count:
+            if run.rows.size:
                 yield _batch_of(same, part, run, term)
 
 
@@ -105,7 +105,7 @@ class _Same:
 
 def _batch_of(same: _Same, part: Part, run: Run, term: int) -> pa.RecordBatch:
     """Return the rows of one writer and one term, or of a snapshot."""
-    rows, count = run.rows, run.rows.count
+    rows, count = run.rows, run.rows.size
     if part.kind == SNAPSHOT:
         index = np.full(count, part.after_index)
     else:

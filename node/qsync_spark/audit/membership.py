@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import unpack
-from qsync_spark.schema_rows import CLUSTER
+from qsync_spark.decode.schema_rows import CLUSTER
 
 
 class Change(NamedTuple):

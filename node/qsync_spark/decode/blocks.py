@@ -32,7 +32,7 @@ from qsync_node.format.xlog import (
     decode_file_header,
     read_blocks,
 )
-from qsync_spark.parts import Part
+from qsync_spark.decode.parts import Part
 
 HASH_BYTES = 16
 SECRET_BYTES = 64  # one block of SHA-256: it is hashed once for all rows

@@ -4,10 +4,10 @@ from typing import Any
 
 from qsync_node.format.manifest import KINDS, SEGMENT
 from qsync_spark.audit.context import AuditContext
-from qsync_spark.audit.findings import Result
 from qsync_spark.audit.scan import one_of_each
 from qsync_spark.facts.kinds import PartRead, PromoteRow
 from qsync_spark.facts.walk import DELAYS_MS
+from qsync_spark.report.findings import Result
 
 TERMS_MAX = 2000
 

@@ -25,9 +25,9 @@ from pyspark.sql.streaming.datasource import (
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.reading import Archive, load_archive
 from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
-from qsync_spark.bounds import bounds_of, may_match, rows_within
-from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
-from qsync_spark.walk_rows import SCHEMA, rows_of
+from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
+from qsync_spark.source.bounds import bounds_of, may_match, rows_within
+from qsync_spark.source.table import SCHEMA, rows_of
 
 Offsets = Mapping[str, int]
 

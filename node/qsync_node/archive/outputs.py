@@ -1,4 +1,4 @@
-"""Files of a compaction: written, read back, counted. Runs on the driver and in tasks."""
+"""Files of a compaction: written, read back, counted. Runs on the driver and in tasks of Spark."""
 
 import hashlib
 from pathlib import Path

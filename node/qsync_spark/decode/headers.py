@@ -20,8 +20,8 @@ from qsync_node.format.keys import (
     KEY_TYPE,
 )
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.decode import INT64_MAX, LIMITS
-from qsync_spark.edges import PADDING, Bytes, Ints, ends_of
+from qsync_spark.decode.blocks import INT64_MAX, LIMITS
+from qsync_spark.decode.edges import PADDING, Bytes, Ints, ends_of
 
 LAYOUTS_MAX = 32
 HEAD_BYTES_MAX = 1 + 15 * 10  # of a header with a layout

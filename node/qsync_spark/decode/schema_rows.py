@@ -10,7 +10,7 @@ from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 
 SCHEMA, SPACE, INDEX, CLUSTER, TRUNCATE = 272, 280, 288, 320, 330
 SEQUENCE, SEQUENCE_DATA, PRIV, SPACE_SEQUENCE = 284, 285, 312, 340
-TERMS = 490
+TERMS, KEYS = 490, 491
 VERSIONED = (SPACE, INDEX, PRIV, SPACE_SEQUENCE)
 """Spaces whose rows increment the version of the schema."""
 SCHEMA_VERSION_KEY = "qsync_schema_version"

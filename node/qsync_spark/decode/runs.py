@@ -26,11 +26,11 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK
-from qsync_spark.columns import Columns, batches_of, columns_of
-from qsync_spark.decode import Hole, Rows, State, checked_rows
-from qsync_spark.edges import PADDING
-from qsync_spark.labels import Label, true_label, with_behind
-from qsync_spark.parts import Part
+from qsync_spark.decode.blocks import Hole, Rows, State, checked_rows
+from qsync_spark.decode.columns import Columns, batches_of, columns_of
+from qsync_spark.decode.edges import PADDING
+from qsync_spark.decode.labels import Label, true_label, with_behind
+from qsync_spark.decode.parts import Part
 
 
 class Run(NamedTuple):
@@ -87,7 +87,7 @@ def _runs_of_blocks(
         except (*BAD_MSGPACK, KeyError, IndexError) as error:
             yield InvalidBlock(block.offset, f"a block does not decode as rows: {error}")
             continue
-        if rows.count:
+        if rows.size:
             yield from _split(rows, behind, clock) if is_log else [_of_snapshot(part, rows)]
 
 
@@ -107,9 +107,9 @@ def _split(rows: Columns, behind: Label | None, clock: dict[int, int]) -> Iterat
         yield from _split_irregular(rows, behind, clock)
         return
     index = sum(clock.values()) + 1
-    clock[replica_id] = lsn + rows.count
+    clock[replica_id] = lsn + rows.size
     cuts = np.flatnonzero(rows.type == RAFT_PROMOTE).tolist()
-    edges = sorted({0, *cuts, rows.count})
+    edges = sorted({0, *cuts, rows.size})
     for start, end in pairwise(edges):
         piece = rows if len(edges) == 2 else rows.part(start, end)
         yield Run(piece, replica_id, lsn + 1 + start, index + start, lsn + start)
@@ -140,7 +140,7 @@ def _split_irregular(rows: Columns, behind: Label | None, clock: dict[int, int])
             run, start = Run(rows, replica_id, lsn, index, before, wrong), number
         clock[replica_id] = max(before, lsn)
     if run is not None:
-        yield run._replace(rows=rows.part(start, rows.count))
+        yield run._replace(rows=rows.part(start, rows.size))
 
 
 def _columns_in_turn(block: Rows) -> Columns:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qsync_node.format.keys import KEY_SPACE_ID, KEY_TUPLE
-from qsync_spark.columns import Columns
-from qsync_spark.edges import Ints
-from qsync_spark.headers import UINTS
+from qsync_spark.decode.columns import Columns
+from qsync_spark.decode.edges import Ints
+from qsync_spark.decode.headers import UINTS
 
 ONE_FIELD = b"\x91"
 _SPACE_BYTES = {first: 1 + width for first, (width, _) in UINTS.items()}

@@ -30,11 +30,11 @@ from pyspark.sql.datasource import (
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.reading import Archive, load_archive
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
-from qsync_spark.bounds import bounds_of, may_match, rows_within
+from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.journals.source import JournalSource
-from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
-from qsync_spark.stream import WalStreamReader
-from qsync_spark.walk_rows import SCHEMA, SCHEMA_SQL, chosen_columns, rows_of
+from qsync_spark.source.bounds import bounds_of, may_match, rows_within
+from qsync_spark.source.stream import WalStreamReader
+from qsync_spark.source.table import SCHEMA, SCHEMA_SQL, chosen_columns, rows_of
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Rows of archived files as columns, with their positions in the log. Consumers read `runs.py`."""

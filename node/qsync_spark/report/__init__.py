@@ -1,0 +1,1 @@
+"""The result of an audit, and its documents."""
