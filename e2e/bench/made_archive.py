@@ -11,12 +11,8 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-from qsync_node.core.entries import control_body
-from qsync_node.core.membership import Member
-from qsync_node.core.node import Node
-from qsync_node.format.describe import TERM_SPACE, describe
-from qsync_node.format.keys import INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE
-from qsync_node.format.manifest import (
+from qsync_node.archive.description import TERM_SPACE, describe
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
     SEGMENT,
@@ -26,6 +22,10 @@ from qsync_node.format.manifest import (
     encode_manifest,
     encode_root,
 )
+from qsync_node.core.entries import control_body
+from qsync_node.core.membership import Member
+from qsync_node.core.node import Node
+from qsync_node.format.keys import INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row, encode_singles
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name

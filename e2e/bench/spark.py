@@ -34,7 +34,7 @@ import pyarrow
 import pyspark
 from made_archive import VALUE_BYTES, make_archive
 
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.reader import load_archive
 from qsync_spark.audit.run import audit
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.compaction.run import Wish, compact

@@ -12,7 +12,7 @@ from dataclasses import replace
 import obstore
 from obstore.store import from_url
 
-from qsync_node.format.manifest import (
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     SEGMENT,
     archived_name,

@@ -1,7 +1,7 @@
 """Archives in the simulation: the decisions of production, and a simulated store.
 
 A process takes note of the node's state twice a second, as the server does. A thread then performs
-one operation of `qsync_node.log.shipping` at a time. The store may be slow or refuse everything. A
+one operation of `archive/uploader.py` at a time. The store may be slow or refuse everything. A
 refused operation, or one under way when the process ends, may still have been carried out.
 """
 
@@ -12,14 +12,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.settings import MILLISECOND, SECOND
-from qsync_node.format.compaction import Changes
-from qsync_node.format.describe import describe
-from qsync_node.format.manifest import FileEntry, Manifest, decode_manifest, encode_manifest
-from qsync_node.format.xlog import XlogError
-from qsync_node.log.archive import Contents
-from qsync_node.log.rewind import ROLLBACK_DIRECTORY
-from qsync_node.log.shipping import (
+from qsync_node.archive.compaction import Changes
+from qsync_node.archive.description import describe
+from qsync_node.archive.manifest import FileEntry, Manifest, decode_manifest, encode_manifest
+from qsync_node.archive.uploader import (
     Describe,
     ListFiles,
     Load,
@@ -30,6 +26,10 @@ from qsync_node.log.shipping import (
     Shipping,
     View,
 )
+from qsync_node.archive.uploads import Contents
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.format.xlog import XlogError
+from qsync_node.log.rewind import ROLLBACK_DIRECTORY
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:

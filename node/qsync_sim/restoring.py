@@ -11,17 +11,17 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME, encode_root
+from qsync_node.archive.restore.origin import restored_bodies
+from qsync_node.archive.restore.point import Point
+from qsync_node.archive.restore.run import fold
 from qsync_node.core.settings import SECOND
 from qsync_node.core.system import read_term_body
 from qsync_node.errors import QsyncError
-from qsync_node.format.describe import space_of
 from qsync_node.format.keys import RAFT_CONFIRM
-from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME, encode_root
+from qsync_node.format.walk import space_of
 from qsync_node.log.checkpoint import Snapshot, open_snapshot
 from qsync_node.log.files import OsFileSystem
-from qsync_node.restore.origin import restored_bodies
-from qsync_node.restore.point import Point
-from qsync_node.restore.run import fold
 from qsync_sim.model import SPACE
 from qsync_sim.violation import Violation
 from qsync_sim.world import World

@@ -13,8 +13,7 @@ from urllib.parse import unquote
 import obstore
 from obstore.exceptions import BaseError
 
-from qsync_node.archive.location import ArchiveError, first_line, folder_of
-from qsync_node.archive.reading import read_range, store_of
+from qsync_node.archive.location import ArchiveError, first_line, folder_of, read_range, store_of
 from qsync_node.errors import QsyncError
 
 

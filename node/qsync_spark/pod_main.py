@@ -172,7 +172,7 @@ class Annotations:
 
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
-    from qsync_node.archive.reading import load_archive
+    from qsync_node.archive.reader import load_archive
     from qsync_spark.audit.run import audit
     from qsync_spark.report.page import write_report
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from qsync_node.format.describe import describe, space_of
-from qsync_node.format.manifest import (
+from qsync_node.archive.description import describe
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     SEGMENT,
     FileEntry,
@@ -17,6 +17,7 @@ from qsync_node.format.manifest import (
     encode_manifest,
 )
 from qsync_node.format.row import Row, decode_rows, encode_row
+from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import Block, decode_file_header, encode_file, read_blocks
 
 USER_TYPES = (2, 3, 4, 5, 9)

@@ -13,9 +13,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from qsync_node.archive.description import describe
+from qsync_node.archive.manifest import (
+    MANIFEST_NAME,
+    ROOT_NAME,
+    SEGMENT,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    encode_root,
+)
+from qsync_node.archive.uploads import Contents, plan_uploads
 from qsync_node.core import effects as fx
 from qsync_node.core.history import History
-from qsync_node.format.describe import describe
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,
@@ -29,17 +39,7 @@ from qsync_node.format.journals import (
     encode_row,
 )
 from qsync_node.format.keys import DELETE, REPLACE
-from qsync_node.format.manifest import (
-    MANIFEST_NAME,
-    ROOT_NAME,
-    SEGMENT,
-    Manifest,
-    decode_manifest,
-    encode_manifest,
-    encode_root,
-)
 from qsync_node.format.mp import pack
-from qsync_node.log.archive import Contents, plan_uploads
 from qsync_node.log.storage import Limits
 from qsync_sim.model import SPACE
 from qsync_sim.schedule import Schedule

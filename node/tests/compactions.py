@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from qsync_node.archive.compaction import COMPACTION_MANIFEST, Compaction, encode_compaction
+from qsync_node.archive.description import describe
+from qsync_node.archive.location import store_of
+from qsync_node.archive.manifest import SNAPSHOT
 from qsync_node.archive.outputs import put_bytes
-from qsync_node.archive.reading import store_of
-from qsync_node.format.compaction import COMPACTION_MANIFEST, Compaction, encode_compaction
-from qsync_node.format.describe import describe
-from qsync_node.format.manifest import SNAPSHOT
-from qsync_node.restore.point import Point
-from qsync_node.restore.run import fold
+from qsync_node.archive.restore.point import Point
+from qsync_node.archive.restore.run import fold
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.run import Outcome, remove
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.reader import load_archive
 from qsync_spark.audit import compare, events, fold, logs, replay, run
 from qsync_spark.audit import context as audit_context
 from qsync_spark.audit.context import AuditContext

@@ -17,12 +17,10 @@ import zstandard
 from object_server import Weakness, object_server, used_by_this_process
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
+from qsync_node.archive.compaction import Changes, Merged, decode_changes, encode_changes
+from qsync_node.archive.description import describe
 from qsync_node.archive.location import ArchiveError
-from qsync_node.core.history import TermStart
-from qsync_node.format.compaction import Changes, Merged, decode_changes, encode_changes
-from qsync_node.format.describe import describe
-from qsync_node.format.keys import REPLACE
-from qsync_node.format.manifest import (
+from qsync_node.archive.manifest import (
     ROLLBACK,
     SEGMENT,
     SNAPSHOT,
@@ -32,6 +30,16 @@ from qsync_node.format.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from qsync_node.archive.store import ArchiveConflictError, ArchiveStore
+from qsync_node.archive.uploads import (
+    Contents,
+    archived_index,
+    needed_snapshot,
+    plan_uploads,
+    still_named,
+)
+from qsync_node.core.history import TermStart
+from qsync_node.format.keys import REPLACE
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import (
@@ -44,14 +52,6 @@ from qsync_node.format.xlog import (
     decode_block_data,
     encode_file,
 )
-from qsync_node.log.archive import (
-    Contents,
-    archived_index,
-    needed_snapshot,
-    plan_uploads,
-    still_named,
-)
-from qsync_node.log.archive_store import ArchiveConflictError, ArchiveStore
 from qsync_node.log.storage import SegmentRange
 from qsync_node.server.archiver import Archiver
 from qsync_node.server.config import ArchiveConfig, NodeConfig

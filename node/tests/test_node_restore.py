@@ -15,16 +15,16 @@ import pytest
 from archive_copy import Copy, is_user
 from archives import is_eventful, lives
 
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, Manifest
+from qsync_node.archive.reader import load_archive
+from qsync_node.archive.restore.origin import restored_bodies, with_users
+from qsync_node.archive.restore.point import Point, PointError, parse_time, shown
+from qsync_node.archive.restore.run import Restored, restore
+from qsync_node.archive.restore.source import SourceError, index_at
 from qsync_node.errors import QsyncError
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT, Manifest
 from qsync_node.format.mp import pack, unpack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
-from qsync_node.restore.origin import restored_bodies, with_users
-from qsync_node.restore.point import Point, PointError, parse_time, shown
-from qsync_node.restore.run import Restored, restore
-from qsync_node.restore.source import SourceError, index_at
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_a_new_origin_keeps_the_data_and_not_the_cluster(folder: Path, tmp_path:
 
 def test_the_command_prints_one_sentence(folder: Path, tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "qsync_node.restore", *words]
+        command = [sys.executable, "-m", "qsync_node.archive.restore", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     url = f"file://{folder}"

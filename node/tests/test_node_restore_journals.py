@@ -10,6 +10,16 @@ from journal_stores import url_of
 from object_server import ObjectServer, Weakness
 
 from qsync_node.archive.location import open_store
+from qsync_node.archive.restore import journals
+from qsync_node.archive.restore.journals import (
+    GAP_S,
+    Former,
+    Fragment,
+    JournalsError,
+    copy_fragments,
+    detach,
+    final,
+)
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import put_body
 from qsync_node.core.system import rows_of
@@ -29,16 +39,6 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import INSERT
 from qsync_node.format.mp import pack
-from qsync_node.restore import journals
-from qsync_node.restore.journals import (
-    GAP_S,
-    Former,
-    Fragment,
-    JournalsError,
-    copy_fragments,
-    detach,
-    final,
-)
 
 BROKER = BrokerId("zone", "broker-0")
 NAME = "a/journal"

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 from test_node_archive import SET_UUID, UUID, entry_of, rows_file
 
-from qsync_node.core.history import TermStart
-from qsync_node.format.compaction import Changes
-from qsync_node.format.manifest import FileEntry, Manifest
-from qsync_node.log.archive import Contents
-from qsync_node.log.scheduler import ArchiveFloor
-from qsync_node.log.shipping import (
+from qsync_node.archive.compaction import Changes
+from qsync_node.archive.manifest import FileEntry, Manifest
+from qsync_node.archive.uploader import (
     RETRY_MAX_S,
     TIDY_EVERY_S,
     Describe,
@@ -23,6 +20,9 @@ from qsync_node.log.shipping import (
     Shipping,
     View,
 )
+from qsync_node.archive.uploads import Contents
+from qsync_node.core.history import TermStart
+from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import SegmentRange
 
 FIRST = SegmentRange("/d/00000000000000000000.xlog", 0, 3)

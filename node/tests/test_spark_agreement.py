@@ -21,9 +21,9 @@ from damage import (
 from plain_audit import plain_audit
 from row_damage import confirmed, held_rows, impossible, keyed, present_before
 
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE
-from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.row import Row
 from qsync_spark.audit.run import audit
 

@@ -11,8 +11,8 @@ import pytest
 from archive_copy import Copy
 from plain_audit import plain_audit
 
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.keys import Key
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
 from qsync_spark.report.findings import VIOLATED, Result

@@ -10,8 +10,8 @@ from damage import missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.reading import load_archive
-from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
+from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME
+from qsync_node.archive.reader import load_archive
 from qsync_spark.report.page import write_report
 
 

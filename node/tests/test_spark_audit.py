@@ -19,12 +19,12 @@ from damage import (
 )
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import load_archive
-from qsync_node.format.describe import space_of
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
+from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import INSERT, Key
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
+from qsync_node.format.walk import space_of
 from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.run import STEPS, audit
 from qsync_spark.audit.scan import list_facts, scan

@@ -14,8 +14,8 @@ from archive_copy import Copy
 from damage import VIOLATIONS
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import load_archive
-from qsync_node.format.describe import space_of
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
+from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import (
     KEY_FLAGS,
     KEY_LSN,
@@ -26,9 +26,9 @@ from qsync_node.format.keys import (
     NOP,
     RAFT_PROMOTE,
 )
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
+from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.events import Reading, log_events, snapshot_events

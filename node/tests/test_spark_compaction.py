@@ -23,16 +23,16 @@ from archives import journal_archive
 from damage import missing_row
 from plain_audit import plain_audit
 
-from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.reading import Archive, load_archive, store_of
+from qsync_node.archive.location import ArchiveError, store_of
+from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.reader import Archive, load_archive
+from qsync_node.archive.restore.journals import JournalsError
+from qsync_node.archive.restore.point import Point
+from qsync_node.archive.restore.run import restore
 from qsync_node.format.journals import ASSIGNMENT_SPACE, BROKER_SPACE, JOURNAL_SPACE
-from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import unpack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
-from qsync_node.restore.journals import JournalsError
-from qsync_node.restore.point import Point
-from qsync_node.restore.run import restore
 from qsync_spark.compaction import run as run_module
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.removal import plan_removal

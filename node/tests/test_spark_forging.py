@@ -8,10 +8,10 @@ from archive_copy import Copy
 from archives import calm_archive
 from plain_audit import plain_audit
 
-from qsync_node.format.keys import RAFT_PROMOTE
-from qsync_node.format.manifest import (
+from qsync_node.archive.manifest import (
     SEGMENT,
 )
+from qsync_node.format.keys import RAFT_PROMOTE
 from qsync_node.format.row import encode_row
 from qsync_spark.decode.blocks import HASH_BYTES, SECRET_BYTES, RowHash, new_secret
 from qsync_spark.report.findings import VIOLATED

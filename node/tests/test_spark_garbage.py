@@ -8,14 +8,14 @@ from archive_copy import Copy, is_user
 from plain_audit import plain_audit
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.reading import load_archive
-from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, Key
-from qsync_node.format.manifest import (
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     ROLLBACK,
     SEGMENT,
     SNAPSHOT,
 )
+from qsync_node.archive.reader import load_archive
+from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.scan import parts_of_kind

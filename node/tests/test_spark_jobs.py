@@ -15,7 +15,7 @@ from archives import archived_run, is_eventful, lives
 from object_server import object_server
 from processes import wait_until
 
-from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
+from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME
 from qsync_spark.pod_main import (
     LAST_WORD_BYTES_MAX,
     SECURITY,
@@ -209,7 +209,8 @@ def test_a_disk_that_fills_during_a_compaction(folder: Path, tmp_path: Path) -> 
     done = subprocess.run(
         [
             "bash", "-c", 'ulimit -f 1; exec "$@"', "-", sys.executable, "-m",
-            "qsync_node.restore", "--archive", f"file://{copy}", "--into", str(tmp_path / "out"),
+            "qsync_node.archive.restore", "--archive", f"file://{copy}", "--into",
+            str(tmp_path / "out"),
         ],
         capture_output=True, text=True, check=False, preexec_fn=_ignore_size_signal,
     )  # fmt: skip

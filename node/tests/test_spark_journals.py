@@ -17,7 +17,7 @@ from object_server import ObjectServer
 from qsync_broker.codecs import Codec
 from qsync_broker.ledger import Append
 from qsync_broker.spec import JournalSpec
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.reader import load_archive
 from qsync_spark.audit.context import build_context
 from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.audit.ledger import LedgerError

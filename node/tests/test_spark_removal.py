@@ -17,22 +17,22 @@ from compactions import publish, removed
 from damage import archive_lost, missing_row
 from plain_audit import plain_audit
 
-from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.outputs import put_bytes
-from qsync_node.archive.reading import Archive, load_archive, store_of
-from qsync_node.errors import QsyncError
-from qsync_node.format.compaction import (
+from qsync_node.archive.compaction import (
     CHANGES_NAME,
     LOCK_NAME,
     Changes,
     Compaction,
     encode_changes,
 )
-from qsync_node.format.manifest import SEGMENT
+from qsync_node.archive.location import ArchiveError, store_of
+from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.outputs import put_bytes
+from qsync_node.archive.reader import Archive, load_archive
+from qsync_node.archive.restore.point import Point
+from qsync_node.archive.restore.run import restore
+from qsync_node.errors import QsyncError
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
-from qsync_node.restore.point import Point
-from qsync_node.restore.run import restore
 from qsync_spark.compaction import lock as lock_module
 from qsync_spark.compaction import run
 from qsync_spark.compaction.lock import Lock

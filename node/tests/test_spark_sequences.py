@@ -15,18 +15,9 @@ import pytest
 from archive_copy import Copy
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import load_archive
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.requests import Select, decode_request
-from qsync_node.core.engine.statements import execute_write
-from qsync_node.core.entries import control_body
-from qsync_node.core.membership import Member
-from qsync_node.core.node import Node
-from qsync_node.errors import ClientError
-from qsync_node.format import describe as describe_module
-from qsync_node.format.describe import TERM_SPACE, describe, space_of
-from qsync_node.format.keys import DELETE, INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE, UPDATE, Key
-from qsync_node.format.manifest import (
+from qsync_node.archive import description as describe_module
+from qsync_node.archive.description import TERM_SPACE, describe
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
     SEGMENT,
@@ -36,8 +27,18 @@ from qsync_node.format.manifest import (
     encode_manifest,
     encode_root,
 )
+from qsync_node.archive.reader import load_archive
+from qsync_node.core.engine.database import Database
+from qsync_node.core.engine.requests import Select, decode_request
+from qsync_node.core.engine.statements import execute_write
+from qsync_node.core.entries import control_body
+from qsync_node.core.membership import Member
+from qsync_node.core.node import Node
+from qsync_node.errors import ClientError
+from qsync_node.format.keys import DELETE, INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, encode_row
+from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.decode import runs as runs_module

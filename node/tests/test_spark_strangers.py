@@ -16,17 +16,17 @@ from damage import changed_by_another_index
 from msgpack import ExtType
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import load_archive
-from qsync_node.core.engine.numbers import pack_decimal
-from qsync_node.format import describe
-from qsync_node.format.keys import RAFT_PROMOTE, Key
-from qsync_node.format.manifest import (
+from qsync_node.archive import description as describe
+from qsync_node.archive.manifest import (
     ROLLBACK,
     SEGMENT,
     SNAPSHOT,
     FileEntry,
     Manifest,
 )
+from qsync_node.archive.reader import load_archive
+from qsync_node.core.engine.numbers import pack_decimal
+from qsync_node.format.keys import RAFT_PROMOTE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
 from qsync_spark.audit.catalogue import Catalogue

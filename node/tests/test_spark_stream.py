@@ -10,9 +10,7 @@ import pytest
 from archive_copy import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
-from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.reading import load_archive
-from qsync_node.format.compaction import (
+from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
     Changes,
@@ -20,7 +18,9 @@ from qsync_node.format.compaction import (
     encode_changes,
     encode_compaction,
 )
-from qsync_node.format.manifest import SEGMENT
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.reader import load_archive
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.session import make_session
 from qsync_spark.source import register

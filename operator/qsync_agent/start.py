@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from qsync_node.restore.child import RestoreError
+from qsync_node.archive.restore.child import RestoreError
 from qsync_operator.members.restore import restore_into
 
 KNOWN_WAIT_S = 120.0

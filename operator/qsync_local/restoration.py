@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qsync_local.store import Store
-from qsync_node.restore.child import RestoreError
+from qsync_node.archive.restore.child import RestoreError
 from qsync_operator.api.bootstrap import FromArchiveSpec
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.members.restore import restore_into

@@ -1,9 +1,15 @@
-"""Object stores and folders by URL: of the archive, and of fragments of journals."""
+"""Object stores and folders by URL: of the archive, and of fragments of journals.
 
+Executors of Spark also read files, in ranges, so a file's place is a URL and a key, which can be
+pickled.
+"""
+
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
@@ -54,3 +60,43 @@ def _retry() -> Any:
     from datetime import timedelta  # noqa: PLC0415  # only for stores in a network
 
     return {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
+
+
+@lru_cache(maxsize=8)
+def store_of(url: str) -> Any:
+    """Return the object store below `url`, cached per process.
+
+    Raises:
+        ArchiveError: the folder does not exist, or the store cannot be opened.
+    """
+    folder = folder_of(url)
+    if folder is not None and not folder.is_dir():
+        raise ArchiveError(f"archive {url} does not exist: check archive.url")
+    try:
+        return from_url(url)
+    except (BaseError, OSError, ValueError) as error:
+        raise ArchiveError(f"cannot open archive {url}: {first_line(error)}") from error
+
+
+def read_range(url: str, key: str, start: int, end: int) -> bytes:
+    """Return the bytes from `start` to before `end`, or fewer at the end of the file.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        OSError: the object store failed.
+    """
+    folder = folder_of(url)
+    if folder is not None:
+        with (folder / key).open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+    try:
+        size = int(obstore.head(store_of(url), key)["size"])
+        end = min(end, size)
+        if start >= end:
+            return b""
+        return bytes(obstore.get_range(store_of(url), key, start=start, end=end))
+    except FileNotFoundError:
+        raise
+    except BaseError as error:
+        raise OSError(first_line(error)) from error

@@ -7,9 +7,8 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 
-from qsync_node.archive.location import ArchiveError, first_line, folder_of
-from qsync_node.archive.reading import read_range, store_of
-from qsync_node.format.compaction import StoredFile
+from qsync_node.archive.compaction import StoredFile
+from qsync_node.archive.location import ArchiveError, first_line, folder_of, read_range, store_of
 
 CHUNK_BYTES = 8 << 20
 

@@ -19,15 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from qsync_node.archive.describer import Describer
 from qsync_node.archive.location import ArchiveError
-from qsync_node.core.history import TermStart
-from qsync_node.errors import QsyncError
-from qsync_node.format.manifest import ROLLBACK, FileEntry
-from qsync_node.log.archive import Contents, Upload
-from qsync_node.log.archive_store import ArchiveStore
-from qsync_node.log.rewind import ROLLBACK_DIRECTORY
-from qsync_node.log.scheduler import ArchiveFloor
-from qsync_node.log.shipping import (
+from qsync_node.archive.manifest import ROLLBACK, FileEntry
+from qsync_node.archive.store import ArchiveStore
+from qsync_node.archive.uploader import (
     Describe,
     ListFiles,
     Load,
@@ -39,9 +35,13 @@ from qsync_node.log.shipping import (
     Shipping,
     View,
 )
+from qsync_node.archive.uploads import Contents, Upload
+from qsync_node.core.history import TermStart
+from qsync_node.errors import QsyncError
+from qsync_node.log.rewind import ROLLBACK_DIRECTORY
+from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import SegmentRange, Storage
 from qsync_node.server.config import NodeConfig
-from qsync_node.server.describer import Describer
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
 

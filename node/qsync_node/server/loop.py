@@ -13,6 +13,7 @@ from traceback import format_exc
 from typing import Any
 from uuid import uuid4
 
+from qsync_node.archive.restore.origin import restored_bodies, with_users
 from qsync_node.core import effects as fx
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.node import Node
@@ -27,7 +28,6 @@ from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import Limits, Storage
-from qsync_node.restore.origin import restored_bodies, with_users
 from qsync_node.server.admission import HANDSHAKES_MAX, Admission, RequestBytes
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address

@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.reader import load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.lines import PARQUET
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit

@@ -6,8 +6,8 @@ The context is built from the facts of one pass over all files, and from the man
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.archive.reading import Archive
-from qsync_node.format.manifest import SEGMENT
+from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.reader import Archive
 from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.compare import Expectation
 from qsync_spark.audit.coverage import Coverage, Range, Steps, cover, merge

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT, FileEntry, Manifest
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, FileEntry, Manifest
 
 Range = tuple[int, int]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from qsync_node.archive.reading import Archive
-from qsync_node.format.describe import space_of
+from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import (
     DELETE,
     INSERT,
@@ -26,8 +26,8 @@ from qsync_node.format.keys import (
     UPDATE,
     UPSERT,
 )
-from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_node.format.walk import space_of
 from qsync_spark.audit.catalogue import NOT_REPLAYED, Catalogue
 from qsync_spark.audit.coverage import Coverage, Range, merge, without
 from qsync_spark.audit.decisions import Decision

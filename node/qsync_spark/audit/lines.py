@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qsync_node.archive.location import first_line
-from qsync_node.archive.reading import read_range
+from qsync_node.archive.location import first_line, read_range
 from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.places import PlaceError, RangeFile, StoredFile, find_files
 

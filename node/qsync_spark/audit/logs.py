@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
+from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, exceptions
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.coverage import merge, without

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qsync_node.format.manifest import KINDS, SEGMENT
+from qsync_node.archive.manifest import KINDS, SEGMENT
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.scan import one_of_each
 from qsync_spark.facts.kinds import PartRead, PromoteRow

@@ -8,7 +8,7 @@ index the folded tuple must equal the snapshot's. One pass judges all snapshots 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
 from qsync_spark.audit.catalogue import build_catalogue
 from qsync_spark.audit.context import AuditContext

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.manifest import ROLLBACK, SEGMENT, FileEntry
 from qsync_node.archive.outputs import verify
-from qsync_node.archive.reading import Archive
-from qsync_node.format.manifest import ROLLBACK, SEGMENT, FileEntry
+from qsync_node.archive.reader import Archive
 from qsync_spark.audit.context import BITS, AuditContext, build_context
 from qsync_spark.audit.coverage import Coverage, Range, Unknown, merge, without
 from qsync_spark.audit.journals import prove_journals

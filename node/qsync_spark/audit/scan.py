@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from qsync_node.archive.reading import Archive
-from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
+from qsync_node.archive.manifest import KINDS, ROLLBACK, SEGMENT
+from qsync_node.archive.reader import Archive
 from qsync_spark.audit.coverage import Coverage, Unknown
 from qsync_spark.decode.batches import Together
 from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from qsync_node.archive.reading import Archive
-from qsync_node.format.describe import space_of
+from qsync_node.archive.manifest import SNAPSHOT
+from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import INSERT, KEY_TUPLE
-from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_node.format.walk import space_of
 from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.membership import member_of
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts

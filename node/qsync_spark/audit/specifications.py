@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qsync_broker.spec import JournalSpec, name_problem
-from qsync_node.archive.reading import Archive
+from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
+from qsync_node.archive.reader import Archive
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.context import AuditContext

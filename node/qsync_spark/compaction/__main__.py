@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from qsync_node.archive.reading import load_archive
+from qsync_node.archive.reader import load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact

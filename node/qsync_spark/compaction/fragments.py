@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from qsync_node.archive.reading import Archive
-from qsync_node.format.compaction import FOLDER
-from qsync_node.format.manifest import SNAPSHOT
+from qsync_node.archive.compaction import FOLDER
+from qsync_node.archive.manifest import SNAPSHOT
+from qsync_node.archive.reader import Archive
 from qsync_spark.audit.context import build_context
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.journals.catalogue import list_journals

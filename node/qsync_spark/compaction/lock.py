@@ -16,8 +16,8 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 
+from qsync_node.archive.compaction import LOCK_NAME
 from qsync_node.archive.location import ArchiveError, first_line
-from qsync_node.format.compaction import LOCK_NAME
 
 RENEW_S = 20.0
 STALE_S = 120.0

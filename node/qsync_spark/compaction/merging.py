@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.compaction import Merged
+from qsync_node.archive.description import describe
+from qsync_node.archive.location import ArchiveError, read_range
+from qsync_node.archive.manifest import SEGMENT, FileEntry, Manifest
 from qsync_node.archive.outputs import put_bytes, verify
-from qsync_node.archive.reading import Archive, read_range
-from qsync_node.format.compaction import Merged
-from qsync_node.format.describe import describe
-from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
+from qsync_node.archive.reader import Archive
 from qsync_node.format.xlog import EOF_MARKER, Block, Damage, decode_file_header, read_blocks
 
 SMALL_BYTES = 8 << 20

@@ -9,8 +9,8 @@ older.
 
 from dataclasses import dataclass
 
-from qsync_node.archive.reading import Archive
-from qsync_node.format.compaction import Changes, Compaction
+from qsync_node.archive.compaction import Changes, Compaction
+from qsync_node.archive.reader import Archive
 
 PASSED = "Passed"
 

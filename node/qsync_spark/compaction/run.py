@@ -24,10 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.outputs import delete_all, listed, put_bytes, put_local, verify
-from qsync_node.archive.reading import Archive, load_archive, store_of
-from qsync_node.format.compaction import (
+from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
     FOLDER,
@@ -38,9 +35,12 @@ from qsync_node.format.compaction import (
     encode_changes,
     encode_compaction,
 )
-from qsync_node.format.describe import describe
-from qsync_node.format.manifest import SNAPSHOT, FileEntry
-from qsync_node.restore.child import RestoreError, restore_in_child
+from qsync_node.archive.description import describe
+from qsync_node.archive.location import ArchiveError, store_of
+from qsync_node.archive.manifest import SNAPSHOT, FileEntry
+from qsync_node.archive.outputs import delete_all, listed, put_bytes, put_local, verify
+from qsync_node.archive.reader import Archive, load_archive
+from qsync_node.archive.restore.child import RestoreError, restore_in_child
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
 from qsync_spark.compaction.fragments import count_merges, merge_archived
 from qsync_spark.compaction.lock import Lock

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qsync_node.archive.compaction import Compaction
+from qsync_node.archive.manifest import SNAPSHOT
 from qsync_node.archive.outputs import put_bytes
-from qsync_node.archive.reading import Archive
-from qsync_node.format.compaction import Compaction
+from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import DELETE, INSERT, KEY_TUPLE, REPLACE
-from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import unpack
 from qsync_spark.audit.catalogue import FIRST_USER_SPACE, Catalogue
 from qsync_spark.audit.events import (

@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from qsync_node.archive.reading import read_range
-from qsync_node.format.compaction import FOLDER
-from qsync_node.format.describe import space_of, walk_rows
+from qsync_node.archive.compaction import FOLDER
+from qsync_node.archive.location import read_range
 from qsync_node.format.keys import (
     KEY_FLAGS,
     KEY_LSN,
@@ -23,6 +22,7 @@ from qsync_node.format.keys import (
     NOP,
     RAFT_PROMOTE,
 )
+from qsync_node.format.walk import space_of, walk_rows
 from qsync_node.format.xlog import (
     EOF_MARKER,
     HEADER_BYTES_MAX,

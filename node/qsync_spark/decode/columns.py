@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     KEY_FLAGS,
     KEY_LSN,
@@ -26,6 +25,7 @@ from qsync_node.format.keys import (
     RAFT_PROMOTE,
 )
 from qsync_node.format.mp import BAD_MSGPACK
+from qsync_node.format.walk import space_of
 from qsync_spark.decode.blocks import Hole, Rows, State, blocks_of
 from qsync_spark.decode.edges import PADDING, Bytes, Ints, ends_of, read_edges
 from qsync_spark.decode.headers import UINTS, Fields, headers_at, starts_like

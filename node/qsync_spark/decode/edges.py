@@ -9,8 +9,8 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from qsync_node.format.describe import row_unpacker
 from qsync_node.format.keys import NOP
+from qsync_node.format.walk import row_unpacker
 
 TOKENS_MAX = 512
 PADDING = bytes(16)  # permits reads beyond the last row

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgpack
 
-from qsync_node.format.describe import row_unpacker
 from qsync_node.format.keys import KEY_LSN, KEY_REPLICA_ID
 from qsync_node.format.mp import BAD_MSGPACK
+from qsync_node.format.walk import row_unpacker
 from qsync_spark.decode.blocks import Rows
 
 Label = tuple[int, int]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from qsync_node.format.manifest import SNAPSHOT, FileEntry, Manifest, Mark
+from qsync_node.archive.manifest import SNAPSHOT, FileEntry, Manifest, Mark
 
 PART_BYTES = 32 << 20
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qsync_node.format.describe import space_of
+from qsync_node.archive.manifest import SNAPSHOT
 from qsync_node.format.keys import (
     KEY_FLAGS,
     KEY_LSN,
@@ -24,8 +24,8 @@ from qsync_node.format.keys import (
     NOP,
     RAFT_PROMOTE,
 )
-from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK
+from qsync_node.format.walk import space_of
 from qsync_spark.decode.blocks import Hole, Rows, State, checked_rows
 from qsync_spark.decode.columns import Columns, batches_of, columns_of
 from qsync_spark.decode.edges import PADDING

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from qsync_node.format.manifest import SNAPSHOT, FileEntry
+from qsync_node.archive.manifest import SNAPSHOT, FileEntry
 from qsync_spark.decode.columns import Columns
 from qsync_spark.facts.kinds import PartRead
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from qsync_node.archive.manifest import check_number
 from qsync_node.format.keys import INSERT, KEY_TUPLE
-from qsync_node.format.manifest import check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.decode.columns import Columns
 from qsync_spark.decode.parts import Part

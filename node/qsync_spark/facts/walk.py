@@ -12,7 +12,7 @@ from socket import gethostname
 import numpy as np
 import pyarrow as pa
 
-from qsync_node.format.describe import space_of
+from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.keys import (
     NOP,
     RAFT_CONFIRM,
@@ -20,8 +20,8 @@ from qsync_node.format.keys import (
     RAFT_ROLLBACK,
     Key,
 )
-from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_node.format.walk import space_of
 from qsync_spark.decode.blocks import (
     CHANGED,
     INT64_MAX,

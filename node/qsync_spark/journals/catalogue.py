@@ -17,8 +17,7 @@ from obstore.exceptions import BaseError
 from qsync_broker.fragments import parse_path, unknown_extension
 from qsync_broker.index import RemoteFragment
 from qsync_broker.spec import JournalSpec, name_problem
-from qsync_node.archive.location import ArchiveError, first_line
-from qsync_node.archive.reading import read_range, store_of
+from qsync_node.archive.location import ArchiveError, first_line, read_range, store_of
 from qsync_node.errors import QsyncError
 from qsync_spark.places import find_files
 

@@ -7,8 +7,7 @@ from obstore.exceptions import BaseError
 
 from qsync_broker.codecs import Codec, CodecError, decompressor
 from qsync_broker.index import RemoteFragment
-from qsync_node.archive.location import first_line
-from qsync_node.archive.reading import store_of
+from qsync_node.archive.location import first_line, store_of
 from qsync_node.errors import QsyncError
 
 CHUNK = 1 << 20

@@ -27,8 +27,7 @@ from obstore.exceptions import BaseError
 from qsync_broker.codecs import compressor
 from qsync_broker.fragments import attributes_of, content_name
 from qsync_broker.index import RemoteFragment
-from qsync_node.archive.location import first_line
-from qsync_node.archive.reading import store_of
+from qsync_node.archive.location import first_line, store_of
 from qsync_node.errors import QsyncError
 from qsync_spark.durations import GRACE_S
 from qsync_spark.journals.catalogue import Listing

@@ -42,8 +42,7 @@ from pyspark.sql.streaming.datasource import (
 
 from qsync_broker.fragments import parse_path
 from qsync_broker.index import RemoteIndex
-from qsync_node.archive.location import ArchiveError, first_line
-from qsync_node.archive.reading import store_of
+from qsync_node.archive.location import ArchiveError, first_line, store_of
 from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of, sql_types
 from qsync_spark.journals.catalogue import JournalsError
 from qsync_spark.journals.ranges import (

@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.reading import Archive, load_archive
-from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
+from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT
+from qsync_node.archive.reader import Archive, load_archive
 from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.journals.source import JournalSource
 from qsync_spark.source.bounds import bounds_of, may_match, rows_within

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.format.manifest import SNAPSHOT, FileEntry, Manifest
-from qsync_node.restore.point import PointError, parse_time
+from qsync_node.archive.manifest import SNAPSHOT, FileEntry, Manifest
+from qsync_node.archive.restore.point import PointError, parse_time
 
 _INT64_MAX = (1 << 63) - 1
 

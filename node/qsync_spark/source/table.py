@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.manifest import SNAPSHOT
 from qsync_node.format.keys import (
     FLAG_COMMIT,
     RAFT_PROMOTE,
     Key,
 )
-from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.decode.batches import batch_of, sql_of, sql_types
 from qsync_spark.decode.blocks import State

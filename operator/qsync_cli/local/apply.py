@@ -17,7 +17,7 @@ from qsync_cli.local import journals as local_journals
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say, warn
 from qsync_local import store as local_store
-from qsync_node.restore import child
+from qsync_node.archive.restore import child
 from qsync_operator.api import base, spec
 from qsync_operator.api import manifest as api_manifest
 from qsync_operator.members import restore

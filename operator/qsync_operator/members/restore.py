@@ -1,14 +1,14 @@
 """The snapshot from which a cluster starts if it restores an archive.
 
-The node's code creates it (`python -m qsync_node.restore`) in a child process, so the caller
-neither holds the state nor imports the engine. A folder with a snapshot is complete, so a repeated
-call creates nothing.
+A child process creates it (`python -m qsync_node.archive.restore`), so the caller neither holds
+the state nor imports the engine. A folder with a snapshot is complete, so a repeated call creates
+nothing.
 """
 
 from pathlib import Path
 from typing import Any
 
-from qsync_node.restore.child import restore_in_child
+from qsync_node.archive.restore.child import restore_in_child
 from qsync_operator.api.bootstrap import FromArchiveSpec
 
 

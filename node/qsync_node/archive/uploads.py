@@ -7,14 +7,14 @@ therefore never contains rows without the state that they build on. Only the man
 archived files, by their local names. After a crash between an upload and the manifest, the upload
 is repeated and finds the file in place.
 
-This module is pure. `archive_store.py` transfers bytes, `server/archiver.py` runs the thread.
+This module is pure. `store.py` transfers bytes, `server/archiver.py` runs the thread.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from qsync_node.format.compaction import Changes
-from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
+from qsync_node.archive.compaction import Changes
+from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
 from qsync_node.log.storage import SegmentRange
 
 

@@ -15,7 +15,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from qsync_node.format.manifest import (
+from qsync_node.archive.manifest import (
     SNAPSHOT,
     VERSION,
     FileEntry,

@@ -1,20 +1,16 @@
-"""The readers' view of an archive: its replica set, each member's files, and ranges of files.
+"""The readers' view of an archive: its replica set, and each member's files.
 
-Executors of Spark also read files, in ranges, so every description of a file's location can be
-pickled. Files that compactions removed or merged are omitted (`format/compaction.py`).
+Files that compactions removed or merged are omitted (`compaction.py`).
 """
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import from_url
 
-from qsync_node.archive.location import ArchiveError, first_line, folder_of
-from qsync_node.format.compaction import (
+from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
     FOLDER,
@@ -23,7 +19,8 @@ from qsync_node.format.compaction import (
     decode_changes,
     decode_compaction,
 )
-from qsync_node.format.manifest import (
+from qsync_node.archive.location import ArchiveError, first_line, store_of
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
     SEGMENT,
@@ -34,47 +31,6 @@ from qsync_node.format.manifest import (
     decode_manifest,
     decode_root,
 )
-
-
-@lru_cache(maxsize=8)
-def store_of(url: str) -> Any:
-    """Return the object store below `url`, cached per process.
-
-    Raises:
-        ArchiveError: the folder does not exist, or the store cannot be opened.
-    """
-    folder = folder_of(url)
-    if folder is not None and not folder.is_dir():
-        raise ArchiveError(f"archive {url} does not exist: check archive.url")
-    try:
-        return from_url(url)
-    except (BaseError, OSError, ValueError) as error:
-        raise ArchiveError(f"cannot open archive {url}: {first_line(error)}") from error
-
-
-def read_range(url: str, key: str, start: int, end: int) -> bytes:
-    """Return the bytes from `start` to before `end`, or fewer at the end of the file.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        OSError: the object store failed.
-    """
-    folder = folder_of(url)
-    if folder is not None:
-        with (folder / key).open("rb") as file:
-            file.seek(start)
-            return file.read(end - start)
-    try:
-        size = int(obstore.head(store_of(url), key)["size"])
-        end = min(end, size)
-        if start >= end:
-            return b""
-        return bytes(obstore.get_range(store_of(url), key, start=start, end=end))
-    except FileNotFoundError:
-        raise
-    except BaseError as error:
-        raise OSError(first_line(error)) from error
-
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Pattern of the folders of members."""

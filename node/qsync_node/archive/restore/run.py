@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qsync_node.archive.reading import Archive, load_archive
-from qsync_node.format.compaction import FOLDER
-from qsync_node.format.journals import JOURNAL_SPACE
-from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
-from qsync_node.log.files import OsFileSystem, lock_directory
-from qsync_node.restore.journals import copy_fragments, detach
-from qsync_node.restore.point import Point, check_signature, first_index, shown
-from qsync_node.restore.replay import Replay
-from qsync_node.restore.source import (
+from qsync_node.archive.compaction import FOLDER
+from qsync_node.archive.reader import Archive, load_archive
+from qsync_node.archive.restore.journals import copy_fragments, detach
+from qsync_node.archive.restore.point import Point, check_signature, first_index, shown
+from qsync_node.archive.restore.replay import Replay
+from qsync_node.archive.restore.source import (
     Comparison,
     batches_behind,
     index_at,
     instance_of,
     snapshot_at_or_before,
 )
+from qsync_node.format.journals import JOURNAL_SPACE
+from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
+from qsync_node.log.files import OsFileSystem, lock_directory
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 

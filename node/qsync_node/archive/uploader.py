@@ -23,10 +23,9 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from qsync_node.core.history import History, TermStart
-from qsync_node.format.compaction import Changes
-from qsync_node.format.manifest import FileEntry, Manifest
-from qsync_node.log.archive import (
+from qsync_node.archive.compaction import Changes
+from qsync_node.archive.manifest import FileEntry, Manifest
+from qsync_node.archive.uploads import (
     Contents,
     Upload,
     archived_index,
@@ -34,6 +33,7 @@ from qsync_node.log.archive import (
     plan_uploads,
     still_named,
 )
+from qsync_node.core.history import History, TermStart
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import SegmentRange
 

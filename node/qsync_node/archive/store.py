@@ -13,9 +13,9 @@ import os
 import obstore
 from obstore.exceptions import BaseError
 
+from qsync_node.archive.compaction import CHANGES_NAME, Changes, decode_changes
 from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store
-from qsync_node.format.compaction import CHANGES_NAME, Changes, decode_changes
-from qsync_node.format.manifest import (
+from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
     FileEntry,

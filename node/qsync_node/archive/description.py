@@ -5,15 +5,12 @@ of the disk, and the audit judges that content.
 """
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
-import msgpack
-
+from qsync_node.archive.manifest import SNAPSHOT, FileEntry, Mark, archived_name
 from qsync_node.format.keys import (
     KEY_LSN,
     KEY_REPLICA_ID,
-    KEY_SPACE_ID,
     KEY_TIMESTAMP,
     KEY_TUPLE,
     KEY_TYPE,
@@ -21,60 +18,13 @@ from qsync_node.format.keys import (
     RAFT_PROMOTE,
     Key,
 )
-from qsync_node.format.manifest import SNAPSHOT, FileEntry, Mark, archived_name
 from qsync_node.format.mp import unpack
 from qsync_node.format.vclock import signature
+from qsync_node.format.walk import MALFORMED, space_of, walk_rows
 from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
 
 MARK_EVERY_BYTES = 4 << 20
 TERM_SPACE = 490
-_MALFORMED = (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException)
-
-
-def space_of(body: bytes | memoryview) -> int:
-    """Return the space id of a row's body, 0 without one. Raises the errors of `BAD_MSGPACK`."""
-    if len(body) > 2 and body[0] >> 4 == 8 and body[1] == KEY_SPACE_ID:
-        first = body[2]
-        if first < 0x80:
-            return first
-        width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(first)
-        if width is not None:
-            return int.from_bytes(body[3 : 3 + width], "big")
-    fields = unpack(bytes(body)) if body else {}
-    if not isinstance(fields, dict):
-        raise ValueError("the body of a row is not a map")
-    found = fields.get(KEY_SPACE_ID, 0)
-    return found if isinstance(found, int) else 0
-
-
-def row_unpacker(data: bytes) -> msgpack.Unpacker:
-    """Return an unpacker for the rows of a block. It accepts all valid msgpack."""
-    unpacker = msgpack.Unpacker(
-        strict_map_key=False, max_buffer_size=2**31 - 1, read_size=max(len(data), 1),
-        unicode_errors="surrogateescape",
-    )  # fmt: skip
-    unpacker.feed(data)
-    return unpacker
-
-
-def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
-    """Yield (header, start, start of the body, end) of each row of a block. Raises ValueError."""
-    unpacker = row_unpacker(data)
-    tell, take, skip = unpacker.tell, unpacker.unpack, unpacker.skip
-    position, size = 0, len(data)
-    while position < size:
-        try:
-            header = take()
-            middle = end = tell()
-            if header.get(KEY_TYPE) != NOP:
-                skip()
-                end = tell()
-        except (*_MALFORMED, AttributeError, RecursionError) as error:
-            raise ValueError(
-                f"position {position} of the block does not begin a row: {error}"
-            ) from None
-        yield header, position, middle, end
-        position = end
 
 
 class _Walk:
@@ -139,7 +89,7 @@ def describe(data: bytes, kind: str, source: str, start_term: int) -> FileEntry:
         try:
             for row, _, middle, end in walk_rows(item.data):
                 walk.take(row, item.data[middle:end])
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise XlogError(f"{source} is damaged at offset {item.offset}: {error}") from None
     is_snapshot = kind == SNAPSHOT
     vclock = dict(header.vclock) if is_snapshot else walk.vclock

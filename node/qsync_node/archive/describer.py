@@ -1,4 +1,4 @@
-"""The child process that describes files for the archive (`log/describe_main.py`)."""
+"""The child process that describes files for the archive (`describe_main.py`)."""
 
 import contextlib
 import json
@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.format.manifest import FileEntry, decode_entry
-from qsync_node.log.archive import Upload
+from qsync_node.archive.manifest import FileEntry, decode_entry
+from qsync_node.archive.uploads import Upload
 
 TIMEOUT_S = 600.0
 
@@ -25,7 +25,7 @@ class Describer:
         child = self._child
         if child is None:
             child = self._child = subprocess.Popen(
-                [sys.executable, "-m", "qsync_node.log.describe_main"],
+                [sys.executable, "-m", "qsync_node.archive.describe_main"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
         watchdog = threading.Timer(TIMEOUT_S, child.kill)

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import obstore
 from obstore.exceptions import BaseError
 
-from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store
-from qsync_node.archive.reading import store_of
+from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store, store_of
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import put_body
 from qsync_node.core.system import rows_of

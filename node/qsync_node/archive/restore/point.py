@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from qsync_node.archive.reading import Archive
+from qsync_node.archive.manifest import SEGMENT, FileEntry, Manifest
+from qsync_node.archive.reader import Archive
 from qsync_node.errors import QsyncError
-from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
 
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?")
 

@@ -1,4 +1,4 @@
-"""Runs `python -m qsync_node.restore` for processes that do not load the database engine."""
+"""Runs `python -m qsync_node.archive.restore` for processes without the database engine."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def restore_in_child(*words: str) -> dict[str, Any]:
     Raises:
         RestoreError: the command failed.
     """
-    command = [sys.executable, "-m", "qsync_node.restore", "--lifeline", *words]
+    command = [sys.executable, "-m", "qsync_node.archive.restore", "--lifeline", *words]
     pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile("w+") as trouble,

@@ -1,4 +1,4 @@
-"""`python -m qsync_node.restore --archive URL --into FOLDER`: restore one point of an archive.
+"""`python -m qsync_node.archive.restore --archive URL --into FOLDER`: restore a point in time.
 
 The command writes a snapshot and prints one JSON object. Exit codes: 0 done, 1 failed (the cause is
 on standard error), 2 wrong usage. With `--check` it only verifies that the point exists.
@@ -9,14 +9,16 @@ import json
 import sys
 from pathlib import Path
 
+from qsync_node.archive.restore.point import Point, parse_time
+from qsync_node.archive.restore.run import check, fold, restore
 from qsync_node.errors import QsyncError
 from qsync_node.lifeline import hold_lifeline
-from qsync_node.restore.point import Point, parse_time
-from qsync_node.restore.run import check, fold, restore
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m qsync_node.restore", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m qsync_node.archive.restore", description=__doc__
+    )
     parser.add_argument("--archive", required=True, metavar="URL")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the snapshot")
     parser.add_argument("--check", action="store_true", help="only verify that the point exists")

@@ -1,4 +1,4 @@
-"""`python -m qsync_node.log.describe_main`: print manifest entries of the files named on stdin.
+"""`python -m qsync_node.archive.describe_main`: print manifest entries of the files named on stdin.
 
 Each line of input is a JSON array, `[path, kind, source, start term]`. The answer is one line,
 `{"entry": ...}` or `{"error": sentence}`. The program ends with its input.
@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from qsync_node.format.describe import describe
+from qsync_node.archive.description import describe
 from qsync_node.format.xlog import XlogError
 
 

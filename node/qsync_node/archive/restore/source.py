@@ -15,17 +15,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from qsync_node.archive.reading import Archive, read_range
+from qsync_node.archive.compaction import FOLDER
+from qsync_node.archive.location import read_range
+from qsync_node.archive.manifest import FileEntry, Manifest
+from qsync_node.archive.reader import Archive
+from qsync_node.archive.restore.point import PointError, late_segments, next_segments
 from qsync_node.errors import QsyncError
 from qsync_node.format.batch import LogBatch, drop_rows_up_to, split_batches
-from qsync_node.format.compaction import FOLDER
-from qsync_node.format.describe import walk_rows
 from qsync_node.format.keys import KEY_LSN, KEY_REPLICA_ID, KEY_TIMESTAMP
-from qsync_node.format.manifest import FileEntry, Manifest
 from qsync_node.format.row import RowError, decode_rows, scan_rows
 from qsync_node.format.vclock import signature
+from qsync_node.format.walk import walk_rows
 from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
-from qsync_node.restore.point import PointError, late_segments, next_segments
 
 
 class SourceError(QsyncError):
