@@ -21,7 +21,7 @@ from qsync_spark.audit.scan import (
     scan,
     takes_confirmed,
 )
-from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
+from qsync_spark.audit.snapshots import Basis, damaged_snapshots, first_snapshot, read_basis
 from qsync_spark.decode.blocks import new_secret
 from qsync_spark.facts.kinds import DecisionRow, MemberRow, SchemaRow
 from qsync_spark.facts.table import FactList
@@ -83,8 +83,38 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     facts = scan(spark, archive, secret)
     listed, cut = list_facts(facts)
     listed.extend(misdescribed(archive, listed))
+    coverage = _coverage_of(archive, listed)
+    end = max(one.end for one in coverage.values())
+    decisions = _decisions_of(listed, coverage)
+    snapshot = first_snapshot(archive, damaged_snapshots(listed))
+    start, basis = 0, Basis()
+    if snapshot is not None:
+        start, basis = snapshot[0], read_basis(spark, archive, snapshot[1])
+    changes = _member_changes(listed, coverage, decisions)
+    found = configurations(start, basis.members, [c for c in changes if c.at > start])
+    registered = memberships(found, end)
+    uuids = sorted({*coverage, *registered})
+    uuids.sort(key=lambda uuid: -_last_known(uuid, coverage, registered))
+    expected = _expectation_of(uuids[:BITS], coverage, found, end)
+    schema_changes = [
+        *basis.changes,
+        *(
+            SystemChange(one.index, one.row_type, one.space, one.body, one.time)
+            for one in one_of_each(listed.of(SchemaRow, SEGMENT), coverage)
+        ),
+    ]
+    context = AuditContext(archive, facts, listed, coverage, found, registered, decisions, expected,
+                           end, snapshot, basis.indexes, schema_changes, basis.origin, cut,
+                           uuids[BITS:], secret)  # fmt: skip
+    if cut:
+        for uuid in coverage:
+            context.distrust(uuid, cut - 1, end)
+    return context
+
+
+def _coverage_of(archive: Archive, listed: FactList) -> dict[str, Coverage]:
     damage = damage_of(listed)
-    coverage = {
+    return {
         manifest.instance_uuid: cover(
             manifest,
             [one for one in damage if one.member == manifest.instance_uuid],
@@ -92,9 +122,11 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
         )
         for manifest in archive.members
     }
-    end = max(one.end for one in coverage.values())
+
+
+def _decisions_of(listed: FactList, coverage: dict[str, Coverage]) -> list[Decision]:
     # A decision over confirmed rows is a violation without effect: the rows stay confirmed.
-    raw = one_of_each(
+    rows = one_of_each(
         (
             one
             for one in listed.of(DecisionRow, SEGMENT)
@@ -102,25 +134,24 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
         ),
         coverage,
     )
-    decisions = effective(Decision(one.first, one.index) for one in raw)
+    return effective(Decision(one.first, one.index) for one in rows)
+
+
+def _member_changes(
+    listed: FactList, coverage: dict[str, Coverage], decisions: list[Decision]
+) -> list[Change]:
     changes = []
     for row in one_of_each(listed.of(MemberRow, SEGMENT), coverage):
         taken_by = covering(row.index, decisions)
         until = taken_by.at if taken_by is not None else 0
         changes.append(Change(row.index, row.row_type, row.body, until))
-    snapshot = first_snapshot(archive, damaged_snapshots(listed))
-    members: dict[int, tuple[str, str, str, bool]] = {}
-    indexes: dict[int, list[Any]] = {}
-    sequences: list[SystemChange] = []
-    origin = 0
-    if snapshot is not None:
-        members, indexes, sequences, origin = small_spaces(spark, archive, snapshot[1])
-    start = snapshot[0] if snapshot is not None else 0
-    found = configurations(start, members, [c for c in changes if c.at > start])
-    registered = memberships(found, end)
-    uuids = sorted({*coverage, *registered})
-    uuids.sort(key=lambda uuid: -_last_known(uuid, coverage, registered))
-    hidden, uuids = uuids[BITS:], uuids[:BITS]
+    return changes
+
+
+def _expectation_of(
+    uuids: list[str], coverage: dict[str, Coverage], found: list[Configuration], end: int
+) -> Expectation:
+    """Return the instances that should have each row. `found` are the configurations in order."""
     bits = {uuid: number for number, uuid in enumerate(uuids)}
     nothing = Coverage("")
     of = [coverage.get(uuid, nothing) for uuid in uuids]
@@ -131,26 +162,12 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
         for uuid in configuration.voters():
             if uuid in bits:
                 voting[bits[uuid]].append((first, last))
-    expected = Expectation(
+    return Expectation(
         bits,
         Steps.of([one.rows for one in of]),
         Steps.of([one.covered for one in of]),
         Steps.of([merge(one) for one in voting]),
     )
-    schema_changes = [
-        *sequences,
-        *(
-            SystemChange(one.index, one.row_type, one.space, one.body, one.time)
-            for one in one_of_each(listed.of(SchemaRow, SEGMENT), coverage)
-        ),
-    ]
-    context = AuditContext(archive, facts, listed, coverage, found, registered, decisions, expected,
-                           end, snapshot, indexes, schema_changes, origin, cut, hidden,
-                           secret)  # fmt: skip
-    if cut:
-        for uuid in coverage:
-            context.distrust(uuid, cut - 1, end)
-    return context
 
 
 def _last_known(

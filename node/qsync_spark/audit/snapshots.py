@@ -1,6 +1,7 @@
 """Tuples of snapshots: the first members of a log, and the values for proof 4 (data path)."""
 
 from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -108,16 +109,18 @@ def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str]
     return min((one for one in found if one[1] not in damaged), default=None)
 
 
-def small_spaces(
-    spark: "SparkSession", archive: Archive, key: str
-) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], list[SystemChange], int]:
-    """Return members, primary indexes, changes of the schema and the origin, from one snapshot.
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The system tuples of the first snapshot, on which the log builds."""
 
-    Returns:
-        members by replica id; primary indexes (space -> parts); sequences and the window of
-        idempotency keys as changes; the index at which the replica set was restored from an
-        archive, 0 if it was not.
-    """
+    members: dict[int, tuple[str, str, str, bool]] = field(default_factory=dict)  # by replica id
+    indexes: dict[int, list[Any]] = field(default_factory=dict)  # parts of primary keys, by space
+    changes: list[SystemChange] = field(default_factory=list)  # sequences, window of keys
+    origin: int = 0  # index at which the replica set was restored from an archive, if it was
+
+
+def read_basis(spark: "SparkSession", archive: Archive, key: str) -> Basis:
+    """Return the system tuples of the snapshot `key`."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
     wanted = frozenset((SCHEMA, CLUSTER, INDEX, SEQUENCE, SPACE_SEQUENCE))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
@@ -146,7 +149,7 @@ def small_spaces(
             changes.append(_as_change(row))
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
-    return members, indexes, changes, origin
+    return Basis(members, indexes, changes, origin)
 
 
 def _as_change(row: dict[str, Any]) -> SystemChange:
