@@ -53,7 +53,7 @@ async def _hand_over(server: NodeServer, log: Log) -> None:
     """Transfer leadership before the stop, so that clients see a pause and not a failover."""
     if server.node.replica.leader is None:
         return
-    if len(server.node.replica.voter_uuids()) == 1:
+    if len(server.node.context.voter_uuids()) == 1:
         return
     try:
         answer = await server.command("demote", timeout_s=HANDOVER_TIMEOUT_S)

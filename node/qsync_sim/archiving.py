@@ -123,13 +123,13 @@ class SimArchiver:
         shell = self._shell
         assert shell.node is not None
         assert shell.storage is not None
-        replica = shell.node.replica
-        if replica.has_origin and not shell.storage.failed:
+        context = shell.node.context
+        if context.has_origin and not shell.storage.failed:
             segments = shell.storage.segments()
             if self._sealing.is_due(segments[-1], self._world.now_ns, 0):
                 shell.seal()
-            starts = list(replica.tail.history.starts)
-            self._shipping.look(View(segments, replica.limbo.confirmed_index, starts))
+            starts = list(context.tail.history.starts)
+            self._shipping.look(View(segments, context.limbo.confirmed_index, starts))
             self._continue()
         self._look_later()
 

@@ -58,7 +58,7 @@ class Authority:
 
     def on_leader(self, shell: "Shell", node: "Node") -> None:
         """Check that a member that must not lead takes no user writes when it is elected."""
-        ballot = node.replica.ballot
+        ballot = node.context.ballot
         is_fenced = ballot.is_fenced or shell.uuid in self._fenced
         mode = node.settings.election_mode
         if not (is_fenced or ballot.doubt_index or mode == "voter"):
@@ -71,16 +71,16 @@ class Authority:
 
     def on_leading_step(self, shell: "Shell", node: "Node") -> None:
         """Check that a fenced leader writes no user rows."""
-        if not node.replica.ballot.is_fenced:
+        if not node.context.ballot.is_fenced:
             if self._barred:
                 self._barred.pop(shell.uuid, None)
             return
-        last = node.replica.tail.last_index
+        last = node.context.tail.last_index
         life, fenced_at = self._barred.setdefault(shell.uuid, (shell.life, last))
         if life != shell.life:
             self._barred[shell.uuid] = shell.life, last
             return
-        for entry in node.replica.limbo.entries:
+        for entry in node.context.limbo.entries:
             if entry.is_own and entry.kind is Kind.USER and entry.batch.first_index > fenced_at:
                 raise Violation(
                     f"E10: {shell.name} writes {entry.batch.first_index}, fenced at {fenced_at}"
@@ -107,19 +107,19 @@ class Authority:
             inputs: the inputs of the step.
             last_before: end of its log before the step.
         """
-        replica, removed = node.replica, shell.removed_before
-        if not removed.isdisjoint(replica.voter_uuids()):
+        replica, context, removed = node.replica, node.context, shell.removed_before
+        if not removed.isdisjoint(context.voter_uuids()):
             raise Violation(f"M5: {shell.name} counts by a voter that was removed")
         if not inputs or not all(
             type(item) is fx.Received and _sender(shell, item) in removed for item in inputs
         ):
             return
         election = replica.election
-        if replica.term != shell.term_before and replica.ballot.vote != shell.uuid:
-            raise Violation(f"P1: {shell.name} adopts term {replica.term} of a removed instance")
-        if replica.leader is None and replica.tail.last_index > last_before:
+        if context.term != shell.term_before and context.ballot.vote != shell.uuid:
+            raise Violation(f"P1: {shell.name} adopts term {context.term} of a removed instance")
+        if replica.leader is None and context.tail.last_index > last_before:
             raise Violation(f"P1: {shell.name} appends rows of a removed instance")
-        if election.leader_uuid in removed or election.heard_at_ns == replica.now_ns:
+        if election.leader_uuid in removed or election.heard_at_ns == context.now_ns:
             raise Violation(f"P1: {shell.name} hears the heartbeat of a removed instance")
         shell.world.count("messages of removed instances checked")
 

@@ -119,7 +119,7 @@ class Availability:
     def on_order(self, shell: "Shell") -> None:
         """Begin a new period: an order may move the leadership, now or when it arrives."""
         if shell.node is not None:
-            self._ordered_terms.add(shell.node.replica.term + 1)
+            self._ordered_terms.add(shell.node.context.term + 1)
         self.disturb()
 
     def disturb(self) -> None:
@@ -181,7 +181,7 @@ class Availability:
             self._lives[shell.uuid] = shell.life
             self._sound_ns[shell.uuid] = now_ns + 1
             return False
-        replica = node.replica
+        context = node.context
         if shell.disk_delay_ns > DISK_DELAY_MAX_NS:
             # A write that has begun takes as long as the disk took then.
             end_ns = now_ns + 2 * shell.disk_delay_ns
@@ -193,13 +193,13 @@ class Availability:
             and not shell.fail_next_write
             and shell.disk.capacity_bytes >= 1 << 62
             and not node.refuse_rows
-            and not replica.ballot.nacks
-            and not replica.ballot.doubt_index
-            and not replica.ballot.is_fenced
-            and not replica.is_space_low
-            and not replica.is_disk_full
+            and not context.ballot.nacks
+            and not context.ballot.doubt_index
+            and not context.ballot.is_fenced
+            and not context.is_space_low
+            and not context.is_disk_full
             and node.settings.election_mode == "candidate"
-            and shell.uuid in replica.voter_uuids()
+            and shell.uuid in context.voter_uuids()
         )
 
     def _connected(self, shells: "Sequence[Shell]") -> "list[Shell]":
@@ -273,7 +273,7 @@ class Availability:
             return
         assert shell.node is not None
         if not self._ordered_terms.isdisjoint(
-            range(shell.term_before + 1, shell.node.replica.term + 1)
+            range(shell.term_before + 1, shell.node.context.term + 1)
         ):
             self._world.count("failovers by late orders")
             return
@@ -344,8 +344,8 @@ def _voters(shells: "list[Shell]") -> "list[Shell]":
 def _log_of(shell: "Shell") -> tuple[tuple[int, int], tuple[str, ...]]:
     """Return the position at the end of the log of a member, and the voters by it."""
     assert shell.node is not None
-    replica = shell.node.replica
-    return (replica.tail.last_term, replica.tail.last_index), replica.voter_uuids()
+    context = shell.node.context
+    return (context.tail.last_term, context.tail.last_index), context.voter_uuids()
 
 
 def _is_quorum(group: "Sequence[Shell]") -> bool:
@@ -355,7 +355,7 @@ def _is_quorum(group: "Sequence[Shell]") -> bool:
     uuids = {shell.uuid for shell in group}
     for shell in group:
         assert shell.node is not None
-        voters = shell.node.replica.voter_uuids()
+        voters = shell.node.context.voter_uuids()
         if len(uuids.intersection(voters)) < needed(len(voters), shell.node.settings.quorum):
             return False
     return True

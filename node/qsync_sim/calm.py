@@ -84,7 +84,7 @@ class Calm:
         leader = world.leader()
         assert leader is not None
         assert leader.node is not None
-        removed = leader.node.replica.is_removed
+        removed = leader.node.context.is_removed
         self._partial = {
             shell.name
             for shell in world.alive()
@@ -194,4 +194,4 @@ class Calm:
 
 
 def _has_joined(shell: "Shell") -> bool:
-    return shell.node is not None and shell.node.replica.has_origin
+    return shell.node is not None and shell.node.context.has_origin

@@ -44,7 +44,7 @@ class Disaster:
         leader = world.leader()
         assert leader is not None
         assert leader.node is not None
-        voters = leader.node.replica.limbo.confirmed_configuration.voters
+        voters = leader.node.context.limbo.confirmed_configuration.voters
         shells = [world.shells[member.uuid] for member in voters]
         self._write(leader)
         survivors = self._rng.sample(shells, self._rng.randint(1, max(1, (len(shells) - 1) // 2)))
@@ -83,7 +83,7 @@ class Disaster:
         world = self._world
         best = max(survivors, key=_position)
         assert best.node is not None
-        limbo, tail = best.node.replica.limbo, best.node.replica.tail
+        limbo, tail = best.node.context.limbo, best.node.context.tail
         known, pending = limbo.confirmed_index, _pending(best)
         verb = self._rng.choice(["force-confirm", "force-rollback"])
         kept = tail.last_index if verb == "force-confirm" else known
@@ -111,7 +111,7 @@ class Disaster:
         leader = self._world.leader()
         if leader is None or leader.node is None:
             return set()
-        return set(leader.node.replica.limbo.confirmed_configuration.voter_uuids)
+        return set(leader.node.context.limbo.confirmed_configuration.voter_uuids)
 
 
 def _insert(body: bytes, sync: int) -> fx.Request:
@@ -120,7 +120,7 @@ def _insert(body: bytes, sync: int) -> fx.Request:
 
 def _position(shell: "Shell") -> tuple[int, int]:
     assert shell.node is not None
-    tail = shell.node.replica.tail
+    tail = shell.node.context.tail
     return tail.last_term, tail.last_index
 
 
@@ -129,6 +129,6 @@ def _pending(shell: "Shell") -> list[int]:
     assert shell.node is not None
     return [
         entry.batch.last_index
-        for entry in shell.node.replica.limbo.surviving()
+        for entry in shell.node.context.limbo.surviving()
         if entry.kind is Kind.USER
     ]

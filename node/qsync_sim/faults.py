@@ -204,7 +204,7 @@ def nominate(world: "World") -> None:
     if shell is None or shell.node is None:
         return
     world.count("fault nomination")
-    term = shell.node.replica.term - world.rng.choice([0, 0, 0, 1])
+    term = shell.node.context.term - world.rng.choice([0, 0, 0, 1])
     world.command(shell, "nominate", term=term)
 
 
@@ -250,7 +250,7 @@ def remove_member(world: "World") -> None:
     if leader is None or leader.node is None or len(candidates) < 3 or lacks_voter(world):
         return
     shell = world.rng.choice(candidates)
-    if leader.node.replica.limbo.configuration.by_uuid(shell.uuid) is not None:
+    if leader.node.context.limbo.configuration.by_uuid(shell.uuid) is not None:
         world.count("fault member removed")
         world.command(leader, "unregister", uuid=shell.uuid)
 
@@ -267,7 +267,7 @@ def lacks_voter(world: "World") -> bool:
         if shell.is_removed or (shell.is_damaged and not shell.is_alive)
     }
     return any(
-        not lost.isdisjoint(shell.node.replica.voter_uuids())
+        not lost.isdisjoint(shell.node.context.voter_uuids())
         for shell in world.alive()
         if shell.node is not None
     )
@@ -281,7 +281,7 @@ def replaceable(world: "World") -> "Shell | None":
     leader = world.leader()
     if leader is None or leader.node is None:
         return None
-    limbo = leader.node.replica.limbo
+    limbo = leader.node.context.limbo
     voters = limbo.configuration.voter_uuids
     whole = {shell.uuid for shell in world.alive() if _is_whole(shell)}
     if len(voters) < 3 or not whole.issuperset(voters) or limbo.has_pending_membership:
@@ -294,8 +294,8 @@ def _is_whole(shell: "Shell") -> bool:
     """Return whether a member has no row in its log that its state lacks, or may lack (T7)."""
     if shell.is_removed or shell.node is None or shell.node.refuse_rows:
         return False
-    ballot = shell.node.replica.ballot
-    confirmed = shell.node.replica.limbo.confirmed_index
+    ballot = shell.node.context.ballot
+    confirmed = shell.node.context.limbo.confirmed_index
     return not ballot.doubt_index and all(nack.index <= confirmed for nack in ballot.nacks)
 
 
@@ -318,7 +318,7 @@ def replace_member(world: "World", shell: "Shell") -> None:
         if leader is None or leader.node is None:
             world.after(300 * MILLISECOND, unregister)
             return
-        if leader.node.replica.limbo.confirmed_configuration.by_uuid(shell.uuid) is not None:
+        if leader.node.context.limbo.confirmed_configuration.by_uuid(shell.uuid) is not None:
             world.command(leader, "unregister", uuid=shell.uuid)
             world.after(300 * MILLISECOND, unregister)
 
@@ -451,7 +451,7 @@ def behind_the_back(world: "World") -> None:
             world.network.cut(other, leader)
     rival = world.rng.choice(others)
     if rival.node is not None:
-        world.command(rival, "nominate", term=rival.node.replica.term)
+        world.command(rival, "nominate", term=rival.node.context.term)
     world.after(world.rng.randrange(5, 350) * MILLISECOND, world.network.heal)
 
 
@@ -478,7 +478,7 @@ def strand_a_rollback(world: "World") -> None:
 
     def come_back() -> None:
         if leader.node is not None:
-            world.command(leader, "nominate", term=leader.node.replica.term)
+            world.command(leader, "nominate", term=leader.node.context.term)
 
     world.after(world.rng.randrange(5, 60) * MILLISECOND, deafen)
     world.after(world.rng.randrange(180, 390) * MILLISECOND, die)
@@ -494,7 +494,7 @@ def strand_a_promote(world: "World") -> None:
     if rival.node is None:
         return
     world.count("fault promote stranded")
-    world.command(rival, "nominate", term=rival.node.replica.term)
+    world.command(rival, "nominate", term=rival.node.context.term)
 
     def deafen() -> None:
         for other in world.alive():

@@ -37,11 +37,11 @@ def fingerprint(seed: int) -> str:
             digest.update(_text(effect).encode())
         return effects
 
-    Node.step = observed  # type: ignore[method-assign]  # the tool observes the node
+    Node.step = observed  # type: ignore[assignment,method-assign]  # it observes
     try:
         problem = run_seed(seed).problem
     finally:
-        Node.step = step  # type: ignore[method-assign]  # the tool observes the node
+        Node.step = step  # type: ignore[method-assign]  # it observes
     return digest.hexdigest() + (" failed" if problem else "")
 
 

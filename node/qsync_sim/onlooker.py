@@ -25,6 +25,7 @@ from qsync_sim import refusals, resources
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
+    from qsync_node.core.context import Context
     from qsync_node.core.node import Node
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
@@ -111,8 +112,8 @@ class Onlooker:
         leader = node.replica.leader
         if leader is None:
             return
-        term = node.replica.term
-        voters = node.replica.voter_uuids()
+        term = node.context.term
+        voters = node.context.voter_uuids()
         quorum = len(voters) // 2 + 1
         promote = leader.promote_index
         held = [uuid for uuid in voters if self._may_hold(uuid, max(index, promote), term)]
@@ -130,7 +131,7 @@ class Onlooker:
         shell = self.world.shells[uuid]
         if shell.is_removed or shell.storage is None or shell.node is None:
             return shell.disk_index >= index
-        tail = shell.node.replica.tail
+        tail = shell.node.context.tail
         return shell.storage.last_index >= index and tail.history.last_term >= term
 
     def on_step(self, shell: "Shell", node: "Node") -> None:
@@ -138,7 +139,7 @@ class Onlooker:
         if node.replica.leader is not None:
             self.world.authority.on_leading_step(shell, node)
         self._check_pending_changes(shell, node)
-        self._note_voters(shell, node.replica.voter_uuids())
+        self._note_voters(shell, node.context.voter_uuids())
         if not self._are_equal:
             self._check_majorities(shell, node)
 
@@ -156,11 +157,11 @@ class Onlooker:
 
         An order that took the place of a majority answers for the majorities after it (E11).
         """
-        if any(_replica(one).ballot.was_forced for one in self.world.alive()):
+        if any(_context(one).ballot.was_forced for one in self.world.alive()):
             return
-        mine = node.replica.voter_uuids()
+        mine = node.context.voter_uuids()
         for other in self.world.alive():
-            theirs = _replica(other).voter_uuids()
+            theirs = _context(other).voter_uuids()
             if other is shell or mine == theirs or have_overlapping_majorities(mine, theirs):
                 continue
             if self._may_decide(shell) and self._may_decide(other):
@@ -171,25 +172,25 @@ class Onlooker:
 
     def _may_decide(self, shell: "Shell") -> bool:
         """Return whether a majority of the voters in its own log could elect `shell`."""
-        replica = _replica(shell)
-        voters = replica.voter_uuids()
+        context = _context(shell)
+        voters = context.voter_uuids()
         if shell.uuid not in voters:
             return False
-        mine = (replica.tail.last_term, replica.tail.last_index)
+        mine = (context.tail.last_term, context.tail.last_index)
         willing = 0
         for uuid in voters:
             peer = self.world.shells[uuid]
             if peer.node is None:
                 willing += peer.disk_position <= mine
-            elif replica.leader is not None:
-                willing += peer.node.replica.term <= replica.term
+            elif context.is_leading:
+                willing += peer.node.context.term <= context.term
             else:
-                tail = peer.node.replica.tail
+                tail = peer.node.context.tail
                 willing += (tail.last_term, tail.last_index) <= mine
         return willing >= len(voters) // 2 + 1
 
     def _check_pending_changes(self, shell: "Shell", node: "Node") -> None:
-        limbo = node.replica.limbo
+        limbo = node.context.limbo
         if limbo.configuration is limbo.confirmed_configuration:
             return
         changes = [entry for entry in limbo.entries if entry.kind is Kind.MEMBERSHIP]
@@ -210,9 +211,9 @@ def have_overlapping_majorities(one: Sequence[str], other: Sequence[str]) -> boo
     return wanted > common
 
 
-def _replica(shell: "Shell") -> Any:
+def _context(shell: "Shell") -> "Context":
     assert shell.node is not None
-    return shell.node.replica
+    return shell.node.context
 
 
 def _on_disk(shell: "Shell") -> Ballot:

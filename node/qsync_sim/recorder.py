@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from qsync_node.core.source import State
+
 from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.entries import Entry, Kind
 from qsync_node.core.node import Node
-from qsync_node.core.stage import State
 
 Event = dict[str, Any]
 
@@ -65,23 +66,23 @@ class Recording:
         leaders = [node for node in nodes if node.replica.leader is not None]
         if len(leaders) != 1:
             return False
-        replica = leaders[0].replica
-        state = replica.term, replica.tail.last_term, replica.tail.last_index
+        context = leaders[0].context
+        state = context.term, context.tail.last_term, context.tail.last_index
         for node in nodes:
-            other = node.replica
+            other = node.context
             if (other.term, other.tail.last_term, other.tail.durable_index) != state:
                 return False
-            if other.limbo.confirmed_index != replica.tail.last_index or not other.is_settled:
+            if other.limbo.confirmed_index != context.tail.last_index or not other.is_settled:
                 return False
         self.events.append(
             {
                 "do": "begin",
                 "at": self.names[leaders[0].uuid],
-                "base": replica.tail.last_index,
-                "term": replica.term,
-                "voters": [self.names[uuid] for uuid in replica.voter_uuids()],
+                "base": context.tail.last_index,
+                "term": context.term,
+                "voters": [self.names[uuid] for uuid in context.voter_uuids()],
                 "votes": {
-                    self.names[node.uuid]: self.name(node.replica.ballot.vote) for node in nodes
+                    self.names[node.uuid]: self.name(node.context.ballot.vote) for node in nodes
                 },
             }
         )
@@ -108,36 +109,37 @@ class Recorder:
         """Watch `node`, which has recovered its log and was not stepped yet."""
         self.recording = recording
         self.node = node
+        context = node.context
         replica = node.replica
         self.note = partial(recording.note, node.uuid)
-        self._tail = replica.tail
+        self._tail = context.tail
         self._ballots: dict[int, Promises] = {}
-        self._disk = Promises.of(replica.ballot)
+        self._disk = Promises.of(context.ballot)
         self._round = -1
         self._seen: dict[str, Any] = {}
-        tail = replica.tail
+        tail = context.tail
         self.note(
             "reopen",
             last=tail.last_index,
             last_term=tail.last_term,
-            term=replica.term,
-            vote=recording.name(replica.ballot.vote),
+            term=context.term,
+            vote=recording.name(context.ballot.vote),
             nacks=self._disk.nacks,
-            known=replica.limbo.confirmed_index,
+            known=context.limbo.confirmed_index,
         )
         for owner, name in (
             (node, "step"),
             (replica, "take_up"),
-            (replica, "store_ballot"),
-            (replica, "on_ballot_stored"),
-            (replica, "send"),
-            (replica, "send_to"),
-            (replica, "append"),
+            (context, "store_ballot"),
+            (context, "on_ballot_stored"),
+            (context, "send"),
+            (context, "send_to"),
+            (context, "append"),
             (replica, "on_log_written"),
             (replica, "forget_behind"),
             (replica, "confirm"),
             (replica, "step_down"),
-            (replica, "report"),
+            (context, "report"),
         ):
             self._watch(owner, name, getattr(self, f"_{name}"))
         applier = replica.applier
@@ -154,16 +156,17 @@ class Recorder:
     def _step(self, original: Callable[..., Any], *inputs: Any) -> Any:
         effects = original(*inputs)
         self._look_for_snapshot()
+        context = self.node.context
         replica = self.node.replica
         seen = {
-            "term": replica.term,
-            "vote": self.recording.name(replica.ballot.vote),
+            "term": context.term,
+            "vote": self.recording.name(context.ballot.vote),
             "leads": replica.leader is not None,
-            "last": replica.tail.last_index,
-            "last_term": replica.tail.last_term,
-            "known": replica.limbo.confirmed_index,
-            "nacks": Promises.of(replica.ballot).nacks,
-            "voters": [self.recording.name(uuid) for uuid in replica.voter_uuids()],
+            "last": context.tail.last_index,
+            "last_term": context.tail.last_term,
+            "known": context.limbo.confirmed_index,
+            "nacks": Promises.of(context.ballot).nacks,
+            "voters": [self.recording.name(uuid) for uuid in context.voter_uuids()],
         }
         if seen != self._seen:
             self._seen = seen
@@ -172,7 +175,7 @@ class Recorder:
 
     def _look_for_snapshot(self) -> None:
         """Note a snapshot that has replaced the log."""
-        tail = self.node.replica.tail
+        tail = self.node.context.tail
         if tail is not self._tail:
             self._tail = tail
             self.note("install", last=tail.last_index)
@@ -190,12 +193,12 @@ class Recorder:
         ballot: Ballot,
         then: Callable[[], None] | None = None,
     ) -> None:
-        replica = self.node.replica
-        before = replica.ballot
+        context = self.node.context
+        before = context.ballot
         if ballot.forced_voters:
             self.recording.stop("forced")
         original(ballot, then)
-        self._ballots[replica.ballot_sequence] = Promises.of(ballot)
+        self._ballots[context.ballot_sequence] = Promises.of(ballot)
         if len(ballot.nacks) > len(before.nacks):
             self.note("nack", last=ballot.nacks[-1].index)
         elif ballot.nacks != before.nacks:
@@ -217,12 +220,12 @@ class Recorder:
 
     def _send(self, original: Callable[..., None], link: int, message: Any) -> None:
         self._look_for_snapshot()
-        replica = self.node.replica
+        context = self.node.context
         if isinstance(message, msg.VoteReply) and not message.is_prevote:
-            peer = replica.links.get(link)
+            peer = context.links.get(link)
             # A reply to a candidate of an earlier term does not wait for the ballot, and reports
             # only this term. A reply on a closed connection does not arrive.
-            if peer is not None and (message.is_granted or replica.is_settled):
+            if peer is not None and (message.is_granted or context.is_settled):
                 self.note(
                     "reply",
                     term=message.term,
@@ -259,14 +262,14 @@ class Recorder:
             self.note("extend", last=batch.last_index, last_term=entry.term)
         elif entry.kind is Kind.PROMOTE:
             replies = self.node.replica.election.replies
-            voters = self.node.replica.voter_uuids()
+            voters = self.node.context.voter_uuids()
             names = [self.recording.name(uuid) for uuid in replies if uuid in voters]
             self.note("win", kept=entry.position, heard=sorted(names))
         elif entry.kind is Kind.USER:
             self.note("rows", count=batch.last_index - batch.first_index + 1)
         elif entry.kind is Kind.MEMBERSHIP:
             # A removal has two rows; the last one stands for the change.
-            voters = self.node.replica.limbo.configuration.voter_uuids
+            voters = self.node.context.limbo.configuration.voter_uuids
             others = batch.last_index - batch.first_index
             names = [self.recording.name(uuid) for uuid in voters]
             self.note("change", others=others, voters=names)
@@ -275,15 +278,15 @@ class Recorder:
 
     def _on_log_written(self, original: Callable[..., None], epoch: int, last_index: int) -> None:
         self._look_for_snapshot()
-        tail = self.node.replica.tail
+        tail = self.node.context.tail
         if epoch == tail.epoch and last_index > tail.durable_index:
             self.note("flush", last=last_index)
         original(epoch, last_index)
 
     def _forget_behind(self, original: Callable[..., None], index: int) -> None:
         self._look_for_snapshot()
-        tail = self.node.replica.tail
-        is_cut = self.node.replica.applier.state is State.CUTTING
+        tail = self.node.context.tail
+        is_cut = self.node.replica.source.state is State.CUTTING
         if index < tail.last_index:
             self.note("truncate" if is_cut else "forget", last=index)
         original(index)
@@ -291,8 +294,9 @@ class Recorder:
     def _on_replaced(self, state: State, original: Callable[..., None], message: Any) -> None:
         """Note that the disk has the truncation or the snapshot of a stage."""
         self._look_for_snapshot()
+        context = self.node.context
         replica = self.node.replica
-        if message.epoch == replica.tail.epoch and replica.applier.state is state:
+        if message.epoch == context.tail.epoch and replica.source.state is state:
             self.note("replaced")
         original(message)
 

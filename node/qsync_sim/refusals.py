@@ -18,9 +18,10 @@ The rules have no bound in time. `availability` bounds how long a cause may last
 
 from typing import TYPE_CHECKING
 
+from qsync_node.core.source import State
+
 from qsync_node.core import effects as fx
 from qsync_node.core.messages import ForwardReply
-from qsync_node.core.stage import State
 from qsync_node.errors import ErrorCode
 from qsync_sim.authority import on_disk
 from qsync_sim.violation import Violation
@@ -65,13 +66,13 @@ def check(shell: "Shell", code: int, reason: str, client_uuid: str) -> None:
 
 
 def _is_queue_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
-    replica, settings = node.replica, node.settings
-    entries = replica.limbo.entries
+    replica, context, settings = node.replica, node.context, node.settings
+    entries = context.limbo.entries
     if replica.leader is None:
         return True  # the leader has decided, or it has stepped down in this step
     size = sum(len(entry.batch.data) for entry in entries)
     oldest = entries[0] if entries else None
-    waits_ns = replica.now_ns - oldest.written_at if oldest is not None and oldest.written_at else 0
+    waits_ns = context.now_ns - oldest.written_at if oldest is not None and oldest.written_at else 0
     return (
         len(entries) > settings.limbo_entries_max
         or size > settings.limbo_bytes_max
@@ -84,14 +85,15 @@ def _is_read_only(shell: "Shell", node: "Node", reason: str, client_uuid: str) -
 
 
 def _is_disk_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
-    return node.replica.leader is None or node.replica.is_space_low
+    return node.replica.leader is None or node.context.is_space_low
 
 
 def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+    context = node.context
     replica = node.replica
     return (
-        not replica.has_origin
-        or bool(replica.split_brain)
+        not context.has_origin
+        or bool(context.split_brain)
         or replica.doubt.is_open
         or bool(on_disk(shell).doubt_index)  # it ended in this step, after a read was refused
         or not node.registrar.is_open()
@@ -103,8 +105,8 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
     replica = node.replica
     leader = replica.leader
     if leader is None:
-        applier, known = replica.applier, replica.election.leader_uuid
-        is_following = applier.state is State.FOLLOWING and applier.source_uuid == known
+        source, known = replica.source, replica.election.leader_uuid
+        is_following = source.state is State.FOLLOWING and source.uuid == known
         return "knows no leader" not in reason or not is_following
     if "PROMOTE" in reason:
         return not leader.is_confirmed
@@ -118,7 +120,7 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
 def _is_removed(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
     return any(
         other.node is not None
-        and client_uuid in other.node.replica.limbo.confirmed_configuration.removed
+        and client_uuid in other.node.context.limbo.confirmed_configuration.removed
         for other in shell.world.shells.values()
     )
 

@@ -42,8 +42,9 @@ def check_step(shell: "Shell", node: "Node") -> None:
     Raises:
         Violation: a buffer is larger than it may be.
     """
+    context = node.context
     replica = node.replica
-    limbo, settings = replica.limbo, node.settings
+    limbo, settings = context.limbo, node.settings
     if limbo is shell.limbo_before:
         rows = limbo.confirmed_index - shell.confirmed_before
         if rows > settings.confirm_rows_max + TRANSACTION_ROWS:
@@ -53,13 +54,13 @@ def check_step(shell: "Shell", node: "Node") -> None:
     for relay in replica.relays.by_number.values():
         if relay.bytes_in_flight > settings.relay_window_bytes:
             _check_window(shell, node, relay.bytes_in_flight)
-    tail = replica.tail
+    tail = context.tail
     if tail.cached_bytes > settings.tail_cache_bytes and tail.cached_batches > 1:
         raise Violation(f"T11: {shell.name} keeps {tail.cached_bytes} bytes of recent rows")
 
 
 def _check_confirmed(shell: "Shell", node: "Node") -> None:
-    ledger, last = shell.world.ledger, node.replica.limbo.confirmed_index
+    ledger, last = shell.world.ledger, node.context.limbo.confirmed_index
     taken = sum(ledger[index][3] for index in range(shell.confirmed_before + 1, last + 1))
     most = node.settings.confirm_rows_max + TRANSACTION_ROWS
     if taken > most:
@@ -79,16 +80,16 @@ def _check_window(shell: "Shell", node: "Node", sent: int) -> None:
 
 
 def _check_queue(shell: "Shell", node: "Node") -> None:
-    replica, settings = node.replica, node.settings
-    entries = [entry for entry in replica.limbo.entries if entry.kind is Kind.USER]
+    context, settings = node.context, node.settings
+    entries = [entry for entry in context.limbo.entries if entry.kind is Kind.USER]
     own = [entry for entry in entries if entry.is_own]
     most = settings.limbo_bytes_max + SLACK * TRANSACTION_BYTES
     size = sum(len(entry.batch.data) for entry in own)
     if len(own) > settings.limbo_entries_max + SLACK or size > most:
         raise Violation(f"T11: {shell.name} has a queue of {len(own)} transactions, {size} bytes")
     most += settings.relay_window_bytes + settings.relay_chunk_bytes + CONTROL_BYTES
-    if replica.limbo.bytes > most:
-        raise Violation(f"T11: {shell.name} has a queue of {replica.limbo.bytes} bytes, not {most}")
+    if context.limbo.bytes > most:
+        raise Violation(f"T11: {shell.name} has a queue of {context.limbo.bytes} bytes, not {most}")
 
 
 def check_end(shell: "Shell", node: "Node") -> None:
@@ -103,7 +104,7 @@ def check_end(shell: "Shell", node: "Node") -> None:
     if any(call.session == BROKER_SESSION for call in clients.waiting):
         return  # the stand-in for brokers does not wait for its last answers
     # A call of a closed session is dropped at its deadline.
-    oldest_ns = node.replica.now_ns - node.settings.request_timeout_ns
+    oldest_ns = node.context.now_ns - node.settings.request_timeout_ns
     kept = {
         "requests in the queue": len(clients.queue),
         "requests after their deadline": sum(

@@ -329,7 +329,7 @@ class Schedule:
         leader = self.world.leader()
         if leader is None or leader.node is None:
             return []
-        configuration = leader.node.replica.limbo.confirmed_configuration
+        configuration = leader.node.context.limbo.confirmed_configuration
         return [
             shell
             for shell in self.world.alive()
@@ -342,13 +342,13 @@ class Schedule:
         leader = world.leader()
         if leader is None or leader.node is None:
             return False
-        goal = leader.node.replica.tail.last_index
-        if leader.node.replica.limbo.confirmed_index != goal:
+        goal = leader.node.context.tail.last_index
+        if leader.node.context.limbo.confirmed_index != goal:
             return False
         members = [s for s in world.alive() if s in self._members()]
         return leader in members and all(
             shell.node is not None
-            and shell.node.replica.limbo.confirmed_index == goal
+            and shell.node.context.limbo.confirmed_index == goal
             and not shell.node.replica.doubt.is_open
             for shell in members
         )
@@ -361,10 +361,10 @@ class Schedule:
         leader = self.world.leader()
         if leader is None or leader.node is None:
             return False
-        goal = leader.node.replica.limbo.confirmed_index
+        goal = leader.node.context.limbo.confirmed_index
         return all(
             shell.node is not None
-            and shell.node.replica.limbo.confirmed_index >= goal - ROWS_BEHIND
+            and shell.node.context.limbo.confirmed_index >= goal - ROWS_BEHIND
             and not shell.node.replica.doubt.is_open
             and not _refuses_pending_row(shell.node)
             for shell in self._members()
@@ -377,12 +377,13 @@ class Schedule:
             if node is None:
                 parts.append(f"{shell.name} down")
                 continue
+            context = node.context
             replica = node.replica
             parts.append(
-                f"{shell.name} term {replica.term} last {replica.tail.last_index} "
-                f"confirmed {replica.limbo.confirmed_index} {replica.election.role.value} "
-                f"{replica.applier.state.value} doubt {replica.ballot.doubt_index} "
-                f"id {replica.replica_id} voting {replica.is_voting}"
+                f"{shell.name} term {context.term} last {context.tail.last_index} "
+                f"confirmed {context.limbo.confirmed_index} {replica.election.role.value} "
+                f"{replica.source.state.value} doubt {context.ballot.doubt_index} "
+                f"id {context.replica_id} voting {context.is_voting}"
             )
         return "; ".join(parts)
 
@@ -423,8 +424,8 @@ def _is_accepted(operation: Operation) -> bool:
 
 
 def _refuses_pending_row(node: Node) -> bool:
-    confirmed = node.replica.limbo.confirmed_index
-    return any(nack.index > confirmed for nack in node.replica.ballot.nacks)
+    confirmed = node.context.limbo.confirmed_index
+    return any(nack.index > confirmed for nack in node.context.ballot.nacks)
 
 
 def _without_sequences(state: list[bytes]) -> list[bytes]:

@@ -204,7 +204,7 @@ class Shell:
             self._lose_power()
         if self.storage is not None:
             self.disk_index = self.storage.last_index
-            history = self.node.replica.tail.history
+            history = self.node.context.tail.history
             self.disk_position = (history.term_at(self.disk_index), self.disk_index)
         self.node = None
         self.storage = None
@@ -307,11 +307,11 @@ class Shell:
         self.inputs_now = inputs
         life, node = self.life, self.node
         assert node is not None
-        self.term_before = node.replica.term
-        self.voters_before = node.replica.voter_uuids()
-        self.removed_before = node.replica.limbo.confirmed_configuration.removed
-        last_before = node.replica.tail.last_index
-        self.limbo_before = node.replica.limbo
+        self.term_before = node.context.term
+        self.voters_before = node.context.voter_uuids()
+        self.removed_before = node.context.limbo.confirmed_configuration.removed
+        last_before = node.context.tail.last_index
+        self.limbo_before = node.context.limbo
         self.confirmed_before = self.limbo_before.confirmed_index
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
         machine = self.world.machine

@@ -229,7 +229,7 @@ class Story:
     # --- verbs --------------------------------------------------------------------------------
 
     def do_nominate(self, name: str) -> None:
-        term = self._node(name).replica.term
+        term = self._node(name).context.term
         self.world.command(self.names[name], "nominate", term=term)
 
     def do_switchover(self, name: str, target: str) -> None:
@@ -327,11 +327,11 @@ class Story:
         leader = self.world.leader()
         if leader is None or leader.node is None:
             return False
-        goal = leader.node.replica.tail.last_index
+        goal = leader.node.context.tail.last_index
         return all(
             shell.node is not None
-            and shell.node.replica.limbo.confirmed_index == goal
-            and shell.node.replica.tail.durable_index == goal
+            and shell.node.context.limbo.confirmed_index == goal
+            and shell.node.context.tail.durable_index == goal
             for shell in self.world.alive()
         )
 
@@ -341,10 +341,10 @@ class Story:
             if node is None:
                 self.say(f"{name} down")
                 continue
-            replica = node.replica
-            tail, limbo = replica.tail, replica.limbo
+            context = node.context
+            tail, limbo = context.tail, context.limbo
             self.say(
-                f"{name} {role_of(node):9} term {replica.term} last {tail.last_index} "
+                f"{name} {role_of(node):9} term {context.term} last {tail.last_index} "
                 f"on disk {tail.durable_index} confirmed {limbo.confirmed_index} limbo {len(limbo)}"
             )
 

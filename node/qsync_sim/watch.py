@@ -80,7 +80,7 @@ class Watch:
     def on_order(self, sync: int, shell: "Shell", verb: str, arguments: dict[str, Any]) -> None:
         """Note an order that is sent."""
         assert shell.node is not None
-        term = shell.node.replica.term
+        term = shell.node.context.term
         now_ns = self._world.now_ns
         self._orders[sync] = Order(shell, shell.life, verb, arguments, term, now_ns)
 
@@ -126,7 +126,7 @@ class Watch:
             self._check_prevote(shell)
 
     def _check_rows(self, shell: "Shell", peer_uuid: str, rows: msg.Rows) -> None:
-        limbo = _node(shell).replica.limbo
+        limbo = _node(shell).context.limbo
         last = rows.batches[-1].last_index
         if last > limbo.confirmed_index and limbo.configuration.by_uuid(peer_uuid) is None:
             raise Violation(f"L8: {shell.name} sends row {last} to a replica without an id")
@@ -145,14 +145,15 @@ class Watch:
             raise Violation(f"E2: {shell.name} stands without an order")
 
     def _check_prevote(self, shell: "Shell") -> None:
+        context = _node(shell).context
         replica = _node(shell).replica
-        if replica.leader is not None and self._leading.get(shell.uuid) == replica.term:
+        if replica.leader is not None and self._leading.get(shell.uuid) == context.term:
             raise Violation(f"E3: {shell.name} leads and grants a PreVote")
         election = replica.election
-        silent_ns = replica.now_ns - election.heard_at_ns
+        silent_ns = context.now_ns - election.heard_at_ns
         # A heartbeat or a connection of this step may have arrived after the question.
-        is_heard = 0 < silent_ns < replica.settings.election_timeout_ns
-        if not is_heard or replica.link_to(election.leader_uuid) is None:
+        is_heard = 0 < silent_ns < context.settings.election_timeout_ns
+        if not is_heard or context.link_to(election.leader_uuid) is None:
             return
         if not any(type(item) is fx.LinkUp for item in shell.inputs_now):
             raise Violation(
@@ -174,7 +175,7 @@ class Watch:
         self._stopped_ns[shell.uuid] = self._world.now_ns
 
     def _check_removal(self, leader: "Shell", removed: str) -> None:
-        voters = [uuid for uuid in _node(leader).replica.voter_uuids() if uuid != removed]
+        voters = [uuid for uuid in _node(leader).context.voter_uuids() if uuid != removed]
         running = sum(1 for uuid in voters if self._has_run(uuid))
         if running < len(voters) // 2 + 1:
             raise Violation(
@@ -203,11 +204,12 @@ class Watch:
 
     def on_step(self, shell: "Shell", node: "Node") -> None:
         """Check a member after its step."""
+        context = node.context
         replica = node.replica
-        starts = replica.tail.history.starts
-        if starts and starts[-1].first_index > replica.tail.last_index:
-            raise Violation(f"L5: {shell.name} has {starts[-1]} after {replica.tail.last_index}")
-        if replica.term != shell.term_before:
+        starts = context.tail.history.starts
+        if starts and starts[-1].first_index > context.tail.last_index:
+            raise Violation(f"L5: {shell.name} has {starts[-1]} after {context.tail.last_index}")
+        if context.term != shell.term_before:
             self._check_term(shell, node)
         if replica.leader is None:
             if shell.uuid in self._leading:
@@ -217,14 +219,14 @@ class Watch:
                 self._logs.pop(shell.uuid, None)
             return
         now_ns = self._world.now_ns
-        if self._leading.get(shell.uuid) != replica.term:
-            self._leading[shell.uuid] = replica.term
+        if self._leading.get(shell.uuid) != context.term:
+            self._leading[shell.uuid] = context.term
             self._separated_ns.pop(shell.uuid, None)
         log = self._logs.setdefault(shell.uuid, deque())
-        log.append((now_ns, replica.tail.last_index))
+        log.append((now_ns, context.tail.last_index))
         while len(log) > 1 and log[1][0] <= now_ns - ROUND_NS:
             log.popleft()
-        self._check_separation(shell, replica.voter_uuids())
+        self._check_separation(shell, context.voter_uuids())
         self._check_switchover(shell, replica.leader)
         if shell.write_since_ns and now_ns - shell.write_since_ns > _longest_lease_ns(shell):
             raise Violation(f"E5: {shell.name} leads, although its disk hangs")
@@ -232,8 +234,8 @@ class Watch:
     @staticmethod
     def _check_term(shell: "Shell", node: "Node") -> None:
         """Check that a candidacy or a message that is no PreVote has raised the term (E3)."""
-        term = node.replica.term
-        if node.replica.ballot.vote == shell.uuid:
+        term = node.context.term
+        if node.context.ballot.vote == shell.uuid:
             return
         if not any(
             type(item) is fx.Received and _announces(item.message, term)
@@ -248,10 +250,10 @@ class Watch:
             return
         handover = self._handovers.get(shell.uuid)
         if handover is None or handover.switchover is not switchover:
-            last = _node(shell).replica.tail.last_index
+            last = _node(shell).context.tail.last_index
             self._handovers[shell.uuid] = Handover(switchover, now_ns, last)
             return
-        for entry in _node(shell).replica.limbo.entries:
+        for entry in _node(shell).context.limbo.entries:
             index = entry.batch.first_index
             if entry.is_own and entry.kind is Kind.USER and index > handover.last_index:
                 raise Violation(f"E9: {shell.name} writes {index} during a switchover")

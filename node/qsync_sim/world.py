@@ -169,7 +169,7 @@ class World:
         if leader is None or leader.node is None:
             return False
         node = leader.node
-        configuration = node.replica.limbo.confirmed_configuration
+        configuration = node.context.limbo.confirmed_configuration
         return len(configuration.voters) >= voters and node.registrar.is_open()
 
     # --- addresses ----------------------------------------------------------------------------
@@ -198,8 +198,8 @@ class World:
         found: Shell | None = None
         for shell in self.shells.values():
             if shell.node is not None and shell.node.replica.leader is not None:
-                best = found.node.replica.term if found is not None and found.node else -1
-                if shell.node.replica.term > best:
+                best = found.node.context.term if found is not None and found.node else -1
+                if shell.node.context.term > best:
                     found = shell
         return found
 
@@ -344,7 +344,7 @@ class World:
             self.availability.on_leadership(shell, "")
             if fields["kept"] < fields["promote_index"] - 1:
                 self.count("tails rolled back at failover")
-            elif shell.node is not None and len(shell.node.replica.limbo) > 1:
+            elif shell.node is not None and len(shell.node.context.limbo) > 1:
                 self.count("tails adopted at failover")
         elif event == "step_down":
             self.availability.on_leadership(shell, fields["reason"])

@@ -70,7 +70,7 @@ class SimArchive:
         """Archive all files of one member that can be archived now."""
         if shell.storage is None or shell.node is None or shell.settings.role == "anonymous":
             return
-        disk, replica = shell.disk, shell.node.replica
+        disk, context = shell.disk, shell.node.context
         manifest = self.manifests.setdefault(
             shell.uuid, Manifest(self.world.replicaset_uuid, shell.uuid, shell.name)
         )
@@ -81,8 +81,8 @@ class SimArchive:
             [f"{DIRECTORY}/{name}" for name in names if name.endswith(".snap")],
             [(path, disk.size(path)) for path in rollbacks if path.endswith(".xlog")],
         )
-        history = History(replica.tail.history.starts)
-        confirmed = replica.limbo.confirmed_index
+        history = History(context.tail.history.starts)
+        confirmed = context.limbo.confirmed_index
         for upload in plan_uploads(contents, confirmed, manifest.files):
             data = disk.read(upload.path)
             term = upload.start_term

@@ -143,7 +143,7 @@ def test_join_of_a_large_state_takes_short_steps_only(
     reader.start()
 
     def has_all() -> bool:
-        return reader.node is not None and reader.node.replica.applier.state.value == "following"
+        return reader.node is not None and reader.node.replica.source.state.value == "following"
 
     assert world.run_for(60 * SECOND, has_all)
     assert reader.node is not None
@@ -305,15 +305,15 @@ def test_snapshot_with_a_row_that_does_not_fit_is_refused_and_fetched_again(
     world.run_for(2 * SECOND)
     assert world.counters["event snapshot_refused"] >= 1
     assert reader.node is not None
-    assert not reader.node.replica.has_origin
+    assert not reader.node.context.has_origin
     monkeypatch.undo()
     world.run_for(3 * SECOND)
-    assert reader.node.replica.applier.state.value == "following"
+    assert reader.node.replica.source.state.value == "following"
     assert world.counters["event restart"] == 0
 
 
 def least_confirmed(driven: Driven) -> int:
-    return min(node_of(shell).replica.limbo.confirmed_index for shell in driven.shells)
+    return min(node_of(shell).context.limbo.confirmed_index for shell in driven.shells)
 
 
 def test_schema_changes_of_a_large_space_take_short_steps_only(
@@ -329,7 +329,7 @@ def test_schema_changes_of_a_large_space_take_short_steps_only(
             shell.node.database.load(body)
         fill(shell.node.database, SPACE, tuples)
     gc.collect()
-    term = node_of(leader).replica.term
+    term = node_of(leader).context.term
     by_number = [SPACE, 1, "by_number", "tree", {"unique": True}, [[1, "unsigned"]]]
     fields = [{"name": "text", "type": "string"}, {"name": "number", "type": "unsigned"}]
     changes = {
@@ -344,10 +344,10 @@ def test_schema_changes_of_a_large_space_take_short_steps_only(
         assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
         assert driven.run(120_000, lambda asked=asked: asked in driven.answers), name
         assert driven.answers[asked].code == 0, driven.answers[asked].reason
-        goal = node_of(leader).replica.limbo.confirmed_index
+        goal = node_of(leader).context.limbo.confirmed_index
         assert driven.run(120_000, lambda goal=goal: least_confirmed(driven) >= goal), name
         driven.run(100)
         for uuid, longest in steps.items():
             assert longest < one_sort_s / 8, f"{name}, {uuid}: {longest:.3f} of {one_sort_s:.3f} s"
-    assert node_of(leader).replica.term == term
+    assert node_of(leader).context.term == term
     assert not len(node_of(leader).database.space(SPACE).indexes[0])

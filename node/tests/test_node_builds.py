@@ -68,8 +68,8 @@ def is_building(shell: Shell) -> bool:
 
 def is_logged(shell: Shell) -> bool:
     """Return whether a row that changes the schema is in the log and not confirmed."""
-    replica = node_of(shell).replica
-    return node_of(shell).clients.commits.ddl_barrier > replica.limbo.confirmed_index
+    context = node_of(shell).context
+    return node_of(shell).clients.commits.ddl_barrier > context.limbo.confirmed_index
 
 
 def check_indexes(driven: Driven) -> None:
@@ -189,7 +189,7 @@ def test_duplicate_ends_the_build_and_logs_nothing(clash: str) -> None:
         assert driven.ask(leader, REPLACE, put(key, f"unique{key}")).code == 0
     if clash == "before":
         assert driven.ask(leader, REPLACE, put(TUPLES + 1, "unique3")).code == 0
-    last = node_of(leader).replica.tail.last_index
+    last = node_of(leader).context.tail.last_index
     asked = driven.send(leader, INSERT, create(index_row(1, [[1, "string"]], unique=True)))
     assert is_building(leader)
     if clash == "during":
@@ -197,7 +197,7 @@ def test_duplicate_ends_the_build_and_logs_nothing(clash: str) -> None:
     assert driven.run(10_000, lambda: asked in driven.answers)
     assert driven.answers[asked].code == ErrorCode.TUPLE_FOUND
     assert "'i1'" in driven.answers[asked].reason
-    assert node_of(leader).replica.tail.last_index <= last + 3
+    assert node_of(leader).context.tail.last_index <= last + 3
     assert database_of(leader).build is None
     assert not is_everywhere(driven, 1)
     check_indexes(driven)
@@ -229,8 +229,8 @@ def test_follower_acknowledges_rows_while_its_build_delays_confirmation() -> Non
     assert driven.ask(leader, REPLACE, put(1, "after")).code == 0
     assert is_building(behind)
     assert driven.run(3000, lambda: driven.leader() is not leader) is False
-    replica = node_of(behind).replica
-    assert replica.limbo.confirmed_index < node_of(leader).replica.limbo.confirmed_index
+    context = node_of(behind).context
+    assert context.limbo.confirmed_index < node_of(leader).context.limbo.confirmed_index
     node_of(behind).builds.advance = advance  # type: ignore[method-assign]
     driven.world.network.heal()
     assert driven.run(10_000, lambda: is_everywhere(driven, 1))
@@ -252,7 +252,7 @@ def test_rows_before_a_build_are_confirmed_without_it() -> None:
     node.builds.advance = lambda: None  # type: ignore[method-assign]  # it takes long
     node.replica.applier._confirm = lambda: None  # type: ignore[method-assign]  # until all arrived
     driven.world.network.heal()
-    limbo = node.replica.limbo
+    limbo = node.context.limbo
     assert driven.run(10_000, lambda: limbo.last_index > row_index)
     driven.run(100)
     node.replica.applier._confirm = confirm  # type: ignore[method-assign]
@@ -271,7 +271,7 @@ def test_row_that_is_rolled_back_needs_no_build() -> None:
     assert driven.run(1000, lambda: is_logged(leader))
     for follower in followers:
         driven.mute(follower, leader)
-    assert driven.run(1000, lambda: node_of(leader).replica.limbo.decisions)
+    assert driven.run(1000, lambda: node_of(leader).context.limbo.decisions)
     driven.world.network.heal()
     assert driven.run(10_000, lambda: asked in driven.answers)
     assert driven.answers[asked].code == ErrorCode.SYNC_QUORUM_TIMEOUT
@@ -475,7 +475,7 @@ def test_build_that_exceeds_the_memory_limit_is_refused() -> None:
     leader = driven.leader()
     node = node_of(leader)
     limit = node.database.memory_bytes + TUPLES * 50
-    node.settings = node.replica.settings = _with(node, memory_bytes_max=limit)
+    node.settings = node.context.settings = _with(node, memory_bytes_max=limit)
     refused = driven.ask(leader, INSERT, create(BY_VALUE))
     assert refused.code == ErrorCode.MEMORY_ISSUE
     assert not is_building(leader)
@@ -489,7 +489,7 @@ def test_changes_beside_a_build_count_for_the_memory_limit() -> None:
     build = node.database.build
     assert build is not None
     limit = node.database.memory_bytes + node.database.memory_of(build) + 2000
-    node.settings = node.replica.settings = _with(node, memory_bytes_max=limit)
+    node.settings = node.context.settings = _with(node, memory_bytes_max=limit)
     for _ in range(20):
         build.record(None, packb([900, "x" * 100, 0]))
     driven.run(100)

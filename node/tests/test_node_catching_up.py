@@ -27,14 +27,14 @@ def test_follower_confirms_while_it_catches_up() -> None:
     driven = Driven(3, relay_chunk_bytes=1500, relay_window_bytes=1500, retention_ns=10**12)
     behind = driven.followers()[0]
     fall_behind(driven)
-    replica = node_of(behind).replica
-    longest, goal = 0, node_of(driven.leader()).replica.tail.last_index
+    context = node_of(behind).context
+    longest, goal = 0, node_of(driven.leader()).context.tail.last_index
     for _ in range(20_000):
         driven.run(0.1)
-        longest = max(longest, len(replica.limbo))
-        if replica.tail.last_index >= goal:
+        longest = max(longest, len(context.limbo))
+        if context.tail.last_index >= goal:
             break
-    assert replica.tail.last_index >= goal
+    assert context.tail.last_index >= goal
     assert longest < ROWS / 4, f"{longest} entries were pending at once"
 
 

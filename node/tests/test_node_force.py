@@ -45,7 +45,7 @@ def test_the_survivor_continues_alone_and_grows_again(seed: int, verb: str) -> N
     if verb == "force-rollback":
         # The order discards all rows that the survivor does not know to be confirmed.
         assert survivor.node is not None
-        known = survivor.node.replica.limbo.confirmed_index
+        known = survivor.node.context.limbo.confirmed_index
         world.ledger = {index: row for index, row in world.ledger.items() if index <= known}
     assert order(world, survivor, verb, lost=lost, disks_destroyed=True).code == 0
     world.insert(272, ["written after", seed])
@@ -54,12 +54,12 @@ def test_the_survivor_continues_alone_and_grows_again(seed: int, verb: str) -> N
     node = survivor.node
     assert node is not None
     done = world.run_for(
-        30 * SECOND, lambda: len(node.replica.limbo.confirmed_configuration.voters) == 3
+        30 * SECOND, lambda: len(node.context.limbo.confirmed_configuration.voters) == 3
     )
     assert done
-    assert not node.replica.ballot.forced_voters
-    assert node.replica.ballot.was_forced
-    assert set(lost) <= set(node.replica.limbo.confirmed_configuration.removed)
+    assert not node.context.ballot.forced_voters
+    assert node.context.ballot.was_forced
+    assert set(lost) <= set(node.context.limbo.confirmed_configuration.removed)
 
 
 def test_a_lost_voter_that_comes_back_is_ignored_with_its_terms() -> None:
@@ -68,11 +68,11 @@ def test_a_lost_voter_that_comes_back_is_ignored_with_its_terms() -> None:
     assert order(world, survivor, "force-confirm", lost=lost, disks_destroyed=True).code == 0
     node = survivor.node
     assert node is not None
-    term = node.replica.term
+    term = node.context.term
     for uuid in lost:
         world.shells[uuid].start()
     world.run_for(10 * SECOND)
-    assert node.replica.term == term
+    assert node.context.term == term
     assert node.replica.leader is not None
 
 

@@ -132,8 +132,8 @@ def test_key_is_refused_where_it_has_no_meaning(driven: Driven, kind: int) -> No
 def fill(driven: Driven, rows: int) -> None:
     """Append at least `rows` rows to the log."""
     leader = driven.leader()
-    end = node_of(leader).replica.tail.last_index + rows
-    while node_of(leader).replica.tail.last_index < end:
+    end = node_of(leader).context.tail.last_index + rows
+    while node_of(leader).context.tail.last_index < end:
         assert driven.ask(leader, REPLACE, put(9, "x")).code == 0
 
 
@@ -145,7 +145,7 @@ def set_window(driven: Driven, rows: int) -> None:
 
 def test_larger_window_does_not_bring_expired_marks_back(driven: Driven) -> None:
     leader = driven.leader()
-    mark = node_of(leader).replica.limbo.confirmed_index
+    mark = node_of(leader).context.limbo.confirmed_index
     key = ["client-1", 1, mark]
     assert driven.ask(leader, UPDATE, add_one(), key=key).code == 0
     fill(driven, KEY_WINDOW_ROWS + 10)

@@ -13,7 +13,7 @@ def with_inherited_row() -> Driven:
     driven.send(leader, REPLACE, put(1, "inherited"))
     driven.run(5)
     assert (
-        node_of(leader).replica.tail.durable_index > node_of(followers[0]).replica.tail.last_index
+        node_of(leader).context.tail.durable_index > node_of(followers[0]).context.tail.last_index
     )
     leader.stop(power_loss=False)
     driven.world.network.heal()
@@ -22,7 +22,7 @@ def with_inherited_row() -> Driven:
     for follower in followers:
         node_of(follower).refuse_rows = True
     node = node_of(leader)
-    driven.world.command(leader, "nominate", term=node.replica.term)
+    driven.world.command(leader, "nominate", term=node.context.term)
     assert driven.run(300, lambda: node.replica.leader is not None)
     return driven
 

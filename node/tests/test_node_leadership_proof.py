@@ -74,7 +74,7 @@ def deposed(driven: Driven) -> tuple[Shell, Shell]:
     driven.mute(new, old)
     driven.mute(other, old)
     driven.mute(old, new, other)
-    driven.world.command(new, "nominate", term=node_of(new).replica.term)
+    driven.world.command(new, "nominate", term=node_of(new).context.term)
     driven.run(100, lambda: node_of(new).replica.leader is not None)
     driven.world.network.break_cut_off()
     answer = driven.ask(new, REPLACE, put(1, "new"))

@@ -91,7 +91,7 @@ def test_free_space_is_watched_after_the_disk_failed_to_report_it(
         await server.listen()
         try:
             async with asyncio.timeout(30):
-                while not server.node.replica.is_space_low:
+                while not server.node.context.is_space_low:
                     await asyncio.sleep(0.01)
         finally:
             server.close(is_clean=False)

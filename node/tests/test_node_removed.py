@@ -30,13 +30,14 @@ def test_removed_instance_cannot_raise_the_term(message: Any) -> None:
     removed.stop(power_loss=False)
     removed.is_removed = True
     driven.world.command(leader, "unregister", uuid=removed.uuid)
+    context = node_of(leader).context
     replica = node_of(leader).replica
-    assert driven.run(1000, lambda: replica.is_removed(removed.uuid))
-    term = replica.term
+    assert driven.run(1000, lambda: context.is_removed(removed.uuid))
+    term = context.term
     leader.step([fx.LinkUp(LINK, removed.uuid, False, 1)])
     leader.step([fx.Received(LINK, message)])
     driven.run(50)
-    assert replica.term == term
+    assert context.term == term
     assert replica.leader is not None
 
 
@@ -44,7 +45,7 @@ def test_clients_of_a_removed_member_are_refused() -> None:
     driven = Driven(3)
     leader, removed = driven.leader(), driven.followers()[0]
     driven.world.command(leader, "unregister", uuid=removed.uuid)
-    assert driven.run(1000, lambda: node_of(removed).replica.is_removed(removed.uuid))
+    assert driven.run(1000, lambda: node_of(removed).context.is_removed(removed.uuid))
     for kind, body in ((REPLACE, put(1, "x")), (SELECT, get(1)), (SELECT, get(1, 4))):
         sync = driven.send(removed, kind, body)
         assert driven.answers[sync].code == ErrorCode.UNKNOWN_REPLICA
@@ -56,11 +57,11 @@ def test_leader_refuses_requests_that_a_removed_member_forwards() -> None:
     leader, removed = driven.leader(), driven.followers()[0]
     driven.mute(leader, removed)  # it does not receive the row of its removal
     driven.world.command(leader, "unregister", uuid=removed.uuid)
-    assert driven.run(1000, lambda: node_of(leader).replica.is_removed(removed.uuid))
+    assert driven.run(1000, lambda: node_of(leader).context.is_removed(removed.uuid))
     sync = driven.send(removed, REPLACE, put(1, "x"))
     driven.run(20)
     # It does not know of its removal, even after the row has arrived.
-    node_of(removed).replica.is_removed = lambda uuid: False  # type: ignore[method-assign]  # does not know it
+    node_of(removed).context.is_removed = lambda uuid: False  # type: ignore[method-assign]  # does not know it
     driven.world.network.heal()
     assert driven.run(500, lambda: sync in driven.answers)
     assert driven.answers[sync].code == ErrorCode.UNKNOWN_REPLICA

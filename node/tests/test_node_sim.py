@@ -86,7 +86,7 @@ class TestOnlooker:
         assert shell.storage is not None
         assert shell.node is not None
         beyond = shell.storage.last_index + 1
-        ack = msg.Ack(1, shell.node.replica.term, beyond, 1, 0, 0)
+        ack = msg.Ack(1, shell.node.context.term, beyond, 1, 0, 0)
         with pytest.raises(Violation, match="D1"):
             world.onlooker.on_send(shell, "anybody", ack)
 
@@ -119,6 +119,6 @@ class TestOnlooker:
         leader = world.leader()
         assert leader is not None
         assert leader.node is not None
-        beyond = leader.node.replica.tail.last_index + 5
+        beyond = leader.node.context.tail.last_index + 5
         with pytest.raises(Violation, match="L2"):
             world.onlooker.on_confirmed(leader, leader.node, beyond, True)

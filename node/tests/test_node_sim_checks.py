@@ -197,7 +197,7 @@ class TestWatch:
         follower = driven.followers()[0]
         node = follower.node
         assert node is not None
-        node.replica.ballot = node.replica.ballot.in_term(7)
+        node.context.ballot = node.context.ballot.in_term(7)
         follower.inputs_now = [fx.Received(1, message)]
         if is_allowed:
             driven.world.watch.on_step(follower, node)
@@ -261,7 +261,7 @@ class TestResources:
             driven.send(leader, REPLACE, put(key, "value"))
             driven.run(5)
         resources.check_step(leader, leader.node)
-        entries = leader.node.replica.limbo.entries
+        entries = leader.node.context.limbo.entries
         entries.extend([next(one for one in entries if one.kind is Kind.USER)] * 4)
         with pytest.raises(Violation, match="T11"):
             resources.check_step(leader, leader.node)
@@ -316,7 +316,7 @@ class TestAuthority:
         assert leader.node is not None
         assert follower.node is not None
         alone = Member(1, follower.uuid, follower.name, "voter", True, 1)
-        follower.node.replica.limbo.configuration = Configuration((alone,))
+        follower.node.context.limbo.configuration = Configuration((alone,))
         with pytest.raises(Violation, match="M2"):
             driven.world.onlooker.on_step(follower, follower.node)
 

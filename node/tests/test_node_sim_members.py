@@ -20,7 +20,7 @@ def insert(world: World, first: int, count: int) -> None:
 
 def confirmed_of(shell: Shell) -> int:
     assert shell.node is not None
-    return shell.node.replica.limbo.confirmed_index
+    return shell.node.context.limbo.confirmed_index
 
 
 def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
@@ -38,19 +38,19 @@ def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
         world.network.cut(anonymous, one)
     world.network.break_cut_off()
     assert rival.node is not None
-    world.command(rival, "nominate", term=rival.node.replica.term)
+    world.command(rival, "nominate", term=rival.node.context.term)
     world.run_for(50 * MILLISECOND, lambda: world.leader() is rival)
     assert world.leader() is rival
     insert(world, 1, 3)
     world.run_for(3 * SECOND, lambda: confirmed_of(anonymous) >= confirmed_of(third))
     world.run_for(50 * MILLISECOND)  # until its disk has the rows
     assert anonymous.node is not None
-    term = anonymous.node.replica.tail.last_term
-    assert term == rival.node.replica.term
+    term = anonymous.node.context.tail.last_term
+    assert term == rival.node.context.term
     anonymous.stop(power_loss=False)
     anonymous.start()
     assert anonymous.node is not None
-    assert anonymous.node.replica.term >= term
+    assert anonymous.node.context.term >= term
 
 
 def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> None:
@@ -84,7 +84,7 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     world.run_for(40 * MILLISECOND)
     confirmed = confirmed_of(leader)
     assert leader.node is not None
-    assert leader.node.replica.tail.durable_index > confirmed
+    assert leader.node.context.tail.durable_index > confirmed
     assert leader.storage is not None
     joined = leader.storage.read(confirmed - 1, 1)[0]
     assert joined.first_index <= confirmed < joined.last_index
@@ -95,7 +95,7 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     world.run_for(200 * MILLISECOND, lambda: confirmed_of(anonymous) >= confirmed)
     assert confirmed_of(anonymous) == confirmed
     assert anonymous.node is not None
-    assert anonymous.node.replica.tail.last_index == confirmed
+    assert anonymous.node.context.tail.last_index == confirmed
 
 
 def test_no_member_receives_a_state_in_doubt() -> None:
@@ -146,20 +146,21 @@ def test_long_transfer_of_a_state_holds_no_more_rows_than_the_queue_may() -> Non
     follower = next(s for s in world.alive() if s is not leader)
     node = follower.node
     assert node is not None
+    context = node.context
     replica = node.replica
     replica.doubt.open(confirmed_of(follower))
     assert world.run_for(3 * SECOND, lambda: replica.doubt.latest_index() is not None)
     world.network.cut(follower, leader)  # the rest of the state is not asked for
     insert(world, 0, 60)
     world.run_for(200 * MILLISECOND)
-    assert replica.limbo.bytes < 8000
+    assert context.limbo.bytes < 8000
     assert confirmed_of(follower) == confirmed_of(leader)
 
 
 def followed_by(shell: Shell) -> str:
     """Return the UUID of the member that `shell` follows."""
     assert shell.node is not None
-    return shell.node.replica.applier.source_uuid
+    return shell.node.replica.source.uuid
 
 
 def test_replicas_that_follow_each_other_return_to_the_voters() -> None:
@@ -203,12 +204,12 @@ def test_outdated_leader_that_lacks_confirmed_rows_is_no_split_brain(is_alone: b
     assert rival.node is not None
     assert anonymous.node is not None
     assert old.node is not None
-    world.command(rival, "nominate", term=rival.node.replica.term)
+    world.command(rival, "nominate", term=rival.node.context.term)
     world.run_for(50 * MILLISECOND, lambda: world.leader() is rival)
     insert(world, 1, 3)
     assert world.run_for(
         200 * MILLISECOND,
-        lambda: anonymous.node.replica.tail.last_term > anonymous.node.replica.term,
+        lambda: anonymous.node.context.tail.last_term > anonymous.node.context.term,
     )
     if is_alone:
         world.network.cut(third, anonymous)
@@ -219,7 +220,7 @@ def test_outdated_leader_that_lacks_confirmed_rows_is_no_split_brain(is_alone: b
     world.run_for(300 * MILLISECOND)
     world.network.heal()
     world.run_for(2 * SECOND)
-    assert not anonymous.node.replica.split_brain
+    assert not anonymous.node.context.split_brain
     assert confirmed_of(anonymous) == confirmed_of(rival)
 
 
@@ -233,7 +234,7 @@ def test_replica_with_a_slow_disk_does_not_become_a_voter() -> None:
     learner = world.add()
     learner.disk_delay_ns = SECOND
     learner.start()
-    limbo = leader.node.replica.limbo
+    limbo = leader.node.context.limbo
 
     def write(number: int) -> None:
         body = build_body(SPACE, tuple=[number, "y", 0])
@@ -255,7 +256,7 @@ def test_voter_is_not_removed_if_the_quorum_would_need_a_slow_disk() -> None:
     leader = world.leader()
     assert leader is not None
     assert leader.node is not None
-    limbo = leader.node.replica.limbo
+    limbo = leader.node.context.limbo
     slow, quick = (shell for shell in world.alive() if shell is not leader)
     slow.disk_delay_ns = 3 * SECOND
 

@@ -279,7 +279,7 @@ def test_who_may_follow_a_filtered_replica() -> None:
     assert rows_of(same, SPACE) == rows_of(leader, SPACE)
     for reader in (other, full):
         assert not replica_of(reader).has_origin
-        assert "holds only the spaces 512, 5" in replica_of(reader).applier.refused
+        assert "holds only the spaces 512, 5" in replica_of(reader).source.refused
     world.network.heal()
     assert world.run_for(5 * SECOND, lambda: follows(full, leader) and follows(other, leader))
     assert rows_of(full, ASYNC_SPACE) == rows_of(leader, ASYNC_SPACE) == rows_of(other, ASYNC_SPACE)

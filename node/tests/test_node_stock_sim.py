@@ -190,7 +190,7 @@ def live(
         leader = world.leader()
         assert leader is not None
         assert leader.node is not None
-        limbo = leader.node.replica.limbo
+        limbo = leader.node.context.limbo
         is_there = subscriber.index == limbo.confirmed_index == limbo.last_index
         return subscriber.is_joined and is_there
 

@@ -74,13 +74,13 @@ def test_transactions_of_a_removed_member_end_with_their_connections() -> None:
     leader = world.leader()
     assert leader is not None
     assert leader.node is not None
-    replica, streams = leader.node.replica, leader.node.clients.streams
-    world.run_for(5 * SECOND, lambda: replica.limbo.configuration.by_uuid(member.uuid) is not None)
+    context, streams = leader.node.context, leader.node.clients.streams
+    world.run_for(5 * SECOND, lambda: context.limbo.configuration.by_uuid(member.uuid) is not None)
     world.run_for(SECOND)
     member.step([fx.Request(900, 1, BEGIN, b"", 1, "admin", None)])
     world.run_for(SECOND, lambda: bool(streams.open))
     world.command(leader, "unregister", uuid=member.uuid)
-    world.run_for(5 * SECOND, lambda: replica.is_removed(member.uuid))
+    world.run_for(5 * SECOND, lambda: context.is_removed(member.uuid))
     assert streams.open
     member.step([fx.SessionClosed(900)])
     world.run_for(SECOND)
@@ -101,7 +101,7 @@ def test_request_that_a_removed_leader_never_answered_is_unknown_at_once() -> No
     leader = driven.leader()
     driven.ask(leader, INSERT, put(2, "value"))
     world.command(leader, "unregister", uuid=old.uuid)
-    assert driven.run(2000, lambda: node_of(member).replica.is_removed(old.uuid))
+    assert driven.run(2000, lambda: node_of(member).context.is_removed(old.uuid))
     driven.run(1)
     assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
     assert "removed" in driven.answers[sync].reason

@@ -84,7 +84,7 @@ class Builds:
         self._is_aside = True
         self._discard()
         node.database.build = build
-        node.replica.report("build", space=build.space.name, tuples=build.extent)
+        node.context.report("build", space=build.space.name, tuples=build.extent)
 
     def _check_memory(self, build: Build) -> None:
         """End a build whose indexes and recorded changes would exceed the memory limit."""
@@ -126,7 +126,7 @@ class Builds:
             return
         if call.done:
             # A row in the log still needs the build, even if its deadline passed.
-            if node.clients.commits.ddl_barrier <= node.replica.limbo.confirmed_index:
+            if node.clients.commits.ddl_barrier <= node.context.limbo.confirmed_index:
                 self._end()
         elif self._is_aside and not self.is_active:
             self._is_aside = False
@@ -136,7 +136,7 @@ class Builds:
     def _await_answer(self, call: "Call") -> None:
         """Give the statement a deadline from now on, unless it has one."""
         if call not in self.node.clients.waiting:
-            call.arrived_ns = self.node.replica.now_ns
+            call.arrived_ns = self.node.context.now_ns
             self.node.clients.waiting[call] = None
 
     def _end(self) -> None:
@@ -185,8 +185,9 @@ class Builds:
 
         It is the end of a transaction, and lies before a row whose build is not complete.
         """
+        context = self.node.context
         replica = self.node.replica
-        limbo = replica.limbo
+        limbo = context.limbo
         if replica.doubt.is_state_wrong:
             return index  # rows are not applied
         covering = effective(limbo.decisions) if limbo.decisions else []
@@ -217,7 +218,7 @@ class Builds:
             self._row_index = index
             build = database.build = self._build_for(row)
             if build is not None:
-                self.node.replica.report("build", space=build.space.name, tuples=build.extent)
+                self.node.context.report("build", space=build.space.name, tuples=build.extent)
         return not self.is_active
 
     def _build_for(self, row: "Row") -> Build | None:

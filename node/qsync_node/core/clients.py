@@ -89,14 +89,14 @@ class Clients:
         if call.link:
             self.node.forwarding.reply(call, int(code), reason, tuples, index)
         elif call.session != NODE_SESSION:
-            self.node.replica.out.append(
+            self.node.context.out.append(
                 fx.Answer(call.session, call.sync, int(code), reason, tuples, index, call.position)
             )
 
     # --- arrival ------------------------------------------------------------------------------
 
     def on_request(self, item: fx.Request) -> None:
-        self.take(Call(item, self.node.replica.now_ns))
+        self.take(Call(item, self.node.context.now_ns))
 
     def take(self, call: Call) -> None:
         """Run, queue or forward one request; errors of the request itself become its answer."""
@@ -125,7 +125,7 @@ class Clients:
                     "write outside a transaction can; send it without header field 0x70",
                 )
             call.digest = digest_of(call.body)
-        if not node.replica.has_origin:
+        if not node.context.has_origin:
             raise ClientError(
                 ErrorCode.LOADING,
                 "the member is unavailable: it has not joined its cluster yet; use another "
@@ -134,7 +134,7 @@ class Clients:
         if call.type in CALL_TYPES and not is_write:
             node.procedures.on_call(call, name, arguments)
             return
-        if node.replica.is_removed(node.replica.uuid):
+        if node.context.is_removed(node.context.uuid):
             raise ClientError(ErrorCode.UNKNOWN_REPLICA, REMOVED_REASON)
         if call.type == Type.SELECT and not call.stream:
             call.request = decode_user_request(call.type, call.body)
@@ -198,13 +198,14 @@ class Clients:
         """Return a local client's read to its session, which repeats it later."""
         call.done = True
         self.waiting.pop(call, None)
-        self.node.replica.out.append(fx.Deferred(call.session, call.sync))
+        self.node.context.out.append(fx.Deferred(call.session, call.sync))
 
     def check_state_is_served(self) -> None:
+        context = self.node.context
         replica = self.node.replica
-        if replica.split_brain:
+        if context.split_brain:
             raise ClientError(
-                ErrorCode.SPLIT_BRAIN, f"Split-Brain discovered: {replica.split_brain}"
+                ErrorCode.SPLIT_BRAIN, f"Split-Brain discovered: {context.split_brain}"
             )
         if replica.doubt.is_open:
             raise ClientError(
@@ -227,6 +228,7 @@ class Clients:
 
     def run_queue(self) -> None:
         """Run queued requests in order; forward them when another member leads (T10)."""
+        context = self.node.context
         replica = self.node.replica
         commits = self.commits
         if not self.queue:
@@ -242,7 +244,7 @@ class Clients:
                 return
             barrier = commits.ddl_barrier
             call = self.queue.popleft()
-            if self._is_over(call) or self._is_homeless(call, (0, replica.term)):
+            if self._is_over(call) or self._is_homeless(call, (0, context.term)):
                 continue
             try:
                 if not self._execute(call):
@@ -333,6 +335,7 @@ class Clients:
                 del self._streams_of[call.session]
 
     def _can_execute(self) -> bool:
+        context = self.node.context
         replica = self.node.replica
         commits = self.commits
         leader = replica.leader
@@ -341,7 +344,7 @@ class Clients:
         if replica.doubt.is_open:
             # A read-only leader hands over soon; no request runs against this state (T7).
             return False
-        if commits.ddl_barrier > replica.limbo.confirmed_index:
+        if commits.ddl_barrier > context.limbo.confirmed_index:
             return False
         if commits.batch_bytes >= BATCH_BYTES_MAX:
             commits.flush()
@@ -401,10 +404,11 @@ class Clients:
 
     def _check_limits(self) -> None:
         node = self.node
+        context = node.context
         replica = node.replica
-        settings, limbo = node.settings, replica.limbo
+        settings, limbo = node.settings, context.limbo
         assert replica.leader is not None
-        if replica.is_space_low:
+        if context.is_space_low:
             raise ClientError(
                 ErrorCode.DISK_FULL,
                 "the write was not logged: the leader's disk is nearly full; free space "
@@ -424,7 +428,7 @@ class Clients:
                 "the write was not logged: the queue of unconfirmed transactions is "
                 "full; retry later",
             )
-        if limbo.oldest_wait_ns(replica.now_ns) > settings.synchro_timeout_ns // 2:
+        if limbo.oldest_wait_ns(context.now_ns) > settings.synchro_timeout_ns // 2:
             raise ClientError(
                 ErrorCode.SYNC_QUEUE_FULL,
                 "the write was not logged: the quorum confirms transactions more slowly "
@@ -502,8 +506,8 @@ class Clients:
         """
         if not self.queue:
             return
-        replica = self.node.replica
-        oldest = replica.now_ns - 4 * replica.settings.election_timeout_ns
+        context = self.node.context
+        oldest = context.now_ns - 4 * context.settings.election_timeout_ns
         while self.queue and self.queue[0].arrived_ns < oldest:
             call = self.queue.popleft()
             if not self._is_over(call):
@@ -515,8 +519,8 @@ class Clients:
 
     def _expire(self) -> None:
         """Answer the calls whose deadline has passed (G3)."""
-        replica = self.node.replica
-        oldest = replica.now_ns - replica.settings.request_timeout_ns
+        context = self.node.context
+        oldest = context.now_ns - context.settings.request_timeout_ns
         is_any = False
         while self.waiting:
             call = next(iter(self.waiting))

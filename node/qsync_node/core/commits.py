@@ -72,7 +72,7 @@ class Commits:
         if not executed.rows:
             self.depend(call, 0, "", executed.answer, needs_proof)
             return True
-        replica = self.node.replica
+        context = self.node.context
         if executed.is_ddl:
             if touches_own_rows(executed.rows):
                 raise ClientError(
@@ -95,25 +95,26 @@ class Commits:
             self.batch_bytes += len(body) + ROW_HEADER_BYTES
         if executed.is_ddl:
             self.flush()
-            self.ddl_barrier = replica.tail.last_index
+            self.ddl_barrier = context.tail.last_index
         return True
 
     def is_log_decided(self) -> bool:
         """Return whether the pending state equals the confirmed state."""
-        replica = self.node.replica
-        return not self.batch and replica.limbo.confirmed_index >= replica.tail.last_index
+        context = self.node.context
+        return not self.batch and context.limbo.confirmed_index >= context.tail.last_index
 
     def flush(self) -> None:
         """Append this step's writes as one batch, after a CONFIRM if one is due (T3)."""
+        context = self.node.context
         replica = self.node.replica
         batch = self.batch
-        base = replica.tail.last_index
+        base = context.tail.last_index
         if batch:
             self.batch = []
             self.batch_bytes = self.batch_rows = 0
             assert replica.leader is not None
             replica.leader.take_confirm()
-            base = replica.tail.last_index
+            base = context.tail.last_index
             for is_sync, writes in _runs(batch):
                 self._append(writes, SYNC_FLAGS if is_sync else ASYNC_FLAGS)
         if self.unplaced:
@@ -124,14 +125,14 @@ class Commits:
             self._release_waiters()
 
     def _append(self, writes: list[Write], flags: int) -> None:
-        replica = self.node.replica
+        context = self.node.context
         transactions = [
             [(row_type, body, write.key) for row_type, body in write.rows] for write in writes
         ]
-        index = replica.tail.last_index
-        if flags == ASYNC_FLAGS and len(replica.limbo):
+        index = context.tail.last_index
+        if flags == ASYNC_FLAGS and len(context.limbo):
             flags = 2
-        entry = replica.append_rows(transactions, flags)
+        entry = context.append_rows(transactions, flags)
         entry.payload = writes
         for write in writes:
             index += len(write.rows)
@@ -142,7 +143,7 @@ class Commits:
     def answer_by_key(self, call: Call) -> bool:
         """Answer a retry with the outcome of the first attempt; it never runs twice (T9)."""
         node = self.node
-        index = node.keys.find(call.key, call.digest, node.replica.limbo.confirmed_index)
+        index = node.keys.find(call.key, call.digest, node.context.limbo.confirmed_index)
         if index is not None:
             self.clients.answer(call, [], index)
             return True
@@ -171,8 +172,9 @@ class Commits:
 
         With `needs_proof` the answer also waits until this member is known to lead (R2, K5).
         """
+        context = self.node.context
         replica = self.node.replica
-        limbo = replica.limbo
+        limbo = context.limbo
         if self.is_log_decided() and not needs_proof:
             self.clients.finish(call, code, reason, tuples, limbo.confirmed_index)
             return
@@ -184,7 +186,7 @@ class Commits:
         self.unplaced.append(waiter)
 
     def _release_waiters(self) -> None:
-        confirmed = self.node.replica.limbo.confirmed_index
+        confirmed = self.node.context.limbo.confirmed_index
         while self.waiters and self.waiters[0].index <= confirmed:
             waiter = self.waiters.popleft()
             if waiter.sequence and not waiter.must_repeat:
@@ -198,7 +200,7 @@ class Commits:
         leader = self.node.replica.leader
         if not self.unproven or leader is None:
             return
-        proven, confirmed = leader.proven_sequence(), self.node.replica.limbo.confirmed_index
+        proven, confirmed = leader.proven_sequence(), self.node.context.limbo.confirmed_index
         while self.unproven:
             waiter = self.unproven[0]
             if waiter.sequence > proven and waiter.index >= confirmed:
@@ -235,8 +237,8 @@ class Commits:
                 return
 
     def _answer_async(self) -> None:
-        limbo = self.node.replica.limbo
-        durable = self.node.replica.tail.durable_index
+        limbo = self.node.context.limbo
+        durable = self.node.context.tail.durable_index
         for entry in limbo.entries:
             if entry.batch.last_index > durable:
                 return
@@ -301,7 +303,7 @@ class Commits:
         if self.pending is None:
             return
         survivors = []
-        for entry in self.node.replica.limbo.surviving():
+        for entry in self.node.context.limbo.surviving():
             for write in entry.payload or ():
                 survivors.append(write.changes)
         self.pending.rebuild(survivors)
@@ -326,7 +328,7 @@ class Commits:
             call.may_be_logged = False
         self.batch = []
         self.batch_bytes = self.batch_rows = 0
-        for entry in self.node.replica.limbo.entries:
+        for entry in self.node.context.limbo.entries:
             for write in entry.payload or ():
                 if not entry.is_answered:
                     self.clients.refuse(write.call, ErrorCode.OUTCOME_UNKNOWN, text)

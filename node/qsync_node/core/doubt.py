@@ -17,14 +17,12 @@ Before the installation they are not applied, and the replica sends no snapshot 
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from qsync_node.core.loading import StateLoader
+from qsync_node.core.context import Context
+from qsync_node.core.interfaces import Loader, StateMachine, Transitions
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.core.source import Source, State
 from qsync_node.errors import ClientError
-
-if TYPE_CHECKING:
-    from qsync_node.core.replica import Replica
 
 TRANSFER_BASE = 1 << 32
 """First transfer number of state repairs, distinct from those of a rejoin."""
@@ -33,10 +31,15 @@ TRANSFER_BASE = 1 << 32
 class Doubt:
     """Repair of a divergent state."""
 
-    def __init__(self, replica: "Replica") -> None:
-        self.replica = replica
+    def __init__(
+        self, context: Context, source: Source, machine: StateMachine, transitions: Transitions
+    ) -> None:
+        self.context = context
+        self.source = source
+        self.machine = machine
+        self.transitions = transitions
         self._transfer = TRANSFER_BASE
-        self._loader: StateLoader | None = None
+        self._loader: Loader | None = None
         self._view_index = 0  # of the state in transfer, 0 without one
         self._ready_index = 0  # the same, once the state has arrived
         self._asked_at_ns = 0
@@ -44,40 +47,40 @@ class Doubt:
 
     @property
     def is_open(self) -> bool:
-        return bool(self.replica.ballot.doubt_index)
+        return bool(self.context.ballot.doubt_index)
 
     @property
     def is_state_wrong(self) -> bool:
         """Whether the state in memory lacks a confirmed row."""
-        return self.replica.ballot.doubt_index > self._sound_index
+        return self.context.ballot.doubt_index > self._sound_index
 
     def latest_index(self) -> int | None:
         """Return the index after which no row may be confirmed now, or None."""
         if not self._view_index:
             return None
-        return max(self._view_index, self.replica.limbo.confirmed_index)
+        return max(self._view_index, self.context.limbo.confirmed_index)
 
     def open(self, index: int) -> None:
         """Mark the state as divergent from row `index` on; from now on it is not served (T7)."""
-        replica = self.replica
-        if index > replica.ballot.doubt_index:
-            replica.store_ballot(replace(replica.ballot, doubt_index=index))
-            replica.report("state_in_doubt", index=index)
+        context = self.context
+        if index > context.ballot.doubt_index:
+            context.store_ballot(replace(context.ballot, doubt_index=index))
+            context.report("state_in_doubt", index=index)
 
     def tick(self) -> None:
-        replica = self.replica
-        if self._view_index and replica.limbo.bytes > replica.settings.limbo_bytes_max:
+        context = self.context
+        if self._view_index and context.limbo.bytes > context.settings.limbo_bytes_max:
             # Too many rows wait for the state: confirm them first.
             self._begin_again()
-            replica.applier.is_confirm_due = True
-        if not self.is_open or self._ready_index or replica.applier.state.value != "following":
+            self.source.is_confirm_due = True
+        if not self.is_open or self._ready_index or self.source.state is not State.FOLLOWING:
             return
-        if replica.now_ns - self._asked_at_ns < 2 * replica.settings.election_timeout_ns:
+        if context.now_ns - self._asked_at_ns < 2 * context.settings.election_timeout_ns:
             return
         if not self.is_state_wrong:
             # The state was replaced, but its checkpoint failed or another one was under way.
-            self._asked_at_ns = replica.now_ns
-            replica.machine.checkpoint()
+            self._asked_at_ns = context.now_ns
+            self.machine.checkpoint()
             return
         self._begin_again()
         self._ask()
@@ -87,15 +90,15 @@ class Doubt:
         self._transfer += 1
         self._view_index = self._ready_index = 0
         if self._loader is not None:
-            self.replica.machine.retire(self._loader.database)
+            self.machine.discard(self._loader)
             self._loader = None
 
     def _ask(self) -> None:
-        replica = self.replica
-        self._asked_at_ns = replica.now_ns
-        at_least = max(replica.ballot.doubt_index, replica.limbo.confirmed_index)
+        context = self.context
+        self._asked_at_ns = context.now_ns
+        at_least = max(context.ballot.doubt_index, context.limbo.confirmed_index)
         position = self._loader.rows if self._loader is not None else 0
-        replica.send(replica.applier.link, SnapshotRequest(self._transfer, position, at_least))
+        context.send(self.source.link, SnapshotRequest(self._transfer, position, at_least))
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> bool:
         """Take the chunk if it belongs to a state repair; return whether it does."""
@@ -106,51 +109,51 @@ class Doubt:
             return True
         if chunk.position != (loader.rows if loader is not None else 0):
             return True
-        if chunk.log_index < self.replica.limbo.confirmed_index:
+        if chunk.log_index < self.context.limbo.confirmed_index:
             self._begin_again()
             return True
         if loader is None:
-            loader = self._loader = self.replica.machine.new_loader()
+            loader = self._loader = self.machine.new_loader()
         self._view_index = chunk.log_index
         try:
             loader.add(chunk.bodies)
         except ClientError as error:
-            self.replica.report("snapshot_refused", index=chunk.log_index, reason=error.message)
+            self.context.report("snapshot_refused", index=chunk.log_index, reason=error.message)
             self._begin_again()
             return True
         if not chunk.is_last:
             self._ask()
         elif loader.checksum == chunk.checksum:
             self._ready_index = chunk.log_index
-            self.before_confirm(self.replica.limbo.confirmed_index)
+            self.before_confirm(self.context.limbo.confirmed_index)
         return True
 
     def before_confirm(self, goal: int) -> None:
         """Install the loaded state when the confirmed index is about to reach its index."""
-        replica = self.replica
+        context = self.context
         index = self._ready_index
         if not index:
             return
-        confirmed = replica.limbo.confirmed_index
+        confirmed = context.limbo.confirmed_index
         if index < confirmed:
             self._begin_again()
             return
-        if index > max(goal, confirmed) or index > replica.tail.last_index:
+        if index > max(goal, confirmed) or index > context.tail.last_index:
             return
         if index > confirmed:
-            replica.confirm(index)
+            self.transitions.confirm(index)
         loader, self._loader = self._loader, None
         assert loader is not None, "T7: a complete transfer has a loader"
-        replica.machine.install(loader)
+        self.machine.install(loader)
         self._sound_index = index
         self._view_index = self._ready_index = 0
-        replica.applier.is_confirm_due = True
-        replica.machine.checkpoint()
+        self.source.is_confirm_due = True
+        self.machine.checkpoint()
 
     def on_state_replaced(self, index: int) -> None:
         """End the repair: a durable snapshot at `index` lets a restart begin after the row."""
-        replica = self.replica
-        if self.is_open and replica.ballot.doubt_index <= index:
-            left = tuple(nack for nack in replica.ballot.nacks if nack.index > index)
-            replica.store_ballot(replace(replica.ballot, doubt_index=0, nacks=left))
-            replica.report("doubt_ended", index=index)
+        context = self.context
+        if self.is_open and context.ballot.doubt_index <= index:
+            left = tuple(nack for nack in context.ballot.nacks if nack.index > index)
+            context.store_ballot(replace(context.ballot, doubt_index=0, nacks=left))
+            context.report("doubt_ended", index=index)

@@ -27,15 +27,14 @@ Invariants
 
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING
 
+from qsync_node.core.context import Context
 from qsync_node.core.decisions import effective, is_lifted
 from qsync_node.core.entries import Kind
+from qsync_node.core.interfaces import Transitions
 from qsync_node.core.messages import Nominate, VoteReply, VoteRequest
 from qsync_node.core.settings import MILLISECOND
-
-if TYPE_CHECKING:
-    from qsync_node.core.replica import Replica
+from qsync_node.core.source import Source
 
 ROUND_WAIT_MAX_NS = 2_000 * MILLISECOND
 FIRST_WAIT_NS = 20 * MILLISECOND
@@ -54,8 +53,10 @@ class Role(Enum):
 class Election:
     """Term, votes and election timers of one replica."""
 
-    def __init__(self, replica: "Replica") -> None:
-        self.replica = replica
+    def __init__(self, context: Context, source: Source, transitions: Transitions) -> None:
+        self.context = context
+        self.source = source
+        self.transitions = transitions
         self.role = Role.FOLLOWER
         self.leader_uuid = ""
         self.heard_at_ns = 0
@@ -74,18 +75,18 @@ class Election:
 
     def start(self) -> None:
         """Wait for an existing leader after a start; a sole voter waits only briefly."""
-        self.heard_at_ns = self.replica.now_ns
-        alone = self.replica.voter_uuids() == (self.replica.uuid,)
-        self._wait(FIRST_WAIT_NS if alone else self.replica.settings.election_timeout_ns)
+        self.heard_at_ns = self.context.now_ns
+        alone = self.context.voter_uuids() == (self.context.uuid,)
+        self._wait(FIRST_WAIT_NS if alone else self.context.settings.election_timeout_ns)
 
     def hears_leader(self) -> bool:
-        replica = self.replica
-        if replica.leader is not None:
+        context = self.context
+        if context.is_leading:
             return True
         return (
             bool(self.leader_uuid)
-            and replica.link_to(self.leader_uuid) is not None
-            and replica.now_ns - self.heard_at_ns < replica.settings.election_timeout_ns
+            and context.link_to(self.leader_uuid) is not None
+            and context.now_ns - self.heard_at_ns < context.settings.election_timeout_ns
         )
 
     def may_lead(self) -> bool:
@@ -93,35 +94,35 @@ class Election:
 
         A member may not when it is fenced, configured to vote only, or has a divergent state.
         """
-        ballot = self.replica.ballot
+        ballot = self.context.ballot
         if ballot.is_fenced or ballot.doubt_index:
             return False
-        return self.replica.settings.election_mode != "voter"
+        return self.context.settings.election_mode != "voter"
 
     def can_stand(self) -> bool:
         """Return whether this member may stand: it votes by its own log and can write (V4, E1)."""
-        replica = self.replica
+        context = self.context
         return (
-            replica.is_voting
-            and not replica.split_brain
-            and not replica.is_disk_full
-            and not replica.applier.is_replacing_log
-            and not replica.is_write_path_hung()
+            context.is_voting
+            and not context.split_brain
+            and not context.is_disk_full
+            and not self.source.is_replacing_log
+            and not context.is_write_path_hung()
         )
 
     def stands_by_itself(self) -> bool:
         if not self.can_stand():
             return False
         if self.may_lead():
-            return self.replica.settings.election_mode == "candidate"
-        return self.refused_term == self.replica.term
+            return self.context.settings.election_mode == "candidate"
+        return self.refused_term == self.context.term
 
     def majority(self) -> int:
-        return len(self.replica.voter_uuids()) // 2 + 1
+        return len(self.context.voter_uuids()) // 2 + 1
 
     def _wait(self, at_least_ns: int) -> None:
         spread = max(1, at_least_ns)
-        self.deadline_ns = self.replica.now_ns + at_least_ns + self.replica.rng.randrange(spread)
+        self.deadline_ns = self.context.now_ns + at_least_ns + self.context.rng.randrange(spread)
 
     # --- transitions --------------------------------------------------------------------------
 
@@ -131,12 +132,12 @@ class Election:
         self.replies = {}
         self.is_nominated = False
         self.is_caretaker = False
-        self._wait(max(SAFE_ROUND_NS, self.replica.settings.heartbeat_ns))
+        self._wait(max(SAFE_ROUND_NS, self.context.settings.heartbeat_ns))
 
     def on_won(self) -> None:
         self.role = Role.LEADER
         self.is_rollback_forced = False
-        self.leader_uuid = self.replica.uuid
+        self.leader_uuid = self.context.uuid
         self.lost_rounds = 0
         self.is_caretaker = not self.may_lead()
 
@@ -144,42 +145,42 @@ class Election:
         self.role = Role.FOLLOWER
         self.leader_uuid = ""
         self.is_caretaker = False
-        self._wait(self.replica.settings.election_timeout_ns)
+        self._wait(self.context.settings.election_timeout_ns)
 
     def on_leader_heard(self, uuid: str) -> None:
         """Record that a heartbeat or rows of this term's leader arrived."""
-        self.heard_at_ns = self.replica.now_ns
+        self.heard_at_ns = self.context.now_ns
         self.lost_rounds = 0
         self.role = Role.FOLLOWER
         if self.leader_uuid != uuid:
-            assert not self.leader_uuid, f"two leaders of term {self.replica.term}"
+            assert not self.leader_uuid, f"two leaders of term {self.context.term}"
             self.leader_uuid = uuid
-        self._wait(self.replica.settings.election_timeout_ns)
+        self._wait(self.context.settings.election_timeout_ns)
 
     def on_link_up(self, uuid: str) -> None:
-        if uuid in self.replica.voter_uuids() and self.lost_rounds > 0:
+        if uuid in self.context.voter_uuids() and self.lost_rounds > 0:
             self.lost_rounds = 0
-            self.deadline_ns = min(self.deadline_ns, self.replica.now_ns + 4 * FIRST_WAIT_NS)
+            self.deadline_ns = min(self.deadline_ns, self.context.now_ns + 4 * FIRST_WAIT_NS)
 
     def on_link_down(self, uuid: str) -> None:
         """Shorten the wait when the leader's link breaks; the highest priority stands first."""
-        if uuid != self.leader_uuid or self.replica.leader is not None:
+        if uuid != self.leader_uuid or self.context.is_leading:
             return
-        if self.replica.link_to(uuid) is not None:
+        if self.context.link_to(uuid) is not None:
             return
-        settings = self.replica.settings
+        settings = self.context.settings
         highest = max(0, PRIORITY_MAX - settings.priority)
         wait = highest * settings.heartbeat_ns // 2
-        self.deadline_ns = self.replica.now_ns + wait + self.replica.rng.randrange(FIRST_WAIT_NS)
+        self.deadline_ns = self.context.now_ns + wait + self.context.rng.randrange(FIRST_WAIT_NS)
 
     def tick(self) -> None:
-        replica = self.replica
+        context = self.context
         if self.role is Role.CANDIDATE:
             self._count()
-        if self.role is Role.LEADER or replica.now_ns < self.deadline_ns:
+        if self.role is Role.LEADER or context.now_ns < self.deadline_ns:
             return
         if self.hears_leader() or not self.stands_by_itself():
-            self._wait(replica.settings.election_timeout_ns)
+            self._wait(context.settings.election_timeout_ns)
             return
         self.start_round(nominated=False)
 
@@ -197,63 +198,63 @@ class Election:
             self._stand()
             return
         self.role = Role.PREVOTING
-        self._ask(self.replica.term + 1, is_prevote=True)
+        self._ask(self.context.term + 1, is_prevote=True)
         self._count()
 
     def _stand(self) -> None:
-        replica = self.replica
+        context = self.context
         nominated, round_ = self.is_nominated, self.round
-        replica.take_up(replica.term + 1, vote=replica.uuid)
+        self.transitions.take_up(context.term + 1, vote=context.uuid)
         self.role = Role.CANDIDATE
         self.is_nominated = nominated
         self.round = round_
-        term = replica.term
+        term = context.term
 
         def ask() -> None:
-            if replica.term == term and self.role is Role.CANDIDATE:
+            if context.term == term and self.role is Role.CANDIDATE:
                 self._ask(term, is_prevote=False)
                 self._count()
 
-        replica.when_settled(ask)
+        context.when_settled(ask)
 
     def _ask(self, term: int, is_prevote: bool) -> None:
-        self.asked_at_ns = self.replica.now_ns
-        tail = self.replica.tail
+        self.asked_at_ns = self.context.now_ns
+        tail = self.context.tail
         request = VoteRequest(
             term, tail.last_term, tail.last_index, is_prevote, self.is_nominated, self.round
         )
-        for uuid in self.replica.voter_uuids():
-            if uuid != self.replica.uuid:
-                self.replica.send_to(uuid, request)
+        for uuid in self.context.voter_uuids():
+            if uuid != self.context.uuid:
+                self.context.send_to(uuid, request)
 
     def on_vote_reply(self, uuid: str, reply: VoteReply) -> None:
-        replica = self.replica
-        if reply.term > replica.term:
+        context = self.context
+        if reply.term > context.term:
             if not reply.is_prevote or not reply.is_granted:
-                replica.take_up(reply.term)
+                self.transitions.take_up(reply.term)
             return
-        if reply.round != self.round or uuid not in replica.voter_uuids():
+        if reply.round != self.round or uuid not in context.voter_uuids():
             return
         if reply.is_prevote != (self.role is Role.PREVOTING):
             return
         if self.role not in (Role.PREVOTING, Role.CANDIDATE):
             return
-        if not reply.is_prevote and reply.term != replica.term:
+        if not reply.is_prevote and reply.term != context.term:
             return
         self.replies[uuid] = reply
         self._count()
 
     def _count(self) -> None:
-        voters = self.replica.voter_uuids()
-        granted = 1 if self.replica.uuid in voters else 0
+        voters = self.context.voter_uuids()
+        granted = 1 if self.context.uuid in voters else 0
         granted += sum(1 for reply in self.replies.values() if reply.is_granted)
         if granted < self.majority():
             return
         if self.role is Role.PREVOTING:
             self._stand()
-        elif self.role is Role.CANDIDATE and self.replica.is_settled:
-            if self.replica.leader is None and self.can_stand() and not self._awaits_proof():
-                self.replica.become_leader(self._keep_index())
+        elif self.role is Role.CANDIDATE and self.context.is_settled:
+            if not self.context.is_leading and self.can_stand() and not self._awaits_proof():
+                self.transitions.become_leader(self._keep_index())
 
     def _awaits_proof(self) -> bool:
         """Return whether to wait for more voters before judging the end of the log (E8).
@@ -262,14 +263,14 @@ class Election:
         nothing. The candidate waits at most one heartbeat interval, and only while an answer could
         matter.
         """
-        replica = self.replica
-        if replica.settings.failover_unconfirmed != "rollback" or not replica.limbo.entries:
+        context = self.context
+        if context.settings.failover_unconfirmed != "rollback" or not context.limbo.entries:
             return False
-        if replica.now_ns - self.asked_at_ns >= replica.settings.heartbeat_ns:
+        if context.now_ns - self.asked_at_ns >= context.settings.heartbeat_ns:
             return False
-        others = [uuid for uuid in replica.voter_uuids() if uuid != replica.uuid]
+        others = [uuid for uuid in context.voter_uuids() if uuid != context.uuid]
         return any(
-            uuid not in self.replies and replica.link_to(uuid) is not None for uuid in others
+            uuid not in self.replies and context.link_to(uuid) is not None for uuid in others
         )
 
     def _keep_index(self) -> int:
@@ -278,13 +279,13 @@ class Election:
         That is the whole log, or the part before the first transaction that provably never had a
         quorum (E8, T7). A forced rollback keeps only confirmed rows (E11).
         """
-        replica = self.replica
-        limbo = replica.limbo
+        context = self.context
+        limbo = context.limbo
         if self.is_rollback_forced:
             return limbo.confirmed_index
         if any(entry.kind is Kind.MEMBERSHIP for entry in limbo.entries):
-            return replica.tail.last_index
-        wants_rollback = replica.settings.failover_unconfirmed == "rollback"
+            return context.tail.last_index
+        wants_rollback = context.settings.failover_unconfirmed == "rollback"
         nacked = self._nacked_indexes()
         for entry in limbo.surviving():
             batch = entry.batch
@@ -301,7 +302,7 @@ class Election:
                     continue
                 if self._possible_holders(first, last, nacked) < self._least_quorum():
                     return first - 1
-        return replica.tail.last_index
+        return context.tail.last_index
 
     def _least_quorum(self) -> int:
         """Return the smallest quorum by which a former leader may have counted (E8).
@@ -309,17 +310,17 @@ class Election:
         Its log may have one membership row that this log lacks. Without one of four voters, two
         are a quorum. With a further voter, four of six are, and the unknown one may be among them.
         """
-        return (len(self.replica.voter_uuids()) - 1) // 2 + 1
+        return (len(self.context.voter_uuids()) - 1) // 2 + 1
 
     def _nacked_indexes(self) -> dict[str, int]:
         """Return the first row that each voter could not apply, of the voters that answered."""
-        replica = self.replica
+        context = self.context
         nacked = {
             uuid: reply.nack_index for uuid, reply in self.replies.items() if reply.nack_index
         }
-        own = replica.ballot.nack_in(replica.tail.last_term)
+        own = context.ballot.nack_in(context.tail.last_term)
         if own:
-            nacked[replica.uuid] = own
+            nacked[context.uuid] = own
         return nacked
 
     def _possible_holders(self, first: int, last: int, nacked: dict[str, int]) -> int:
@@ -328,17 +329,17 @@ class Election:
         A voter that has not answered counts as a possible holder. A NACK of an earlier row does not
         count: that row may be confirmed, and then the ACKs of its voter counted for later rows.
         """
-        replica = self.replica
-        term = replica.tail.term_at(last)
-        decisions = effective(replica.limbo.decisions)
+        context = self.context
+        term = context.tail.term_at(last)
+        decisions = effective(context.limbo.decisions)
         holders = 0
-        for uuid in replica.voter_uuids():
+        for uuid in context.voter_uuids():
             nack = nacked.get(uuid)
             if nack is not None and first <= nack <= last:
                 if not is_lifted(nack, last, decisions):
                     continue
             reply = self.replies.get(uuid)
-            if uuid == replica.uuid or reply is None:
+            if uuid == context.uuid or reply is None:
                 holders += 1
                 continue
             holders += (reply.last_term, reply.last_index) >= (term, last)
@@ -347,54 +348,54 @@ class Election:
     # --- voter --------------------------------------------------------------------------------
 
     def is_up_to_date(self, last_term: int, last_index: int) -> bool:
-        tail = self.replica.tail
+        tail = self.context.tail
         return (last_term, last_index) >= (tail.last_term, tail.last_index)
 
     def on_vote_request(self, link: int, uuid: str, request: VoteRequest) -> None:
-        replica = self.replica
-        if replica.is_removed(uuid) or replica.split_brain:
+        context = self.context
+        if context.is_removed(uuid) or context.split_brain:
             return
         up_to_date = self.is_up_to_date(request.last_term, request.last_index)
         if request.is_prevote:
-            granted = request.term > replica.term and up_to_date and not self.hears_leader()
+            granted = request.term > context.term and up_to_date and not self.hears_leader()
             self._note_refusal(up_to_date)
-            replica.send(link, self._reply(granted, request))
+            context.send(link, self._reply(granted, request))
             return
-        if request.term < replica.term:
-            replica.send(link, self._reply(False, request))
+        if request.term < context.term:
+            context.send(link, self._reply(False, request))
             return
-        if request.term > replica.term:
-            replica.take_up(request.term)
-        granted = up_to_date and replica.ballot.vote in ("", uuid) and replica.leader is None
+        if request.term > context.term:
+            self.transitions.take_up(request.term)
+        granted = up_to_date and context.ballot.vote in ("", uuid) and not context.is_leading
         granted = granted and self.leader_uuid in ("", uuid)
         self._note_refusal(up_to_date)
-        if granted and replica.ballot.vote != uuid:
-            replica.store_ballot(replace(replica.ballot, vote=uuid))
-            self._wait(replica.settings.election_timeout_ns)
+        if granted and context.ballot.vote != uuid:
+            context.store_ballot(replace(context.ballot, vote=uuid))
+            self._wait(context.settings.election_timeout_ns)
         reply = self._reply(granted, request)
-        term = replica.term
+        term = context.term
 
         def answer() -> None:
-            if replica.term == term:
-                replica.send(link, reply)
+            if context.term == term:
+                context.send(link, reply)
 
-        replica.when_settled(answer)
+        context.when_settled(answer)
 
     def _note_refusal(self, up_to_date: bool) -> None:
         if not up_to_date:
-            self.refused_term = self.replica.term
+            self.refused_term = self.context.term
 
     def _reply(self, granted: bool, request: VoteRequest) -> VoteReply:
-        replica = self.replica
-        tail = replica.tail
+        context = self.context
+        tail = context.tail
         return VoteReply(
-            replica.term,
+            context.term,
             granted,
             request.is_prevote,
             request.round,
             tail.last_term,
             tail.last_index,
-            replica.ballot.nack_in(tail.last_term),
+            context.ballot.nack_in(tail.last_term),
             not self.is_up_to_date(request.last_term, request.last_index),
         )
 
@@ -404,23 +405,23 @@ class Election:
         Returns:
             The reason for a refusal, or "" if a forced election has begun.
         """
-        replica = self.replica
-        voters = replica.limbo.configuration.voter_uuids
+        context = self.context
+        voters = context.limbo.configuration.voter_uuids
         unknown = [uuid for uuid in lost if uuid not in voters]
         left = tuple(uuid for uuid in voters if uuid not in lost)
         if unknown:
             return f"instance {unknown[0]} is not a voter; name lost voters only"
-        if replica.uuid not in left or replica.ballot.doubt_index or not self.can_stand():
+        if context.uuid not in left or context.ballot.doubt_index or not self.can_stand():
             return (
                 "this member cannot stand for election; send the order to another surviving voter"
             )
         if self.hears_leader():
             return "a leader answers, so a forced election is not needed"
-        connected = {link.peer_uuid for link in replica.links.values()} | {replica.uuid}
+        connected = {link.peer_uuid for link in context.links.values()} | {context.uuid}
         if len(connected.intersection(voters)) > len(voters) // 2:
             return "a quorum of the voters answers, so a forced election is not needed"
-        replica.store_ballot(replace(replica.ballot, forced_voters=left, was_forced=True))
-        replica.report("forced", lost=lost, is_rollback=is_rollback, voters=list(left))
+        context.store_ballot(replace(context.ballot, forced_voters=left, was_forced=True))
+        context.report("forced", lost=lost, is_rollback=is_rollback, voters=list(left))
         self.start_round(nominated=True)
         self.is_rollback_forced = is_rollback
         return ""
@@ -433,13 +434,13 @@ class Election:
         Returns:
             The reason for a refusal, or "" if the member stands or already leads.
         """
-        replica = self.replica
-        if message.term != replica.term:
+        context = self.context
+        if message.term != context.term:
             return (
                 f"the nomination is of term {message.term}, but the member is in term "
-                f"{replica.term}; read `status` and retry"
+                f"{context.term}; read `status` and retry"
             )
-        if replica.leader is not None:
+        if context.is_leading:
             return ""
         if not self.can_stand() or not self.may_lead():
             return (

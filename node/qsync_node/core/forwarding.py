@@ -49,19 +49,22 @@ class Forwarding:
     # --- forwarding member --------------------------------------------------------------------
 
     def can_forward(self) -> bool:
+        context = self.node.context
         replica = self.node.replica
         uuid = replica.election.leader_uuid
-        return bool(uuid) and uuid != replica.uuid and replica.link_to(uuid) is not None
+        return bool(uuid) and uuid != context.uuid and context.link_to(uuid) is not None
 
     def home(self) -> tuple[int, int]:
         """Return the home of a stream that is forwarded now: the link and the leader's term."""
+        context = self.node.context
         replica = self.node.replica
-        link = replica.link_to(replica.election.leader_uuid)
-        return (link.number if link is not None else -1), replica.term
+        link = context.link_to(replica.election.leader_uuid)
+        return (link.number if link is not None else -1), context.term
 
     def forward(self, call: Call) -> None:
+        context = self.node.context
         replica = self.node.replica
-        link = replica.link_to(replica.election.leader_uuid)
+        link = context.link_to(replica.election.leader_uuid)
         assert link is not None
         number = self._next
         self._next += 1
@@ -69,7 +72,7 @@ class Forwarding:
         call.may_be_logged = call.type in LOGGING_TYPES
         if call.stream:
             self._bound.add((call.session, link.number))
-        replica.send(
+        context.send(
             link.number,
             Forward(
                 number,
@@ -79,7 +82,7 @@ class Forwarding:
                 call.session,
                 call.stream,
                 call.key,
-                replica.term,
+                context.term,
             ),
         )
 
@@ -89,18 +92,18 @@ class Forwarding:
             return
         outgoing.reply = reply
         clients = self.node.clients
-        replica = self.node.replica
+        context = self.node.context
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
             # The leader logged nothing: wait for the next one.
             outgoing.call.may_be_logged = False
             del self.outgoing[reply.request]
             clients.queue.append(outgoing.call)
             return
-        if reply.code or reply.log_index <= replica.limbo.confirmed_index:
+        if reply.code or reply.log_index <= context.limbo.confirmed_index:
             self._finish(reply.request, outgoing)
             return
         outgoing.deadline_ns = (
-            replica.now_ns + COVER_DEADLINE_HEARTBEATS * replica.settings.heartbeat_ns
+            context.now_ns + COVER_DEADLINE_HEARTBEATS * context.settings.heartbeat_ns
         )
         self.covering.append(reply.request)
 
@@ -123,7 +126,7 @@ class Forwarding:
         self._leave_removed()
         if not self.covering:
             return
-        confirmed = self.node.replica.limbo.confirmed_index
+        confirmed = self.node.context.limbo.confirmed_index
         waiting = []
         for number in self.covering:
             outgoing = self.outgoing.get(number)
@@ -138,7 +141,7 @@ class Forwarding:
     def tick(self) -> None:
         if not self.covering:
             return
-        now = self.node.replica.now_ns
+        now = self.node.context.now_ns
         for number in list(self.covering):
             outgoing = self.outgoing.get(number)
             if outgoing is not None and now >= outgoing.deadline_ns:
@@ -147,13 +150,13 @@ class Forwarding:
 
     def _leave_removed(self) -> None:
         """Wait no longer for a leader that was removed: its messages are ignored (M5)."""
-        replica = self.node.replica
-        configuration = replica.limbo.confirmed_configuration
+        context = self.node.context
+        configuration = context.limbo.confirmed_configuration
         if configuration is self._configuration:
             return
         self._configuration = configuration
         for number in {outgoing.link for outgoing in self.outgoing.values()}:
-            link = replica.links.get(number)
+            link = context.links.get(number)
             if link is not None and link.peer_uuid in configuration.removed:
                 self._leave(number, "the leader was removed from the cluster")
 
@@ -178,8 +181,8 @@ class Forwarding:
     def on_session_closed(self, session: int) -> None:
         for bound in [bound for bound in self._bound if bound[0] == session]:
             self._bound.discard(bound)
-            if bound[1] in self.node.replica.links:
-                self.node.replica.send(bound[1], ForwardClosed(session))
+            if bound[1] in self.node.context.links:
+                self.node.context.send(bound[1], ForwardClosed(session))
 
     # --- receiving member ---------------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Forwarding:
                 message.user,
                 message.key,
             )
-            call = Call(item, self.node.replica.now_ns)
+            call = Call(item, self.node.context.now_ns)
             call.link = link
             if self.node.replica.leader is None:
                 reason = (
@@ -203,7 +206,7 @@ class Forwarding:
                 )
                 self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
                 return
-            if message.stream and message.term != self.node.replica.term:
+            if message.stream and message.term != self.node.context.term:
                 # Sent to an earlier term's leader: the transaction ended with that term.
                 code = int(ErrorCode.TRANSACTION_CONFLICT)
                 reason = (
@@ -222,11 +225,11 @@ class Forwarding:
     def refuse_removed(self, link: int, message: Forward) -> None:
         """Refuse a request that a removed instance forwards: its client must not wait (K1)."""
         code = int(ErrorCode.UNKNOWN_REPLICA)
-        self.node.replica.send(
+        self.node.context.send(
             link, ForwardReply(message.request, code, REMOVED_REASON, [], 0, b"")
         )
 
     def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
-        if call.link in self.node.replica.links:
+        if call.link in self.node.context.links:
             message = ForwardReply(call.sync, code, reason, tuples, index, call.position or b"")
-            self.node.replica.send(call.link, message)
+            self.node.context.send(call.link, message)

@@ -17,16 +17,14 @@ Invariants
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from qsync_node.core.context import Context
 from qsync_node.core.decisions import effective, is_lifted
 from qsync_node.core.entries import Entry, Kind, control_body
+from qsync_node.core.interfaces import StateMachine, Transitions
 from qsync_node.core.membership import Member, put_member
-from qsync_node.core.messages import Heartbeat, HeartbeatReply, Nominate
+from qsync_node.core.messages import Ack, Heartbeat, HeartbeatReply, Nominate
 from qsync_node.core.quorum import is_impossible, needed, reached_index
-
-if TYPE_CHECKING:
-    from qsync_node.core.replica import Replica
 
 
 class Follower:
@@ -86,17 +84,38 @@ class Switchover:
 class Leader:
     """One term of leadership; the object is discarded when the term ends."""
 
-    def __init__(self, replica: "Replica", promote_index: int) -> None:
-        self.replica = replica
+    def __init__(
+        self,
+        context: Context,
+        machine: StateMachine,
+        transitions: Transitions,
+        promote_index: int,
+        *,
+        is_caretaker: bool,
+    ) -> None:
+        """Begin a term.
+
+        Args:
+            context: the replica.
+            machine: its state machine.
+            transitions: changes that concern other components.
+            promote_index: index of the PROMOTE that begins the term.
+            is_caretaker: whether this member leads without taking user writes (E1).
+        """
+        self.context = context
+        self.machine = machine
+        self.transitions = transitions
         self.promote_index = promote_index
+        self.is_caretaker = is_caretaker
+        self.is_over = False  # the term has ended; the object is discarded
         self.promote_confirmed_ns = 0
         self.progress_ns = 0  # when the confirmed index last rose
         self.followers: dict[str, Follower] = {}
         self.sequence = 0
         self.sent_at: deque[tuple[int, int]] = deque()  # start times of the unproven rounds
-        self.proven_ns = replica.now_ns  # start time of the newest proven round
+        self.proven_ns = context.now_ns  # start time of the newest proven round
         self.wanted_sequence = 0  # the round that linearizable reads wait for
-        self.started_ns = replica.now_ns
+        self.started_ns = context.now_ns
         self.next_heartbeat_ns = 0
         self.recorded_index = 0
         self.confirm_index = 0  # index of the last CONFIRM row of this term
@@ -112,15 +131,15 @@ class Leader:
     @property
     def is_confirmed(self) -> bool:
         """Whether this term's PROMOTE is confirmed (L2)."""
-        return self.replica.limbo.confirmed_index >= self.promote_index
+        return self.context.limbo.confirmed_index >= self.promote_index
 
     def can_append(self) -> bool:
         """Return whether user rows may enter the log now; if not, they wait (C4, E9)."""
         return not self._is_decision_in_flight() and self.switchover is None
 
     def _is_decision_in_flight(self) -> bool:
-        decisions = self.replica.limbo.decisions
-        return bool(decisions) and decisions[-1].at > self.replica.tail.durable_index
+        decisions = self.context.limbo.decisions
+        return bool(decisions) and decisions[-1].at > self.context.tail.durable_index
 
     def follower(self, uuid: str) -> Follower:
         found = self.followers.get(uuid)
@@ -129,8 +148,8 @@ class Leader:
         return found
 
     def quorum(self) -> int:
-        replica = self.replica
-        return needed(len(replica.voter_uuids()), replica.settings.quorum)
+        context = self.context
+        return needed(len(context.voter_uuids()), context.settings.quorum)
 
     # --- counting -----------------------------------------------------------------------------
 
@@ -143,25 +162,24 @@ class Leader:
         follower = self.follower(uuid)
         if index < follower.acked_max:
             follower.match = 0
-            self.replica.report(
+            self.context.report(
                 "acknowledged_rows_missing", uuid=uuid, index=index, acknowledged=follower.acked_max
             )
 
-    def on_ack(
-        self, uuid: str, index: int, index_term: int, nack_index: int, confirmed: int
-    ) -> None:
+    def on_ack(self, uuid: str, ack: Ack) -> None:
         """Take an ACK if the local log has that term at that index; ignore it otherwise (T2)."""
-        tail = self.replica.tail
-        if index > tail.last_index or tail.term_at(index) != index_term:
+        tail = self.context.tail
+        index = ack.log_index
+        if index > tail.last_index or tail.term_at(index) != ack.index_term:
             return
         follower = self.follower(uuid)
-        follower.heard_at_ns = self.replica.now_ns
-        follower.nack_index = nack_index
-        follower.confirmed_index = max(follower.confirmed_index, confirmed)
+        follower.heard_at_ns = self.context.now_ns
+        follower.nack_index = ack.nack_index
+        follower.confirmed_index = max(follower.confirmed_index, ack.confirmed_index)
         if index >= follower.acked_max:
             follower.match = follower.acked_max = index
-        follower.follow_round(tail.last_index, self.replica.now_ns)
-        if uuid in self.replica.voter_uuids():
+        follower.follow_round(tail.last_index, self.context.now_ns)
+        if uuid in self.context.voter_uuids():
             self.advance()
             self._check_anti_quorum()
         else:
@@ -169,17 +187,17 @@ class Leader:
 
     def matched_index(self, uuid: str) -> int:
         """Return the index up to which the copy of voter `uuid` counts (C2, C6)."""
-        replica = self.replica
-        if uuid == replica.uuid:
-            index = replica.tail.durable_index if replica.is_settled else 0
-            nack = replica.ballot.nack_in(replica.term)
+        context = self.context
+        if uuid == context.uuid:
+            index = context.tail.durable_index if context.is_settled else 0
+            nack = context.ballot.nack_in(context.term)
         else:
             follower = self.followers.get(uuid)
             if follower is None:
                 return 0
             index, nack = follower.match, follower.nack_index
-        if replica.limbo.confirmed_index < nack <= index:
-            decisions = effective(replica.limbo.decisions)
+        if context.limbo.confirmed_index < nack <= index:
+            decisions = effective(context.limbo.decisions)
             if not is_lifted(nack, index, decisions):
                 return nack - 1
         return index
@@ -189,57 +207,57 @@ class Leader:
 
         No other function raises it on a leader.
         """
-        replica = self.replica
-        voters = replica.voter_uuids()
+        context = self.context
+        voters = context.voter_uuids()
         index = reached_index([self.matched_index(uuid) for uuid in voters], self.quorum())
         if index < self.promote_index:
             return
-        index = replica.limbo.clamp(index)
+        index = context.limbo.clamp(index)
         self.is_confirm_due = False
-        if index <= replica.limbo.confirmed_index:
+        if index <= context.limbo.confirmed_index:
             return
-        if replica.confirm_rows_left <= 0:
+        if context.confirm_rows_left <= 0:
             self.is_confirm_due = True
             return
-        part = replica.limbo.step_towards(index, replica.confirm_rows_left)
-        goal, index = index, replica.machine.confirmable(part)
+        part = context.limbo.step_towards(index, context.confirm_rows_left)
+        goal, index = index, self.machine.confirmable(part)
         self.is_confirm_due = index < goal
-        if index <= replica.limbo.confirmed_index:
+        if index <= context.limbo.confirmed_index:
             return
-        self.progress_ns = replica.now_ns
+        self.progress_ns = context.now_ns
         was_confirmed = self.is_confirmed
-        replica.confirm(index)
-        if replica.leader is not self:
+        self.transitions.confirm(index)
+        if self.is_over:
             return
         if not was_confirmed and self.is_confirmed:
-            self.promote_confirmed_ns = replica.now_ns
-            replica.report("promote_confirmed", term=replica.term, index=self.promote_index)
-        if self.rollback_at and replica.limbo.confirmed_index >= self.rollback_at:
+            self.promote_confirmed_ns = context.now_ns
+            context.report("promote_confirmed", term=context.term, index=self.promote_index)
+        if self.rollback_at and context.limbo.confirmed_index >= self.rollback_at:
             self.rollback_at = 0
         if not self.confirm_due_ns:
-            self.confirm_due_ns = replica.now_ns + replica.settings.confirm_delay_ns
+            self.confirm_due_ns = context.now_ns + context.settings.confirm_delay_ns
 
     def _check_anti_quorum(self) -> None:
         """Roll back at once any entry that can no longer reach its quorum (T7)."""
-        replica = self.replica
-        voters = replica.voter_uuids()
-        decisions = effective(replica.limbo.decisions)
+        context = self.context
+        voters = context.voter_uuids()
+        decisions = effective(context.limbo.decisions)
         nacks = [self.followers[u].nack_index for u in voters if u in self.followers]
-        nacks += [nack.index for nack in replica.ballot.nacks if nack.term == replica.term]
-        for index in sorted(n for n in nacks if n > replica.limbo.confirmed_index):
+        nacks += [nack.index for nack in context.ballot.nacks if nack.term == context.term]
+        for index in sorted(n for n in nacks if n > context.limbo.confirmed_index):
             if any(d.first <= index < d.at for d in decisions):
                 continue
             refusals = sum(
                 1
                 for n in nacks
-                if replica.limbo.confirmed_index < n <= index and not is_lifted(n, index, decisions)
+                if context.limbo.confirmed_index < n <= index and not is_lifted(n, index, decisions)
             )
             if is_impossible(len(voters), refusals, self.quorum()):
-                entry = next(e for e in replica.limbo.entries if e.batch.last_index >= index)
+                entry = next(e for e in context.limbo.entries if e.batch.last_index >= index)
                 if not entry.is_own and not self.is_confirmed:
                     # Only a PROMOTE decides about inherited rows, and this term has written its own
                     # one. It would never be confirmed, because the quorum never passes this row.
-                    replica.step_down("too many voters cannot apply an inherited row")
+                    self.transitions.step_down("too many voters cannot apply an inherited row")
                 elif entry.is_own and entry.kind is Kind.USER and not self._is_decision_in_flight():
                     self.roll_back(entry, "too many voters cannot apply the row")
                 return
@@ -248,8 +266,8 @@ class Leader:
 
     def take_confirm(self) -> None:
         """Append a CONFIRM row if the confirmed index is ahead of the recorded one (T3)."""
-        replica = self.replica
-        index = replica.limbo.confirmed_index
+        context = self.context
+        index = context.limbo.confirmed_index
         self.confirm_due_ns = 0
         if self.switchover is not None and self.switchover.is_nominated:
             # Another row would make the target's log older than this one (E9).
@@ -259,80 +277,84 @@ class Leader:
         if index == self.confirm_index == self.recorded_index + 1:
             return  # only the CONFIRM itself was confirmed since; it needs no second one
         self.recorded_index = index
-        owner = replica.replica_id
-        lsn = replica.limbo.confirmed_vclock.get(owner, 0)
-        body = control_body(replica.term, owner, lsn, index, replica.tail.term_at(index))
-        entry = replica.append_control(Kind.CONFIRM, body, index)
+        owner = context.replica_id
+        lsn = context.limbo.confirmed_vclock.get(owner, 0)
+        body = control_body(context.term, owner, lsn, index, context.tail.term_at(index))
+        entry = context.append_control(Kind.CONFIRM, body, index)
         self.confirm_index = entry.batch.last_index
 
     def roll_back(self, entry: Entry, reason: str) -> None:
         """Write a ROLLBACK that covers `entry` and every row after it (T4)."""
-        replica = self.replica
+        context = self.context
         index = entry.batch.first_index
         lsn = entry.batch.last_lsn - (entry.batch.last_index - index)
         body = control_body(
-            replica.term, entry.batch.replica_id, lsn, index, replica.tail.term_at(index)
+            context.term, entry.batch.replica_id, lsn, index, context.tail.term_at(index)
         )
-        rollback = replica.append_control(Kind.ROLLBACK, body, index)
+        rollback = context.append_control(Kind.ROLLBACK, body, index)
         self.rollback_at = rollback.batch.last_index
-        self.rollback_deadline_ns = replica.now_ns + replica.settings.synchro_timeout_ns
-        replica.report("rollback", index=index, at=self.rollback_at, reason=reason)
-        replica.machine.on_decision_written()
+        self.rollback_deadline_ns = context.now_ns + context.settings.synchro_timeout_ns
+        context.report("rollback", index=index, at=self.rollback_at, reason=reason)
+        self.machine.on_decision_written()
 
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        replica = self.replica
+        context = self.context
         if self._lost_lease():
-            replica.step_down("no quorum answered heartbeats for the duration of the lease")
+            self.transitions.step_down(
+                "no quorum answered heartbeats for the duration of the lease"
+            )
             return
-        if replica.is_write_path_hung():
-            replica.step_down("the log write hangs")
+        if context.is_write_path_hung():
+            self.transitions.step_down("the log write hangs")
             return
-        if replica.now_ns >= self.next_heartbeat_ns:
+        if context.now_ns >= self.next_heartbeat_ns:
             self.send_heartbeats()
         if self.is_confirm_due:
             self.advance()
-            if replica.leader is not self:
+            if self.is_over:
                 return
-        if self.confirm_due_ns and replica.now_ns >= self.confirm_due_ns:
+        if self.confirm_due_ns and context.now_ns >= self.confirm_due_ns:
             self.take_confirm()
         self._time_out()
         if self.switchover is not None:
             self._tick_switchover(self.switchover)
-        is_useless = replica.election.is_caretaker or replica.is_space_low
+        is_useless = self.is_caretaker or context.is_space_low
         if is_useless and self.switchover is None:
             self._hand_over_to_the_able()
 
     def _time_out(self) -> None:
-        replica = self.replica
+        context = self.context
         if not self.is_confirmed or self._is_decision_in_flight():
             return
         self.advance()
-        if self.is_confirm_due or replica.leader is not self:
+        if self.is_confirm_due or self.is_over:
             return
-        if self.rollback_at and replica.now_ns >= self.rollback_deadline_ns:
-            replica.step_down("no quorum confirmed a ROLLBACK within another synchro_timeout")
+        if self.rollback_at and context.now_ns >= self.rollback_deadline_ns:
+            self.transitions.step_down(
+                "no quorum confirmed a ROLLBACK within another synchro_timeout"
+            )
             return
-        timeout = replica.settings.synchro_timeout_ns
+        timeout = context.settings.synchro_timeout_ns
         # A long queue is not a lost quorum: nothing times out while the confirmed index rises.
         not_before_ns = max(self.promote_confirmed_ns, self.progress_ns)
-        entry = replica.limbo.first_timed_out(replica.now_ns, timeout, not_before_ns)
+        entry = context.limbo.first_timed_out(context.now_ns, timeout, not_before_ns)
         if entry is not None and not self.rollback_at:
             self.roll_back(entry, "no quorum acknowledged the rows within synchro_timeout")
 
     def send_heartbeats(self) -> None:
         """Start a heartbeat round: send the term to every connected member."""
-        replica = self.replica
+        context = self.context
         self.sequence += 1
-        self.sent_at.append((self.sequence, replica.now_ns))
-        self.next_heartbeat_ns = replica.now_ns + replica.settings.heartbeat_ns
+        self.sent_at.append((self.sequence, context.now_ns))
+        self.next_heartbeat_ns = context.now_ns + context.settings.heartbeat_ns
         beat = self._heartbeat()
         seen: set[str] = set()
-        for link in replica.links.values():
+        for link in context.links.values():
             if link.peer_uuid not in seen:
                 seen.add(link.peer_uuid)
-                replica.send_to(link.peer_uuid, beat)
+                context.send_to(link.peer_uuid, beat)
 
     def want_round(self) -> int:
         """Request a heartbeat round that begins after now and return its number (R2).
@@ -351,12 +373,12 @@ class Leader:
 
     def greet(self, link: int) -> None:
         """Announce this leader on a new connection at once."""
-        self.replica.send(link, self._heartbeat())
+        self.context.send(link, self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
-        replica = self.replica
-        confirmed = replica.limbo.confirmed_index
-        return Heartbeat(replica.term, self.sequence, confirmed, self.floor_index())
+        context = self.context
+        confirmed = context.limbo.confirmed_index
+        return Heartbeat(context.term, self.sequence, confirmed, self.floor_index())
 
     def floor_index(self) -> int:
         """Return the greatest index that every registered replica has (S5).
@@ -364,14 +386,14 @@ class Leader:
         Replicas that have been silent for longer than the retention and evicted replicas are
         ignored.
         """
-        replica = self.replica
-        floor = replica.tail.durable_index
-        for member in replica.limbo.configuration.members:
-            if member.uuid == replica.uuid or member.uuid in self.let_go:
+        context = self.context
+        floor = context.tail.durable_index
+        for member in context.limbo.configuration.members:
+            if member.uuid == context.uuid or member.uuid in self.let_go:
                 continue
             follower = self.follower(member.uuid)
-            silent_ns = replica.now_ns - max(follower.heard_at_ns, self.started_ns)
-            if silent_ns <= replica.settings.retention_ns:
+            silent_ns = context.now_ns - max(follower.heard_at_ns, self.started_ns)
+            if silent_ns <= context.settings.retention_ns:
                 floor = min(floor, follower.match)
         return floor
 
@@ -384,48 +406,48 @@ class Leader:
         Args:
             checkpoint_index: index of the newest local checkpoint.
         """
-        replica = self.replica
+        context = self.context
         behind = [
             (self.follower(member.uuid).match, member.uuid)
-            for member in replica.limbo.configuration.members
-            if member.uuid != replica.uuid and member.uuid not in self.let_go
+            for member in context.limbo.configuration.members
+            if member.uuid != context.uuid and member.uuid not in self.let_go
         ]
         if not behind:
             return
         index, uuid = min(behind)
         if index < checkpoint_index:
             self.let_go.add(uuid)
-            replica.report("let_go", uuid=uuid, index=index, checkpoint_index=checkpoint_index)
+            context.report("let_go", uuid=uuid, index=index, checkpoint_index=checkpoint_index)
 
     def on_heartbeat_reply(self, uuid: str, reply: HeartbeatReply) -> None:
         follower = self.follower(uuid)
         follower.sequence = max(follower.sequence, reply.sequence)
         follower.may_lead = reply.may_lead
-        follower.heard_at_ns = self.replica.now_ns
+        follower.heard_at_ns = self.context.now_ns
         if follower.round_began_ns:
-            follower.follow_round(self.replica.tail.last_index, self.replica.now_ns)
+            follower.follow_round(self.context.tail.last_index, self.context.now_ns)
         self._begin_wanted_round()
 
     def proven_sequence(self) -> int:
         """Return the newest heartbeat round that a quorum of voters answered (R2, E4)."""
-        replica = self.replica
-        voters = replica.voter_uuids()
+        context = self.context
+        voters = context.voter_uuids()
         rounds = [
             self.sequence
-            if uuid == replica.uuid
+            if uuid == context.uuid
             else (self.followers[uuid].sequence if uuid in self.followers else 0)
             for uuid in voters
         ]
         return reached_index(rounds, len(voters) // 2 + 1)
 
     def _lost_lease(self) -> bool:
-        replica = self.replica
+        context = self.context
         proven = self.proven_sequence()
         while self.sent_at and self.sent_at[0][0] <= proven:
             self.proven_ns = self.sent_at.popleft()[1]
-        if len(replica.voter_uuids()) == 1:
+        if len(context.voter_uuids()) == 1:
             return False
-        return replica.now_ns - self.proven_ns > replica.settings.election_timeout_ns
+        return context.now_ns - self.proven_ns > context.settings.election_timeout_ns
 
     # --- membership ---------------------------------------------------------------------------
 
@@ -436,7 +458,7 @@ class Leader:
         """
         if not self.is_confirmed:
             return "the PROMOTE of this term is not confirmed yet; retry"
-        if self.replica.limbo.has_pending_membership:
+        if self.context.limbo.has_pending_membership:
             return "another membership change is not confirmed yet; retry"
         if self._is_decision_in_flight():
             return "a CONFIRM or ROLLBACK is being written; retry"
@@ -445,51 +467,51 @@ class Leader:
         return ""
 
     def write_members(self, rows: list[tuple[int, bytes]]) -> Entry:
-        return self.replica.append_rows([[(t, b, None) for t, b in rows]], 6, Kind.MEMBERSHIP)
+        return self.context.append_rows([[(t, b, None) for t, b in rows]], 6, Kind.MEMBERSHIP)
 
     def _consider_promotion(self, uuid: str) -> None:
         """Make a replica voting once it has caught up, if its configured role is "voter" (M4)."""
-        replica = self.replica
-        member = replica.limbo.configuration.by_uuid(uuid)
+        context = self.context
+        member = context.limbo.configuration.by_uuid(uuid)
         if member is None or member.is_voting or member.role != "voter":
             return
-        if not self._has_caught_up(uuid, replica.settings.election_timeout_ns):
+        if not self._has_caught_up(uuid, context.settings.election_timeout_ns):
             return  # as a voter, it would delay writes; the next round may be shorter
-        if self.can_change_membership() or uuid not in self.live_voters(replica.now_ns, uuid):
+        if self.can_change_membership() or uuid not in self.live_voters(context.now_ns, uuid):
             return
         promoted = Member(
             member.replica_id, member.uuid, member.name, member.role, True, member.level
         )
-        replica.report("promoted_to_voting", uuid=uuid, replica_id=member.replica_id)
+        context.report("promoted_to_voting", uuid=uuid, replica_id=member.replica_id)
         self.write_members([put_member(promoted)])
 
     def live_voters(self, now_ns: int, extra: str = "") -> list[str]:
         """Return the voters (and `extra`) heard within an election timeout, with this one (M3)."""
-        replica = self.replica
-        timeout = replica.settings.election_timeout_ns
+        context = self.context
+        timeout = context.settings.election_timeout_ns
         live = []
-        for uuid in sorted({*replica.voter_uuids(), *([extra] if extra else [])}):
+        for uuid in sorted({*context.voter_uuids(), *([extra] if extra else [])}):
             follower = self.followers.get(uuid)
             is_heard = follower is not None and now_ns - follower.heard_at_ns <= timeout
-            if uuid == replica.uuid or is_heard:
+            if uuid == context.uuid or is_heard:
                 live.append(uuid)
         return live
 
     def refusal_to_remove(self, member: Member) -> str:
         """Return the reason why `member` cannot be unregistered now, or "" if it can (M3)."""
-        replica = self.replica
-        if member.uuid == replica.uuid:
+        context = self.context
+        if member.uuid == context.uuid:
             return "it leads the cluster; switch over first"
         busy = self.can_change_membership()
         if busy:
             return busy
-        voters = [uuid for uuid in replica.voter_uuids() if uuid != member.uuid]
+        voters = [uuid for uuid in context.voter_uuids() if uuid != member.uuid]
         available = [
             uuid
-            for uuid in self.live_voters(replica.now_ns)
+            for uuid in self.live_voters(context.now_ns)
             if uuid in voters and self._is_caught_up_voter(uuid)
         ]
-        wanted = needed(len(voters), replica.settings.quorum)
+        wanted = needed(len(voters), context.settings.quorum)
         if len(available) < wanted:
             return (
                 f"{wanted} of the {len(voters)} remaining voters must answer and have caught up "
@@ -501,7 +523,7 @@ class Leader:
         """Return whether a replica holds every row that the log had `within_ns` ago."""
         follower = self.follower(uuid)
         since_ns = follower.caught_up_at_ns
-        return bool(since_ns) and self.replica.now_ns - since_ns <= within_ns
+        return bool(since_ns) and self.context.now_ns - since_ns <= within_ns
 
     def _is_caught_up_voter(self, uuid: str) -> bool:
         """Return whether a voter would not hold up writes whose quorum needs it (M3).
@@ -509,10 +531,10 @@ class Leader:
         A round began when the one before it ended, so the last complete one of a voter that
         acknowledges within an election timeout began within two.
         """
-        replica = self.replica
-        if uuid == replica.uuid or self.follower(uuid).match >= replica.tail.last_index:
+        context = self.context
+        if uuid == context.uuid or self.follower(uuid).match >= context.tail.last_index:
             return True
-        return self._has_caught_up(uuid, 2 * replica.settings.election_timeout_ns)
+        return self._has_caught_up(uuid, 2 * context.settings.election_timeout_ns)
 
     # --- switchover ---------------------------------------------------------------------------
 
@@ -522,47 +544,47 @@ class Leader:
         Returns:
             The reason for a refusal, or "" if the switchover has started.
         """
-        replica = self.replica
-        if target_uuid == replica.uuid:
+        context = self.context
+        if target_uuid == context.uuid:
             return "the target already leads"
-        if target_uuid not in replica.voter_uuids():
+        if target_uuid not in context.voter_uuids():
             return "the target is not a voter; choose a voter"
-        if target_uuid not in self.live_voters(replica.now_ns):
+        if target_uuid not in self.live_voters(context.now_ns):
             return "the target does not answer; choose another voter"
-        if target_uuid not in self.successors(replica.now_ns):
+        if target_uuid not in self.successors(context.now_ns):
             return (
                 "the target cannot lead: it is fenced, has election_mode voter, its "
                 "state is divergent, or its disk is nearly full; choose another voter"
             )
         if self.switchover is not None:
             return "another switchover is in progress; wait for its end"
-        self.switchover = Switchover(target_uuid, replica.now_ns + timeout_ns)
-        replica.report("switchover", target=target_uuid)
+        self.switchover = Switchover(target_uuid, context.now_ns + timeout_ns)
+        context.report("switchover", target=target_uuid)
         return ""
 
     def successors(self, now_ns: int) -> list[str]:
         """Return the live voters that can take user writes, the one with the most rows first."""
-        live = (uuid for uuid in self.live_voters(now_ns) if uuid != self.replica.uuid)
+        live = (uuid for uuid in self.live_voters(now_ns) if uuid != self.context.uuid)
         able = [uuid for uuid in live if self.followers[uuid].may_lead]
         return sorted(able, key=lambda uuid: (-self.followers[uuid].match, uuid))
 
     def _tick_switchover(self, switchover: Switchover) -> None:
-        replica = self.replica
-        if replica.now_ns >= switchover.deadline_ns:
+        context = self.context
+        if context.now_ns >= switchover.deadline_ns:
             # This member still leads its term: nothing was discarded, and writes continue (E9).
             self.switchover = None
-            replica.report("switchover_ended", reason="deadline")
-            if replica.ballot.is_fenced and not replica.election.is_caretaker:
+            context.report("switchover_ended", reason="deadline")
+            if context.ballot.is_fenced and not self.is_caretaker:
                 # It must not take writes, and the target did not take over (E10).
-                replica.step_down("this member was fenced, and its switchover did not end")
+                self.transitions.step_down("this member was fenced, and its switchover did not end")
             return
         follower = self.followers.get(switchover.target_uuid)
-        done = replica.limbo.confirmed_index == replica.tail.last_index
+        done = context.limbo.confirmed_index == context.tail.last_index
         if switchover.is_nominated or follower is None or not done:
             return
-        if follower.match == replica.tail.last_index:
-            switchover.is_nominated = replica.send_to(
-                switchover.target_uuid, Nominate(replica.term)
+        if follower.match == context.tail.last_index:
+            switchover.is_nominated = context.send_to(
+                switchover.target_uuid, Nominate(context.term)
             )
 
     def _hand_over_to_the_able(self) -> None:
@@ -571,10 +593,10 @@ class Leader:
         This applies to a read-only leader and to one that is short of disk space. It stays if no
         member can take over, because the cluster needs a leader.
         """
-        replica = self.replica
+        context = self.context
         if not self.is_confirmed:
             return
-        for uuid in self.successors(replica.now_ns):
-            if self.followers[uuid].match >= replica.limbo.confirmed_index:
-                self.start_switchover(uuid, 2 * replica.settings.election_timeout_ns)
+        for uuid in self.successors(context.now_ns):
+            if self.followers[uuid].match >= context.limbo.confirmed_index:
+                self.start_switchover(uuid, 2 * context.settings.election_timeout_ns)
                 return

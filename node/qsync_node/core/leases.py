@@ -60,11 +60,12 @@ class Leases:
 
     def tick(self) -> None:
         """Look at the next rows, and remove those whose lease has expired."""
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
-        if leader is None or not leader.is_confirmed or replica.now_ns < self._look_at_ns:
+        if leader is None or not leader.is_confirmed or context.now_ns < self._look_at_ns:
             return
-        self._look_at_ns = replica.now_ns + LOOK_NS
+        self._look_at_ns = context.now_ns + LOOK_NS
         space = self.node.database.find_space(BROKER_SPACE)
         index = space.indexes.get(0) if space is not None else None
         if not isinstance(index, TreeIndex):
@@ -85,7 +86,7 @@ class Leases:
         except ValueError:
             return  # not written by a broker
         assert isinstance(row, BrokerRow)
-        now_ns = self.node.replica.now_ns
+        now_ns = self.node.context.now_ns
         renewal = row.process, row.renewals
         lease = self._leases.get(row.id)
         if lease is None or lease.renewal != renewal:
@@ -102,12 +103,12 @@ class Leases:
         if index is None or index.get(key) != packed:
             return  # a renewal, or a removal of the row or its space, is not confirmed yet
         if lease.call is None:
-            node.replica.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
+            node.context.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
         elif not lease.call.done:
             return
         body = pack({int(Key.SPACE_ID): BROKER_SPACE, int(Key.KEY): row.key})
         request = fx.Request(NODE_SESSION, 0, int(Type.DELETE), body, 0, "admin", None)
-        lease.call = Call(request, node.replica.now_ns)
+        lease.call = Call(request, node.context.now_ns)
         # Nothing that could renew the lease may run between the check and the removal.
         node.clients.queue.appendleft(lease.call)
 

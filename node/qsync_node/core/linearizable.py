@@ -52,35 +52,36 @@ class LinearizableReads:
         return level
 
     def start(self, call: "Call") -> None:
+        context = self.node.context
         replica = self.node.replica
         if replica.leader is not None:
             proof = self._prove()
             proof.call = call
             self.on_round()
             return
-        link = replica.link_to(replica.election.leader_uuid)
+        link = context.link_to(replica.election.leader_uuid)
         if link is None:
             raise ClientError(
                 ErrorCode.NOT_LEADER, "the read failed: the member knows no leader; retry"
             )
         number = self._next
         self._next += 1
-        deadline = replica.now_ns + 2 * replica.settings.election_timeout_ns
+        deadline = context.now_ns + 2 * context.settings.election_timeout_ns
         self.asked[number] = (call, deadline)
-        replica.send(link.number, ReadIndex(number))
+        context.send(link.number, ReadIndex(number))
 
     def _prove(self) -> Proof:
         """Request a round that begins after now: no later leader existed when it began (R2)."""
         leader = self.node.replica.leader
         assert leader is not None
-        proof = Proof(self.node.replica.limbo.confirmed_index, leader.want_round())
+        proof = Proof(self.node.context.limbo.confirmed_index, leader.want_round())
         self.proofs.append(proof)
         return proof
 
     def on_message(self, link: int, message: Any) -> None:
         if type(message) is ReadIndex:
             if self.node.replica.leader is None:
-                self.node.replica.send(link, ReadIndexReply(message.request, 0))
+                self.node.context.send(link, ReadIndexReply(message.request, 0))
                 return
             proof = self._prove()
             proof.link, proof.request = link, message.request
@@ -91,13 +92,14 @@ class LinearizableReads:
             return
         if not message.log_index:
             self._fail(asked[0])
-        elif message.log_index <= self.node.replica.limbo.confirmed_index:
+        elif message.log_index <= self.node.context.limbo.confirmed_index:
             self._serve(asked[0])
         else:
             self.applying.append((message.log_index, asked[0]))
 
     def on_round(self) -> None:
         """Serve the reads that a heartbeat answer has proven."""
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None or not self.proofs or not leader.is_confirmed:
@@ -107,21 +109,21 @@ class LinearizableReads:
         for proof in self.proofs:
             # An index noted before the PROMOTE was confirmed is too low (R2).
             index = max(proof.index, leader.promote_index)
-            if proof.sequence > proven or index > replica.limbo.confirmed_index:
+            if proof.sequence > proven or index > context.limbo.confirmed_index:
                 waiting.append(proof)
             elif proof.call is not None and self.node.clients.is_read_budget_spent():
                 waiting.append(proof)  # it stays proven and is served in a later step
             elif proof.call is not None:
                 self._serve(proof.call)
             else:
-                replica.send(proof.link, ReadIndexReply(proof.request, index))
+                context.send(proof.link, ReadIndexReply(proof.request, index))
         self.proofs = waiting
 
     def on_confirmed(self) -> None:
         self.on_round()
         if not self.applying:
             return
-        confirmed = self.node.replica.limbo.confirmed_index
+        confirmed = self.node.context.limbo.confirmed_index
         applying, self.applying = self.applying, []
         for index, call in applying:
             if index > confirmed or self.node.clients.is_read_budget_spent():
@@ -142,7 +144,7 @@ class LinearizableReads:
     def tick(self) -> None:
         if self.proofs or self.applying:
             self.on_confirmed()
-        now = self.node.replica.now_ns
+        now = self.node.context.now_ns
         for number, (call, deadline) in list(self.asked.items()):
             if now >= deadline:
                 del self.asked[number]
@@ -152,7 +154,7 @@ class LinearizableReads:
         clients = self.node.clients
         try:
             clients.check_state_is_served()
-            clients.stepped_reads.serve(call, self.node.replica.limbo.confirmed_index)
+            clients.stepped_reads.serve(call, self.node.context.limbo.confirmed_index)
         except ClientError as error:
             clients.refuse(call, error.code, error.message)
 
@@ -168,5 +170,5 @@ class LinearizableReads:
         for proof in proofs:
             if proof.call is not None:
                 self._fail(proof.call)
-            elif proof.link in self.node.replica.links:
-                self.node.replica.send(proof.link, ReadIndexReply(proof.request, 0))
+            elif proof.link in self.node.context.links:
+                self.node.context.send(proof.link, ReadIndexReply(proof.request, 0))

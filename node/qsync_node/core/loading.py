@@ -44,3 +44,7 @@ class StateLoader:
                 self.keys.put(*key)
                 continue
             self.database.load(body)
+
+    def id_of_space(self, name: str) -> int | None:
+        """Return the id of a loaded space, or None."""
+        return self.database.id_of_space(name)

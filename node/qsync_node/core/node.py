@@ -21,10 +21,12 @@ from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.builds import Builds
 from qsync_node.core.clients import Clients
+from qsync_node.core.context import Context
 from qsync_node.core.engine.database import Database
 from qsync_node.core.entries import Entry, Kind, read_entries
 from qsync_node.core.forwarding import Forwarding
 from qsync_node.core.history import History, TermStart
+from qsync_node.core.interfaces import Loader, View
 from qsync_node.core.keys import KeyTable
 from qsync_node.core.leases import Leases
 from qsync_node.core.limbo import Limbo
@@ -35,7 +37,6 @@ from qsync_node.core.procedures import Procedures
 from qsync_node.core.registrar import Registrar
 from qsync_node.core.replica import Replica
 from qsync_node.core.settings import SECOND, Settings
-from qsync_node.core.snapshots import View
 from qsync_node.core.stock import Stock
 from qsync_node.core.system import (
     KEY_WINDOW_ROWS,
@@ -65,9 +66,8 @@ class Node:
         self.settings = settings
         self.database = Database()
         self.keys = KeyTable(KEY_WINDOW_ROWS)
-        self.replica = Replica(uuid, settings, rng, self, ballot)
-        self.replica.limbo = Limbo(0, {}, Configuration())
-        self.replica.tail = Tail({}, History(), 1, settings.tail_cache_bytes)
+        self.context = Context(uuid, settings, rng, ballot)
+        self.replica = Replica(self.context, self)
         self.builds = Builds(self)
         self.clients = Clients(self)
         self.forwarding = Forwarding(self)
@@ -124,30 +124,30 @@ class Node:
             batches: log batches after the snapshot, in log order.
             first_available_index: index of the first row that the log files still hold.
         """
-        replica = self.replica
-        replica.now_ns = now_ns
+        context = self.context
+        context.now_ns = now_ns
         loader = self.new_loader()
         loader.add(bodies)
         configuration = self.install(loader)
         index = sum(vclock.values())
         self.checkpoint_index = index
         settings = self.settings
-        replica.tail = Tail(
+        context.tail = Tail(
             vclock, History(loader.starts), first_available_index, settings.tail_cache_bytes
         )
-        replica.limbo = Limbo(index, vclock, configuration)
+        context.limbo = Limbo(index, vclock, configuration)
         self.stock.on_state_loaded(index)
         for batch in batches:
             self._replay(batch)
-        replica.tail.durable_index = replica.tail.last_index
-        if replica.tail.last_term > replica.term:
+        context.tail.durable_index = context.tail.last_index
+        if context.tail.last_term > context.term:
             # An anonymous replica learns of a term by its rows, and never votes or acknowledges.
             assert self.settings.role == "anonymous", "D2: the ballot is older than the log"
-            replica.ballot = replica.ballot.in_term(replica.tail.last_term)
+            context.ballot = context.ballot.in_term(context.tail.last_term)
 
     def _replay(self, batch: LogBatch) -> None:
-        replica = self.replica
-        tail, limbo = replica.tail, replica.limbo
+        context = self.context
+        tail, limbo = context.tail, context.limbo
         for entry in read_entries(batch, tail.last_term):
             part = entry.batch
             if entry.kind is Kind.PROMOTE:
@@ -163,7 +163,7 @@ class Node:
                 self._apply(taken)
 
     def start(self, now_ns: int) -> None:
-        self.replica.now_ns = now_ns
+        self.context.now_ns = now_ns
         self.replica.election.start()
 
     # --- step ---------------------------------------------------------------------------------
@@ -176,10 +176,11 @@ class Node:
             wall_s: wall clock in seconds.
             inputs: the inputs in their order of arrival.
         """
+        context = self.context
         replica = self.replica
-        replica.begin_step(now_ns, wall_s)
+        context.begin_step(now_ns, wall_s)
         self.clients.begin_step()
-        if replica.applier.is_confirm_due:
+        if replica.source.is_confirm_due:
             replica.applier.confirm_due()
         for item in inputs:
             self._handlers[type(item)](self, item)
@@ -200,25 +201,26 @@ class Node:
         self._free_retired()
         self.stock.tick()
         replica.finish_step()
-        out = replica.out
-        replica.out = []
+        out = context.out
+        context.out = []
         return out
 
     def next_deadline_ns(self) -> int:
         """Return the latest time at which to step again, on the monotonic clock."""
+        context = self.context
         replica = self.replica
         leader = replica.leader
-        if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
-            return replica.now_ns
+        if replica.source.is_confirm_due or (leader is not None and leader.is_confirm_due):
+            return context.now_ns
         if self.clients.has_work_left() or self.builds.is_active:
-            return replica.now_ns
-        horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
+            return context.now_ns
+        horizon = context.now_ns + context.settings.heartbeat_ns // 2
         if leader is not None:
             horizon = min(horizon, leader.next_heartbeat_ns)
             if leader.confirm_due_ns:
                 horizon = min(horizon, leader.confirm_due_ns)
         else:
-            horizon = min(horizon, max(replica.election.deadline_ns, replica.now_ns + 1_000_000))
+            horizon = min(horizon, max(replica.election.deadline_ns, context.now_ns + 1_000_000))
         return horizon
 
     def _on_request(self, item: fx.Request) -> None:
@@ -247,7 +249,7 @@ class Node:
         self.replica.applier.on_rewound(item)
 
     def _on_ballot_stored(self, item: fx.BallotStored) -> None:
-        self.replica.on_ballot_stored(item.sequence)
+        self.context.on_ballot_stored(item.sequence)
 
     def _on_log_read(self, item: fx.LogRead) -> None:
         if item.reader < 0:
@@ -259,7 +261,7 @@ class Node:
         self.replica.on_link_up(item)
 
     def _on_link_down(self, item: fx.LinkDown) -> None:
-        link = self.replica.links.get(item.link)
+        link = self.context.links.get(item.link)
         self.replica.on_link_down(item.link)
         if link is not None:
             self.forwarding.on_link_down(item.link)
@@ -267,13 +269,13 @@ class Node:
 
     def _on_space_low(self, item: fx.SpaceLow) -> None:
         self.replica.on_space(item.is_low)
-        if item.is_low and self.replica.now_ns >= self._relief_due_ns:
-            self._relief_due_ns = self.replica.now_ns + RELIEF_INTERVAL_NS
+        if item.is_low and self.context.now_ns >= self._relief_due_ns:
+            self._relief_due_ns = self.context.now_ns + RELIEF_INTERVAL_NS
             self._relieve_disk()
 
     def _relieve_disk(self) -> None:
         """Free disk space: write a checkpoint, or evict the slowest replica without one (S5)."""
-        if self.replica.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
+        if self.context.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
             return
         if self.replica.leader is not None:
             self.replica.leader.let_go_farthest(self.checkpoint_index)
@@ -281,12 +283,12 @@ class Node:
         self._collect_garbage()
 
     def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
-        tail = self.replica.tail
+        tail = self.context.tail
         tail.first_available_index = max(tail.first_available_index, item.first_available_index)
         self.stock.on_segments_removed(tail.first_available_index)
 
     def _on_snapshot_installed(self, item: fx.SnapshotInstalled) -> None:
-        self.checkpoint_index = self.replica.tail.last_index
+        self.checkpoint_index = self.context.tail.last_index
         self.stock.on_state_loaded(self.checkpoint_index)
         self.bytes_since_checkpoint = 0
         self.replica.applier.rejoin.on_installed(item)
@@ -297,15 +299,16 @@ class Node:
         Messages of a removed instance are ignored, including their terms. Its SUBSCRIBE and the
         requests of its clients are refused, which informs both that it was removed (M5).
         """
+        context = self.context
         replica = self.replica
-        link = replica.links.get(item.link)
+        link = context.links.get(item.link)
         if link is None:
             return
         uuid, message = link.peer_uuid, item.message
         kind = type(message)
         if kind is msg.Subscribe:
             replica.relays.on_subscribe(item.link, uuid, message)
-        elif replica.is_removed(uuid):
+        elif context.is_removed(uuid):
             if kind is msg.Forward:
                 self.forwarding.refuse_removed(item.link, message)
             elif kind is msg.ForwardClosed:
@@ -314,23 +317,23 @@ class Node:
         elif kind is msg.Rows:
             replica.applier.on_rows(item.link, message)
         elif kind is msg.Ack:
-            replica.relays.on_ack(uuid, message)
+            replica.on_ack(uuid, message)
         else:
             self._control[kind](item.link, uuid, message)
 
     def _routes(self) -> dict[type[Any], Callable[[int, str, Any], None]]:
         """Return the handler of each message type, called with (link, sender, message)."""
         replica, forward = self.replica, self.forwarding.on_message
-        applier, election, snapshots = replica.applier, replica.election, replica.snapshots
+        applier, election = replica.applier, replica.election
         return {
             msg.Heartbeat: applier.on_heartbeat,
             msg.HeartbeatReply: lambda link, uuid, m: self._on_heartbeat_reply(uuid, m),
             msg.VoteRequest: election.on_vote_request,
             msg.VoteReply: lambda link, uuid, m: election.on_vote_reply(uuid, m),
             msg.Histories: lambda link, uuid, m: applier.on_histories(link, m),
-            msg.Follow: replica.relays.on_follow,
+            msg.Follow: replica.on_follow,
             msg.Refusal: lambda link, uuid, m: applier.on_refusal(link, m),
-            msg.SnapshotRequest: snapshots.on_request,
+            msg.SnapshotRequest: replica.on_snapshot_request,
             msg.SnapshotChunk: lambda link, uuid, m: applier.rejoin.on_chunk(link, m),
             msg.RegisterReply: lambda link, uuid, m: applier.registering.on_reply(m),
             msg.Register: self.registrar.on_register,
@@ -345,13 +348,14 @@ class Node:
     def _on_nominate(self, message: msg.Nominate) -> None:
         reason = self.replica.election.on_nominate(message)
         if reason:
-            self.replica.report("nomination_refused", reason=reason)
+            self.context.report("nomination_refused", reason=reason)
 
     def _on_heartbeat_reply(self, uuid: str, message: msg.HeartbeatReply) -> None:
+        context = self.context
         replica = self.replica
-        if message.term > replica.term:
+        if message.term > context.term:
             replica.take_up(message.term)
-        elif replica.leader is not None and message.term == replica.term:
+        elif replica.leader is not None and message.term == context.term:
             replica.leader.on_heartbeat_reply(uuid, message)
             self.reads.on_round()
             self.clients.commits.on_round()
@@ -388,7 +392,7 @@ class Node:
                 if row.type in DML_TYPES:
                     self.database.apply(row.type, row.body)
             except ClientError as error:
-                self.replica.report("row_not_applied", index=index, reason=str(error))
+                self.context.report("row_not_applied", index=index, reason=str(error))
                 self.replica.doubt.open(index)
                 return
             window = read_key_window_body(row.body)
@@ -417,7 +421,7 @@ class Node:
         No acknowledged data is lost silently.
         """
         self.lost_acknowledged += writes
-        self.replica.report("acknowledged_writes_lost", writes=writes)
+        self.context.report("acknowledged_writes_lost", writes=writes)
 
     def on_decision_written(self) -> None:
         self.clients.commits.on_decision_written()
@@ -436,20 +440,21 @@ class Node:
         Args:
             spaces: ids of the wanted user spaces; empty for all.
         """
-        limbo = self.replica.limbo
+        limbo = self.context.limbo
         index = limbo.confirmed_index
-        starts = self.replica.tail.history.up_to(index).starts
+        starts = self.context.tail.history.up_to(index).starts
         keys = list(self.keys.items())
         return View(index, dict(limbo.confirmed_vclock), starts, self.database.view(spaces), keys)
 
     def new_loader(self) -> StateLoader:
         return StateLoader()
 
-    def install(self, loader: StateLoader) -> Configuration:
+    def install(self, loader: Loader) -> Configuration:
         """Replace the state with the loaded one; the old one is freed over many steps."""
+        assert isinstance(loader, StateLoader), "`new_loader` has made it"
         self.retire(self.database)
         self.database = loader.database
-        self.database.held_spaces = self.replica.ballot.spaces
+        self.database.held_spaces = self.context.ballot.spaces
         self.database.build_tuples_max = self.settings.build_tuples_max
         self.builds.on_state_replaced()
         self.keys = loader.keys
@@ -457,6 +462,11 @@ class Node:
         self.clients.on_state_replaced()
         self.registrar.on_state_replaced()
         return self._configuration_of(self.database)
+
+    def discard(self, loader: Loader) -> None:
+        """Free the state of a transfer that is not completed."""
+        assert isinstance(loader, StateLoader), "`new_loader` has made it"
+        self.retire(loader.database)
 
     def retire(self, database: Database) -> None:
         """Free a state that is no longer in use, `RETIRED_ENTRIES` per step (G1)."""
@@ -481,7 +491,7 @@ class Node:
 
         Any member can write a snapshot, with or without a leader.
         """
-        if self.is_checkpointing or not self.replica.has_origin:
+        if self.is_checkpointing or not self.context.has_origin:
             return False
         if self.replica.doubt.is_state_wrong:
             return False
@@ -490,7 +500,7 @@ class Node:
         self.bytes_since_checkpoint = 0
         self._checkpoint_bytes = self._draw_checkpoint_bytes()
         bodies = view.bodies()
-        self.replica.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
+        self.context.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
         return True
 
     def _consider_checkpoint(self) -> None:
@@ -509,15 +519,16 @@ class Node:
         self.is_checkpointing = False
         self.procedures.on_snapshot_written(item)
         if item.reason:
-            self.replica.report("checkpoint_failed", reason=item.reason)
+            self.context.report("checkpoint_failed", reason=item.reason)
             return
         self.checkpoint_index = max(self.checkpoint_index, item.log_index)
-        self.replica.report("checkpoint", index=item.log_index)
+        self.context.report("checkpoint", index=item.log_index)
         self.replica.doubt.on_state_replaced(item.log_index)
         self._collect_garbage()
 
     def _collect_garbage(self) -> None:
         """Remove log files that a snapshot covers and every registered replica has (S5)."""
+        context = self.context
         replica = self.replica
         index = self.checkpoint_index
         for pinned in (replica.snapshots.pinned_index(), self.stock.pinned_index()):
@@ -526,8 +537,8 @@ class Node:
         leader = replica.leader
         floor = leader.floor_index() if leader is not None else replica.applier.floor_index
         index = min(index, floor)
-        if index >= replica.tail.first_available_index:
-            replica.out.append(fx.RemoveSegments(index))
+        if index >= context.tail.first_available_index:
+            context.out.append(fx.RemoveSegments(index))
 
     _handlers: ClassVar[dict[type[Any], Any]] = {
         fx.Request: _on_request,

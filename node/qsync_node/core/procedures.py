@@ -68,7 +68,7 @@ class Procedures:
             "box.ctl.demote": lambda call, args: self.demote(call),
             "box.ctl.wait_rw": self.wait_writable,
             "box.snapshot": lambda call, args: self.snapshot(call),
-            "qsync.mark": lambda call, args: self.node.replica.limbo.confirmed_index,
+            "qsync.mark": lambda call, args: self.node.context.limbo.confirmed_index,
             "qsync.status": lambda call, args: status(self.node),
         }
         self._publication_waits = 0
@@ -95,7 +95,7 @@ class Procedures:
 
     def on_command(self, item: fx.Command) -> None:
         request = fx.Request(item.session, item.sync, int(Type.CALL), b"", 0, "admin", None)
-        call = Call(request, self.node.replica.now_ns)
+        call = Call(request, self.node.context.now_ns)
         verb = self._verbs.get(item.verb)
         try:
             if verb is None:
@@ -145,6 +145,7 @@ class Procedures:
     def info(self) -> dict[str, Any]:
         """Return the parts of Tarantool's box.info that apply here, with Qsync's own fields."""
         node = self.node
+        context = node.context
         replica = node.replica
         now = status(node)
         return {
@@ -154,9 +155,9 @@ class Procedures:
             "name": node.settings.name,
             "ro": bool(read_only_reason(node)),
             "ro_reason": now["ro_reason"],
-            "lsn": replica.tail.vclock.get(replica.replica_id, 0),
-            "vclock": dict(replica.tail.vclock),
-            "signature": replica.tail.last_index,
+            "lsn": context.tail.vclock.get(context.replica_id, 0),
+            "vclock": dict(context.tail.vclock),
+            "signature": context.tail.last_index,
             "status": _tarantool_status(now),
             "cluster": {"uuid": now["replicaset_uuid"]},
             "replication": {
@@ -164,7 +165,7 @@ class Procedures:
                     "id": member["replica_id"],
                     "uuid": member["uuid"],
                     "name": member["name"],
-                    "lsn": replica.tail.vclock.get(member["replica_id"], 0),
+                    "lsn": context.tail.vclock.get(member["replica_id"], 0),
                 }
                 for member in now["members"]
             },
@@ -173,7 +174,7 @@ class Procedures:
                 "term": now["term"],
                 "leader": now["leader_id"],
                 "leader_name": now["leader_name"],
-                "vote": replica.ballot.vote,
+                "vote": context.ballot.vote,
             },
             "synchro": {
                 "quorum": now["quorum"],
@@ -222,7 +223,7 @@ class Procedures:
                 ErrorCode.TOO_MANY, "too many calls wait for publications; retry without a timeout"
             )
         self._publication_waits += 1
-        deadline_ns = self.node.replica.now_ns + int(min(timeout, WAIT_MAX_S) * 1e9)
+        deadline_ns = self.node.context.now_ns + int(min(timeout, WAIT_MAX_S) * 1e9)
 
         def is_done() -> bool:
             return bool(found()["state"] == publishing.PUBLISHED)
@@ -234,9 +235,10 @@ class Procedures:
 
     def promote(self, call: Call) -> Any:
         """Take over leadership by an ordinary vote; answer once this member is writable."""
+        context = self.node.context
         replica = self.node.replica
         if replica.leader is None:
-            reason = replica.election.on_nominate(Nominate(replica.term))
+            reason = replica.election.on_nominate(Nominate(context.term))
             if reason:
                 raise ClientError(ErrorCode.UNSUPPORTED, f"promote failed: {reason}")
         return self._wait(call, "promote", lambda: not read_only_reason(self.node))
@@ -249,10 +251,11 @@ class Procedures:
 
     def demote(self, call: Call) -> Any:
         """Hand leadership to the best other voter (E9)."""
+        context = self.node.context
         replica = self.node.replica
         if replica.leader is None:
             return "the member does not lead"
-        targets = replica.leader.successors(replica.now_ns)
+        targets = replica.leader.successors(context.now_ns)
         if not targets:
             raise ClientError(
                 ErrorCode.NO_ELECTION_QUORUM,
@@ -261,6 +264,7 @@ class Procedures:
         return self.switchover(call, targets[0])
 
     def switchover(self, call: Call, target: str) -> Any:
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
@@ -268,7 +272,7 @@ class Procedures:
                 ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
         member = next(
-            (m for m in replica.limbo.configuration.members if target in (m.uuid, m.name)), None
+            (m for m in context.limbo.configuration.members if target in (m.uuid, m.name)), None
         )
         reason = (
             leader.start_switchover(member.uuid, SWITCHOVER_TIMEOUT_NS)
@@ -299,16 +303,17 @@ class Procedures:
 
         A fenced node hands over leadership, but still votes and acknowledges.
         """
+        context = self.node.context
         replica = self.node.replica
-        if replica.ballot.is_fenced != is_fenced:
-            replica.store_ballot(replace(replica.ballot, is_fenced=is_fenced))
-            replica.report("fence" if is_fenced else "unfence")
+        if context.ballot.is_fenced != is_fenced:
+            context.store_ballot(replace(context.ballot, is_fenced=is_fenced))
+            context.report("fence" if is_fenced else "unfence")
         if is_fenced and replica.leader is not None:
             leader = replica.leader
-            targets = leader.successors(replica.now_ns)
+            targets = leader.successors(context.now_ns)
             if not targets or leader.start_switchover(targets[0], SWITCHOVER_TIMEOUT_NS):
                 replica.step_down("this member was fenced")
-        replica.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
+        context.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
         return _LATER
 
     def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
@@ -339,9 +344,9 @@ class Procedures:
         entry = self.node.registrar.unregister(uuid)
         if entry is None:
             return "unregistered"
-        replica = self.node.replica
+        context = self.node.context
         return self._wait(
-            call, "unregister", lambda: replica.limbo.confirmed_configuration.by_uuid(uuid) is None
+            call, "unregister", lambda: context.limbo.confirmed_configuration.by_uuid(uuid) is None
         )
 
     def set_role(self, call: Call, uuid: str, role: str) -> Any:
@@ -352,7 +357,7 @@ class Procedures:
         entry = self.node.registrar.set_role(uuid, role)
         if entry is None:
             return role
-        limbo, index = self.node.replica.limbo, entry.batch.last_index
+        limbo, index = self.node.context.limbo, entry.batch.last_index
         return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
 
     def set_key_window(self, call: Call, rows: int) -> Any:
@@ -380,14 +385,14 @@ class Procedures:
                 "the role cannot change to anonymous: a registered replica stays "
                 "registered (M5); remove it and join with an empty directory",
             )
-        reason = refusal_to_change(self.node.replica.ballot, before, settings)
+        reason = refusal_to_change(self.node.context.ballot, before, settings)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.node.settings = settings
-        self.node.replica.settings = settings
+        self.node.context.settings = settings
         if settings.role != before.role:
             # The replica now registers with the leader and follows the whole log.
-            self.node.replica.applier.restart()
+            self.node.replica.source.restart()
         if self.node.replica.leader is not None:
             self.node.replica.leader.advance()
         return "configured"
@@ -396,12 +401,12 @@ class Procedures:
 
     def _wait(self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0) -> Any:
         timeout_ns = timeout_ns or SWITCHOVER_TIMEOUT_NS
-        self.waits.append(Wait(call, what, self.node.replica.now_ns + timeout_ns, is_done))
+        self.waits.append(Wait(call, what, self.node.context.now_ns + timeout_ns, is_done))
         self.tick()
         return _LATER
 
     def tick(self) -> None:
-        now = self.node.replica.now_ns
+        now = self.node.context.now_ns
         waiting = []
         for wait in self.waits:
             if wait.result is not None and (wait.is_done() or now >= wait.deadline_ns):

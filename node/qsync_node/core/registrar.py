@@ -42,7 +42,7 @@ class Registrar:
 
     def check_open(self) -> None:
         if not self.is_open():
-            voters = len(self.node.replica.limbo.configuration.voters)
+            voters = len(self.node.context.limbo.configuration.voters)
             planned = self.planned_voters()
             raise ClientError(
                 ErrorCode.LOADING,
@@ -51,15 +51,16 @@ class Registrar:
             )
 
     def _consider_opening(self) -> None:
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None or not leader.is_confirmed or self.is_open() or self._opening_index:
             return
-        voters = len(replica.limbo.confirmed_configuration.voters)
+        voters = len(context.limbo.confirmed_configuration.voters)
         if voters < self.planned_voters() // 2 + 1 or leader.can_change_membership():
             return
         body = pack({0x10: SCHEMA_SPACE, 0x21: [OPEN_KEY, True]})
-        entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
+        entry = context.append_rows([[(3, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
         self._opening_index = entry.batch.last_index
 
@@ -71,6 +72,7 @@ class Registrar:
         Raises:
             ClientError: this member cannot append rows now.
         """
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
@@ -79,15 +81,16 @@ class Registrar:
             )
         if not leader.is_confirmed or not leader.can_append():
             raise ClientError(ErrorCode.NOT_LEADER, "the leader does not accept writes yet: retry")
-        floor = self.node.keys.start_of_window(replica.tail.last_index + 1)
+        floor = self.node.keys.start_of_window(context.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
-        entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
+        entry = context.append_rows([[(3, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
-        replica.report("key_window", rows=rows, floor=max(floor, 0))
+        context.report("key_window", rows=rows, floor=max(floor, 0))
 
     # --- registering --------------------------------------------------------------------------
 
     def on_register(self, link: int, uuid: str, message: Register) -> None:
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
@@ -99,13 +102,13 @@ class Registrar:
                 "the member does not lead: send the request to the leader",
             )
             return
-        known = replica.limbo.configuration.by_uuid(uuid)
+        known = context.limbo.configuration.by_uuid(uuid)
         if known is not None:
             self._waiting[uuid] = (link, message.request)
             self.on_confirmed()
             return
         reason, code = leader.can_change_membership(), ErrorCode.CANNOT_REGISTER
-        configuration = replica.limbo.configuration
+        configuration = context.limbo.configuration
         replica_id = configuration.free_id()
         if uuid in configuration.removed:
             reason, code = (
@@ -124,7 +127,7 @@ class Registrar:
             return
         member = Member(replica_id, uuid, message.name, message.role, False, message.level)
         leader.write_members([put_member(member)])
-        replica.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
+        context.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
         self._waiting[uuid] = (link, message.request)
 
     def register_stock(self, uuid: str) -> None:
@@ -133,9 +136,10 @@ class Registrar:
         Raises:
             ClientError: this member does not lead, or no replica id is free.
         """
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
-        replica_id = replica.limbo.configuration.free_id()
+        replica_id = context.limbo.configuration.free_id()
         if leader is None or not replica_id:
             raise ClientError(
                 ErrorCode.REPLICA_MAX,
@@ -143,19 +147,20 @@ class Registrar:
             )
         member = Member(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
         leader.write_members([put_member(member)])
-        replica.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
+        context.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
 
     def _reply(self, link: int, request: int, replica_id: int, code: int, reason: str) -> None:
-        if link in self.node.replica.links:
-            self.node.replica.send(link, RegisterReply(request, replica_id, int(code), reason))
+        if link in self.node.context.links:
+            self.node.context.send(link, RegisterReply(request, replica_id, int(code), reason))
 
     def on_confirmed(self) -> None:
         """Answer confirmed registrations; open the cluster once enough voters are registered."""
+        context = self.node.context
         replica = self.node.replica
         if replica.leader is None:
             return
         for uuid, (link, request) in list(self._waiting.items()):
-            member = replica.limbo.confirmed_configuration.by_uuid(uuid)
+            member = context.limbo.confirmed_configuration.by_uuid(uuid)
             if member is not None:
                 del self._waiting[uuid]
                 self._reply(link, request, member.replica_id, 0, "")
@@ -173,19 +178,20 @@ class Registrar:
         Raises:
             ClientError: this member does not lead, or the removal is refused.
         """
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
             raise ClientError(
                 ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
-        member = replica.limbo.configuration.by_uuid(uuid)
+        member = context.limbo.configuration.by_uuid(uuid)
         if member is None:
             return None
         reason = leader.refusal_to_remove(member)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"{member.name} cannot be removed: {reason}")
-        replica.report("unregister", uuid=uuid, replica_id=member.replica_id)
+        context.report("unregister", uuid=uuid, replica_id=member.replica_id)
         return leader.write_members(delete_member(member))
 
     def set_role(self, uuid: str, role: str) -> Entry | None:
@@ -197,13 +203,14 @@ class Registrar:
         Raises:
             ClientError: this member does not lead, or the change is refused.
         """
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
             raise ClientError(
                 ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
-        member = replica.limbo.configuration.by_uuid(uuid)
+        member = context.limbo.configuration.by_uuid(uuid)
         if member is None:
             raise ClientError(
                 ErrorCode.UNKNOWN_REPLICA,

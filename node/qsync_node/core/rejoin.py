@@ -14,29 +14,37 @@ Invariants
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
+from qsync_node.core.context import Context
+from qsync_node.core.doubt import Doubt
 from qsync_node.core.history import History
+from qsync_node.core.interfaces import Loader, StateMachine, Transitions
 from qsync_node.core.limbo import Limbo
-from qsync_node.core.loading import StateLoader
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.core.source import Source, State
 from qsync_node.core.spaces import ids_of
-from qsync_node.core.stage import State
 from qsync_node.core.tail import Tail
 from qsync_node.errors import ClientError
-
-if TYPE_CHECKING:
-    from qsync_node.core.applier import Applier
 
 
 class Rejoin:
     """The receiving end of a transfer that replaces log and state."""
 
-    def __init__(self, applier: "Applier") -> None:
-        self.applier = applier
-        self.replica = applier.replica
-        self.loader: StateLoader | None = None
+    def __init__(
+        self,
+        context: Context,
+        source: Source,
+        doubt: Doubt,
+        machine: StateMachine,
+        transitions: Transitions,
+    ) -> None:
+        self.context = context
+        self.source = source
+        self.doubt = doubt
+        self.machine = machine
+        self.transitions = transitions
+        self.loader: Loader | None = None
         self.transfer = 0
         self.transfer_index = 0
         self.goal_index = 0
@@ -49,141 +57,137 @@ class Rejoin:
         Args:
             at_least_index: the snapshot must reach this index.
         """
-        replica = self.replica
+        context = self.context
         if self.goal_index != at_least_index or not self.transfer:
             self._begin_again()
         self.goal_index = at_least_index
-        self.applier.become(State.FETCHING)
-        replica.report(
-            "snapshot_wanted", at_least_index=at_least_index, source=self.applier.source_uuid
-        )
-        self._ask(self.applier.link)
+        self.source.become(State.FETCHING)
+        context.report("snapshot_wanted", at_least_index=at_least_index, source=self.source.uuid)
+        self._ask(self.source.link)
 
     def _ask(self, link: int) -> None:
         position = self.loader.rows if self.loader is not None else 0
-        self.replica.send(link, SnapshotRequest(self.transfer, position, self.goal_index))
+        self.context.send(link, SnapshotRequest(self.transfer, position, self.goal_index))
 
     def _begin_again(self) -> None:
         """Drop the loaded rows; the next request begins a new transfer."""
         self.transfer += 1
         if self.loader is not None:
-            self.replica.machine.retire(self.loader.database)
+            self.machine.discard(self.loader)
             self.loader = None
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> None:
-        replica = self.replica
-        if replica.doubt.on_chunk(link, chunk):
+        context = self.context
+        if self.doubt.on_chunk(link, chunk):
             return
         if (
-            self.applier.state is not State.FETCHING
+            self.source.state is not State.FETCHING
             or chunk.transfer != self.transfer
-            or link != self.applier.link
+            or link != self.source.link
         ):
             return
         loader = self._loader_for(chunk)
         if loader is None:
-            self.applier.retry_later()
+            self.source.retry_later()
             return
         try:
             loader.add(chunk.bodies)
         except ClientError as error:
-            replica.report("snapshot_refused", index=chunk.log_index, reason=error.message)
+            context.report("snapshot_refused", index=chunk.log_index, reason=error.message)
             self._begin_again()
-            self.applier.retry_later()
+            self.source.retry_later()
             return
-        self.applier.since_ns = replica.now_ns
+        self.source.since_ns = context.now_ns
         if not chunk.is_last:
             self._ask(link)
         elif loader.checksum != chunk.checksum or chunk.log_index < self.goal_index:
             self._begin_again()
-            self.applier.retry_later()
+            self.source.retry_later()
         elif self.is_learning_spaces:
             self._learn_spaces(loader)
         else:
             self._install(chunk, loader)
 
-    def _loader_for(self, chunk: SnapshotChunk) -> StateLoader | None:
+    def _loader_for(self, chunk: SnapshotChunk) -> Loader | None:
         """Return the loader for the chunk, or None if the chunk does not continue the transfer."""
         loader = self.loader
         if chunk.position == 0:
             if loader is not None:
-                self.replica.machine.retire(loader.database)
-            loader = self.loader = self.replica.machine.new_loader()
+                self.machine.discard(loader)
+            loader = self.loader = self.machine.new_loader()
             self.transfer_index = chunk.log_index
             return loader
         if loader is None or chunk.position != loader.rows:
             return None
         return loader if chunk.log_index == self.transfer_index else None
 
-    def _install(self, chunk: SnapshotChunk, loader: StateLoader) -> None:
+    def _install(self, chunk: SnapshotChunk, loader: Loader) -> None:
         """Replace log and state by the snapshot; the tail was truncated before (S3)."""
-        replica = self.replica
-        if replica.tail.last_index > chunk.log_index:
+        context = self.context
+        if context.tail.last_index > chunk.log_index:
             # Rows of the local, matched log lie after the snapshot: it would remove them.
             self._begin_again()
-            self.applier.retry_later()
+            self.source.retry_later()
             return
-        self.applier.become(State.INSTALLING)
-        epoch = replica.tail.epoch + 1
+        self.source.become(State.INSTALLING)
+        epoch = context.tail.epoch + 1
         self.loader = None
         self.transfer += 1
-        configuration = replica.machine.install(loader)
+        configuration = self.machine.install(loader)
         history = History(chunk.starts)
-        settings = replica.settings
-        replica.tail = Tail(chunk.vclock, history, chunk.log_index + 1, settings.tail_cache_bytes)
-        replica.tail.epoch = epoch
-        replica.limbo = Limbo(chunk.log_index, chunk.vclock, configuration)
-        replica.unwritten.clear()
-        replica.to_write.clear()
-        replica.relays.close_all("the state was replaced by a snapshot")
-        bodies = replica.machine.snapshot_view().bodies()
-        replica.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
-        replica.report("snapshot_taken", index=chunk.log_index)
+        settings = context.settings
+        tail = Tail(chunk.vclock, history, chunk.log_index + 1, settings.tail_cache_bytes)
+        tail.epoch = epoch
+        limbo = Limbo(chunk.log_index, chunk.vclock, configuration)
+        self.transitions.replace_log(tail, limbo)
+        bodies = self.machine.snapshot_view().bodies()
+        context.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
+        context.report("snapshot_taken", index=chunk.log_index)
 
     def on_installed(self, message: fx.SnapshotInstalled) -> None:
-        replica = self.replica
-        if self.applier.state is not State.INSTALLING or message.epoch != replica.tail.epoch:
+        context = self.context
+        if self.source.state is not State.INSTALLING or message.epoch != context.tail.epoch:
             return
-        self.replica.doubt.on_state_replaced(replica.tail.last_index)
-        replica.report("snapshot_installed", index=replica.tail.last_index)
-        self.applier.become(State.IDLE)
-        self.applier.retry_at_ns = 0
+        self.doubt.on_state_replaced(context.tail.last_index)
+        context.report("snapshot_installed", index=context.tail.last_index)
+        self.source.become(State.IDLE)
+        self.source.retry_at_ns = 0
 
     # --- list of spaces -----------------------------------------------------------------------
 
     @property
     def is_learning_spaces(self) -> bool:
         """Whether the ids of the configured names are not known yet."""
-        replica = self.replica
+        context = self.context
         return bool(
-            replica.settings.spaces and not replica.ballot.spaces and not replica.has_origin
+            context.settings.spaces and not context.ballot.spaces and not context.has_origin
         )
 
     def settle_list(self) -> None:
         """Store the configured list on an empty replica; any other keeps its own (F1, F2)."""
-        replica = self.replica
-        listed = replica.settings.spaces
-        if replica.has_origin or replica.ballot.listed_spaces == listed:
+        context = self.context
+        listed = context.settings.spaces
+        if context.has_origin or context.ballot.listed_spaces == listed:
             return
         self._store_list(ids_of(listed, lambda name: None)[0])
 
     def _store_list(self, ids: tuple[int, ...]) -> None:
-        replica = self.replica
-        listed = replica.settings.spaces if ids else ()
-        if (replica.ballot.spaces, replica.ballot.listed_spaces) != (ids, listed):
-            replica.store_ballot(replace(replica.ballot, spaces=ids, listed_spaces=listed))
+        context = self.context
+        listed = context.settings.spaces if ids else ()
+        if (context.ballot.spaces, context.ballot.listed_spaces) != (ids, listed):
+            context.store_ballot(replace(context.ballot, spaces=ids, listed_spaces=listed))
 
-    def _learn_spaces(self, loader: StateLoader) -> None:
+    def _learn_spaces(self, loader: Loader) -> None:
         """Resolve the names with the fetched schema, and store their ids before using them (F2)."""
-        replica = self.replica
-        find = loader.database.id_of_space
-        ids, refused = ids_of(replica.settings.spaces, find)
+        context = self.context
+        find = loader.id_of_space
+        ids, refused = ids_of(context.settings.spaces, find)
         self._begin_again()
-        self.applier.restart()
-        self.applier.refused = refused
-        if self.applier.refused:
-            replica.report("spaces_unknown", reason=self.applier.refused)
-            self.applier.retry_at_ns = replica.now_ns + replica.settings.election_timeout_ns
+        self.source.restart()
+        self.source.refused = refused
+        if self.source.refused:
+            context.report("spaces_unknown", reason=self.source.refused)
+            self.source.retry_at_ns = context.now_ns + context.settings.election_timeout_ns
             return
         self._store_list(ids)
-        replica.report("spaces_known", spaces=list(ids))
+        context.report("spaces_known", spaces=list(ids))

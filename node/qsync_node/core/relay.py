@@ -17,16 +17,15 @@ Invariants
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
+from qsync_node.core.context import Context
+from qsync_node.core.interfaces import Transitions
 from qsync_node.core.messages import Ack, Follow, Histories, Refusal, Rows, Subscribe
+from qsync_node.core.source import Source
 from qsync_node.core.spaces import NEEDS_EVERYTHING, keep_spaces, refusal_to_serve
 from qsync_node.errors import ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
-
-if TYPE_CHECKING:
-    from qsync_node.core.replica import Replica
 
 _ALL: frozenset[int] = frozenset()
 
@@ -80,16 +79,14 @@ class Relay:
 class Relays:
     """All streams that leave this node."""
 
-    def __init__(self, replica: "Replica") -> None:
-        self.replica = replica
+    def __init__(self, context: Context, source: Source, transitions: Transitions) -> None:
+        self.context = context
+        self.source = source
+        self.transitions = transitions
         self.by_peer: dict[str, Relay] = {}
         self.by_number: dict[int, Relay] = {}
         self._lists: dict[int, frozenset[int]] = {}  # by link, for peers that asked for a list
         self._next_number = 1
-        self._is_awake = False
-
-    def wake(self) -> None:
-        self._is_awake = True
 
     def list_of(self, link: int) -> frozenset[int]:
         """Return the ids of the spaces that this link's peer asked for; empty for all."""
@@ -98,62 +95,63 @@ class Relays:
     # --- handshake ----------------------------------------------------------------------------
 
     def on_subscribe(self, link: int, uuid: str, message: Subscribe) -> None:
-        replica = self.replica
-        if message.term > replica.term and not replica.is_removed(uuid):
-            replica.take_up(message.term)
+        context = self.context
+        if message.term > context.term and not context.is_removed(uuid):
+            self.transitions.take_up(message.term)
         refusal = self._refusal(uuid, message)
         if refusal is not None:
             code, reason = refusal
-            replica.send(link, Refusal(message.subscription, replica.term, code, reason))
+            context.send(link, Refusal(message.subscription, context.term, code, reason))
             return
         self._lists.pop(link, None)
         if message.spaces:
             self._lists[link] = frozenset(message.spaces)
-        tail = replica.tail
-        replica.send(
+        tail = context.tail
+        context.send(
             link,
             Histories(
                 message.subscription,
-                replica.term,
+                context.term,
                 list(tail.history.starts),
                 tail.last_index,
                 tail.first_available_index,
-                replica.limbo.confirmed_index,
-                replica.leader is not None,
+                context.limbo.confirmed_index,
+                context.is_leading,
             ),
         )
 
     def _refusal(self, uuid: str, message: Subscribe) -> tuple[int, str] | None:
-        replica = self.replica
-        if uuid == replica.uuid:
+        context = self.context
+        if uuid == context.uuid:
             return int(ErrorCode.CONNECTION_TO_SELF), "the connection leads to the member itself"
-        if replica.is_removed(uuid):
+        if context.is_removed(uuid):
             return int(ErrorCode.UNKNOWN_REPLICA), (
                 f"instance {uuid} was removed: join as a new instance with an empty directory"
             )
-        if replica.split_brain or replica.applier.is_replacing_log or not replica.has_origin:
+        if context.split_brain or self.source.is_replacing_log or not context.has_origin:
             return int(ErrorCode.LOADING), (
                 "the member cannot serve rows: it is joining, is replacing its log or "
                 "stopped after a split brain"
             )
-        is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
-        if is_registered and replica.leader is None:
+        is_registered = context.limbo.configuration.by_uuid(uuid) is not None
+        if is_registered and not context.is_leading:
             return int(ErrorCode.NOT_LEADER), (
                 "the member does not lead: a registered replica follows the leader only"
             )
         if message.spaces and (is_registered or not message.is_anonymous):
             return int(ErrorCode.UNSUPPORTED), NEEDS_EVERYTHING
-        reason = refusal_to_serve(replica.ballot.spaces, message.spaces)
+        reason = refusal_to_serve(context.ballot.spaces, message.spaces)
         return (int(ErrorCode.UNSUPPORTED), reason) if reason else None
 
-    def on_follow(self, link: int, uuid: str, message: Follow) -> None:
-        replica = self.replica
-        tail = replica.tail
+    def on_follow(self, link: int, uuid: str, message: Follow) -> bool:
+        """Begin a stream; return whether it began."""
+        context = self.context
+        tail = context.tail
         refusal: tuple[int, str] | None = None
-        is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
+        is_registered = context.limbo.configuration.by_uuid(uuid) is not None
         spaces = self.list_of(link)
-        lacking = refusal_to_serve(replica.ballot.spaces, spaces)
-        if is_registered and (replica.leader is None or message.term != replica.term):
+        lacking = refusal_to_serve(context.ballot.spaces, spaces)
+        if is_registered and (not context.is_leading or message.term != context.term):
             refusal = int(ErrorCode.NOT_LEADER), "the member does not lead the term of the request"
         elif is_registered and spaces:
             refusal = int(ErrorCode.UNSUPPORTED), NEEDS_EVERYTHING
@@ -170,49 +168,47 @@ class Relays:
                 ("the member no longer has the rows after the requested index"),
             )
         if refusal is not None:
-            replica.send(link, Refusal(message.subscription, replica.term, *refusal))
-            return
+            context.send(link, Refusal(message.subscription, context.term, *refusal))
+            return False
         self._drop(uuid)
-        replica.snapshots.release(uuid)
         relay = Relay(self._next_number, link, uuid, message, spaces)
         self._next_number += 1
         self.by_peer[uuid] = relay
         self.by_number[relay.number] = relay
-        if replica.leader is not None and is_registered:
-            replica.leader.on_follow(uuid, message.log_index)
-        self.wake()
+        context.is_relay_due = True
+        return True
 
     # --- streaming ----------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Send each replica the rows that it may receive now; called once per step."""
-        if not self._is_awake:
+        if not self.context.is_relay_due:
             return
-        self._is_awake = False
+        self.context.is_relay_due = False
         for relay in list(self.by_number.values()):
             self._pump_one(relay)
 
     def _limit(self, relay: Relay) -> int:
-        replica = self.replica
-        if replica.leader is not None and replica.limbo.configuration.by_uuid(relay.peer_uuid):
-            return replica.tail.last_index
-        return replica.limbo.confirmed_index
+        context = self.context
+        if context.is_leading and context.limbo.configuration.by_uuid(relay.peer_uuid):
+            return context.tail.last_index
+        return context.limbo.confirmed_index
 
     def _pump_one(self, relay: Relay) -> None:
-        replica = self.replica
-        tail = replica.tail
+        context = self.context
+        tail = context.tail
         limit = self._limit(relay)
-        window = replica.settings.relay_window_bytes
-        chunk = replica.settings.relay_chunk_bytes
+        window = context.settings.relay_window_bytes
+        chunk = context.settings.relay_chunk_bytes
         while relay.sent_index < limit and relay.bytes_in_flight < window and not relay.is_reading:
             batches = tail.batches_after(relay.sent_index, chunk)
             if batches is None:
                 relay.is_reading = True
-                replica.out.append(fx.ReadLog(relay.number, relay.sent_index, chunk))
+                context.out.append(fx.ReadLog(relay.number, relay.sent_index, chunk))
                 break
             if not self._send(relay, batches, limit):
                 break
-        confirmed = replica.limbo.confirmed_index
+        confirmed = context.limbo.confirmed_index
         if relay.confirmed_sent < confirmed and not relay.is_reading:
             self._send_rows(relay, [])
 
@@ -231,21 +227,21 @@ class Relays:
             return False
         if relay.spaces:
             ready = [keep_spaces(batch, relay.spaces) for batch in ready]
-        for part in in_frames(ready, self.replica.settings.relay_chunk_bytes):
+        for part in in_frames(ready, self.context.settings.relay_chunk_bytes):
             self._send_rows(relay, part)
         return True
 
     def _send_rows(self, relay: Relay, batches: list[LogBatch]) -> None:
-        replica = self.replica
-        confirmed = replica.limbo.confirmed_index
+        context = self.context
+        confirmed = context.limbo.confirmed_index
         previous = relay.sent_index
-        term = replica.tail.term_at(previous)
+        term = context.tail.term_at(previous)
         rows = Rows(relay.subscription, relay.term, previous, term, confirmed, batches)
         if batches:
             assert batches[0].first_index == previous + 1, "S1: sent batches are contiguous"
             relay.sent(batches)
         relay.confirmed_sent = confirmed
-        replica.send(relay.link, rows)
+        context.send(relay.link, rows)
 
     def on_log_read(self, number: int, batches: list[LogBatch] | None) -> None:
         relay = self.by_number.get(number)
@@ -256,28 +252,21 @@ class Relays:
             # The rows were removed meanwhile: the subscriber starts over and uses a snapshot.
             reason = "the member no longer has the rows after the requested index"
             code = int(ErrorCode.XLOG_GAP)
-            self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
+            self.context.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
             self._drop(relay.peer_uuid)
             return
         if batches and batches[0].first_index == relay.sent_index + 1:
             self._send(relay, batches, self._limit(relay))
-        self.wake()
+        self.context.is_relay_due = True
 
-    def on_ack(self, uuid: str, message: Ack) -> None:
-        replica = self.replica
+    def on_ack(self, uuid: str, message: Ack) -> bool:
+        """Free the window of a stream; return whether the ACK belongs to a stream that is open."""
         relay = self.by_peer.get(uuid)
         if relay is None or relay.subscription != message.subscription:
-            return
+            return False
         relay.acked(message.log_index)
-        self.wake()
-        if replica.leader is not None and message.term == replica.term:
-            replica.leader.on_ack(
-                uuid,
-                message.log_index,
-                message.index_term,
-                message.nack_index,
-                message.confirmed_index,
-            )
+        self.context.is_relay_due = True
+        return True
 
     # --- ends ---------------------------------------------------------------------------------
 
@@ -299,7 +288,7 @@ class Relays:
         """
         for relay in list(self.by_number.values()):
             code = int(ErrorCode.XLOG_GAP)
-            self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
+            self.context.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
             self._drop(relay.peer_uuid)
 
 

@@ -16,46 +16,17 @@ than the end of the log that it shares with the sender.
 """
 
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from qsync_node.core.engine.database import StateView
-from qsync_node.core.history import TermStart
+from qsync_node.core.context import Context
+from qsync_node.core.doubt import Doubt
+from qsync_node.core.interfaces import StateMachine, View
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
 from qsync_node.core.spaces import refusal_to_serve
-from qsync_node.core.system import body_of_key, body_of_term
-
-if TYPE_CHECKING:
-    from qsync_node.core.replica import Replica
 
 VIEW_LIFETIME_NS = 600_000_000_000
 VIEW_SHARED_NS = 10_000_000_000
 STALLED_NS = 10_000_000_000
 CHUNK_ROWS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Confirmed state at `index`: rows, the history of terms and idempotency keys (S2).
-
-    The state is fixed when the view is taken. Bodies are encoded as they are drawn, so that a large
-    state does not block the node.
-    """
-
-    index: int
-    vclock: dict[int, int]
-    starts: list[TermStart]
-    state: StateView
-    keys: list[tuple[tuple[str, int], tuple[int, int]]]
-
-    def bodies(self) -> Iterator[bytes]:
-        """Yield all row bodies, in the order of a snapshot."""
-        yield from self.state.bodies()
-        for start in self.starts:
-            yield body_of_term(start)
-        for key, value in self.keys:
-            yield body_of_key(key, value)
 
 
 class _Transfer:
@@ -105,32 +76,43 @@ class _Transfer:
 class Snapshots:
     """Sending side of all transfers."""
 
-    def __init__(self, replica: "Replica") -> None:
-        self.replica = replica
+    def __init__(self, context: Context, doubt: Doubt, machine: StateMachine) -> None:
+        self.context = context
+        self.doubt = doubt
+        self.machine = machine
         self._transfers: dict[tuple[str, int, frozenset[int]], _Transfer] = {}
 
-    def on_request(self, link: int, uuid: str, request: SnapshotRequest) -> None:
-        replica = self.replica
+    def on_request(
+        self, link: int, uuid: str, request: SnapshotRequest, spaces: frozenset[int]
+    ) -> None:
+        """Send the chunk that a receiver asks for.
+
+        Args:
+            link: the connection to it.
+            uuid: its instance.
+            request: transfer and position.
+            spaces: ids of the spaces that it holds; empty for all.
+        """
+        context = self.context
         self._expire()
-        spaces = replica.relays.list_of(link)
-        if refusal_to_serve(replica.ballot.spaces, spaces):
+        if refusal_to_serve(context.ballot.spaces, spaces):
             return
         key = (uuid, request.transfer, spaces)
-        limit = replica.settings.relay_chunk_bytes
+        limit = context.settings.relay_chunk_bytes
         transfer = self._transfers.get(key)
         if transfer is None or not transfer.draw(request.position, limit):
-            if replica.limbo.confirmed_index < request.at_least_index or replica.split_brain:
+            if context.limbo.confirmed_index < request.at_least_index or context.split_brain:
                 return
-            if replica.doubt.is_state_wrong:
+            if self.doubt.is_state_wrong:
                 return
             # A receiver that starts over gets newer state than before.
             self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}
             transfer = self._begin(spaces, request.at_least_index)
             self._transfers[key] = transfer
             transfer.draw(0, limit)
-        transfer.touched_ns = replica.now_ns
+        transfer.touched_ns = context.now_ns
         view = transfer.view
-        replica.send(
+        context.send(
             link,
             SnapshotChunk(
                 request.transfer,
@@ -146,15 +128,15 @@ class Snapshots:
 
     def _begin(self, spaces: frozenset[int], at_least_index: int) -> _Transfer:
         """Return a transfer of a view that another receiver uses, or of a new view."""
-        now_ns = self.replica.now_ns
+        now_ns = self.context.now_ns
         for key, known in self._transfers.items():
             is_young = now_ns - known.taken_ns < VIEW_SHARED_NS
             if key[2] == spaces and is_young and known.view.index >= at_least_index:
                 return _Transfer(known.view, known.taken_ns, now_ns)
-        return _Transfer(self.replica.machine.snapshot_view(spaces), now_ns, now_ns)
+        return _Transfer(self.machine.snapshot_view(spaces), now_ns, now_ns)
 
     def _expire(self) -> None:
-        oldest = self.replica.now_ns - VIEW_LIFETIME_NS
+        oldest = self.context.now_ns - VIEW_LIFETIME_NS
         self._transfers = {
             key: transfer
             for key, transfer in self._transfers.items()
@@ -171,7 +153,7 @@ class Snapshots:
 
     def release_stalled(self) -> None:
         """Drop transfers whose receivers stopped asking, because the disk fills up (S4, S5)."""
-        oldest = self.replica.now_ns - STALLED_NS
+        oldest = self.context.now_ns - STALLED_NS
         self._transfers = {k: t for k, t in self._transfers.items() if t.touched_ns > oldest}
 
     def release(self, uuid: str) -> None:

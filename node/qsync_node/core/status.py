@@ -2,21 +2,22 @@
 
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.stage import State
+from qsync_node.core.source import State
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
 
 def role_of(node: "Node") -> str:
+    context = node.context
     replica = node.replica
-    if not replica.has_origin:
+    if not context.has_origin:
         return "joining"
     if replica.leader is not None:
         return "leader"
-    if node.settings.role == "anonymous" and not replica.replica_id:
+    if node.settings.role == "anonymous" and not context.replica_id:
         return "anonymous"
-    member = replica.limbo.configuration.by_uuid(node.uuid)
+    member = context.limbo.configuration.by_uuid(node.uuid)
     if member is None:
         return "joining"
     if member.role == "async":
@@ -26,26 +27,27 @@ def role_of(node: "Node") -> str:
 
 def connect_quorum(node: "Node") -> tuple[int, int]:
     """Return the connected voters (this one included) and the voters that a leader needs."""
-    replica = node.replica
-    voters = replica.voter_uuids()
-    linked = {link.peer_uuid for link in replica.links.values()} | {replica.uuid}
+    context = node.context
+    voters = context.voter_uuids()
+    linked = {link.peer_uuid for link in context.links.values()} | {context.uuid}
     return len(linked.intersection(voters)), len(voters) // 2 + 1
 
 
 def is_orphan(node: "Node") -> bool:
     """Return whether this member neither leads nor follows: its data may be stale."""
     replica = node.replica
-    return replica.leader is None and replica.applier.state is not State.FOLLOWING
+    return replica.leader is None and replica.source.state is not State.FOLLOWING
 
 
 def read_only_reason(node: "Node") -> str:
     """Return the reason why a write cannot run on this member, or "" if it can."""
+    context = node.context
     replica = node.replica
-    if replica.split_brain:
-        return f"split brain: {replica.split_brain}"
-    if not replica.has_origin:
+    if context.split_brain:
+        return f"split brain: {context.split_brain}"
+    if not context.has_origin:
         return "the member has not joined its cluster yet"
-    if replica.is_disk_full:
+    if context.is_disk_full:
         return "the disk is full"
     if replica.leader is None:
         if replica.election.hears_leader():
@@ -56,7 +58,7 @@ def read_only_reason(node: "Node") -> str:
         )
     if not replica.leader.is_confirmed:
         return "the PROMOTE of this term has no quorum yet"
-    if replica.is_space_low:
+    if context.is_space_low:
         return "the disk is nearly full"
     if not node.registrar.is_open():
         return "the cluster is being formed"
@@ -65,8 +67,9 @@ def read_only_reason(node: "Node") -> str:
 
 def status(node: "Node") -> dict[str, Any]:
     """Return the status of one member for supervisors, administrators and metrics."""
+    context = node.context
     replica = node.replica
-    limbo, tail, ballot = replica.limbo, replica.tail, replica.ballot
+    limbo, tail, ballot = context.limbo, context.tail, context.ballot
     leader = replica.leader
     connected_voters, needed_voters = connect_quorum(node)
     reason = read_only_reason(node)
@@ -75,9 +78,9 @@ def status(node: "Node") -> dict[str, Any]:
         "uuid": node.uuid,
         "name": node.settings.name,
         "replicaset_uuid": ballot.replicaset_uuid,
-        "replica_id": replica.replica_id,
+        "replica_id": context.replica_id,
         "role": role_of(node),
-        "term": replica.term,
+        "term": context.term,
         "last_term": tail.last_term,
         "last_index": tail.last_index,
         "durable_index": tail.durable_index,
@@ -92,16 +95,16 @@ def status(node: "Node") -> dict[str, Any]:
         "hears_leader": replica.election.hears_leader(),
         "is_fenced": ballot.is_fenced,
         "can_stand": replica.election.can_stand() and replica.election.may_lead(),
-        "split_brain": replica.split_brain,
+        "split_brain": context.split_brain,
         "in_doubt_index": ballot.doubt_index,
-        "is_disk_full": replica.is_disk_full,
-        "is_space_low": replica.is_space_low,
+        "is_disk_full": context.is_disk_full,
+        "is_space_low": context.is_space_low,
         "was_forced": ballot.was_forced,
         "is_orphan": is_orphan(node),
         "connected_voters": connected_voters,
         "connect_quorum": needed_voters,
-        "applier": replica.applier.state.value,
-        "refused": replica.applier.refused,
+        "applier": replica.source.state.value,
+        "refused": replica.source.refused,
         "spaces": list(ballot.spaces),
         "quorum": leader.quorum() if leader is not None else 0,
         "limbo": {
@@ -112,7 +115,7 @@ def status(node: "Node") -> dict[str, Any]:
             "owner_id": tail.history.owner_id,
             "age_ns": _age_ns(node),
         },
-        "cut_rows": replica.cut_rows,
+        "cut_rows": context.cut_rows,
         "lost_acknowledged": node.lost_acknowledged,
         "members": [
             {
@@ -129,17 +132,17 @@ def status(node: "Node") -> dict[str, Any]:
         "schema_version": node.database.schema_version,
         "checkpoint_index": node.checkpoint_index,
         "first_available_index": tail.first_available_index,
-        "is_open": replica.has_origin and node.registrar.is_open(),
+        "is_open": context.has_origin and node.registrar.is_open(),
         "stock": node.stock.status(),
-        "links": sorted({link.peer_uuid for link in replica.links.values()}),
+        "links": sorted({link.peer_uuid for link in context.links.values()}),
     }
 
 
 def _age_ns(node: "Node") -> int:
     """Return how long the oldest unconfirmed entry has waited since its write, in nanoseconds."""
-    for entry in node.replica.limbo.entries:
+    for entry in node.context.limbo.entries:
         if entry.written_at:
-            return node.replica.now_ns - entry.written_at
+            return node.context.now_ns - entry.written_at
         break
     return 0
 
@@ -149,11 +152,11 @@ def _follower(node: "Node", uuid: str) -> dict[str, Any]:
     if leader is None:
         return {}
     if uuid == node.uuid:
-        return {"acknowledged_index": node.replica.tail.durable_index, "is_live": True}
+        return {"acknowledged_index": node.context.tail.durable_index, "is_live": True}
     follower = leader.followers.get(uuid)
     if follower is None:
         return {"acknowledged_index": 0, "is_live": False}
     return {
         "acknowledged_index": follower.match,
-        "is_live": uuid in leader.live_voters(node.replica.now_ns, uuid),
+        "is_live": uuid in leader.live_voters(node.context.now_ns, uuid),
     }

@@ -39,6 +39,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.engine import system
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE
+from qsync_node.core.messages import Ack
 from qsync_node.core.spaces import NEEDS_EVERYTHING, refusal_to_serve
 from qsync_node.core.stockrows import snapshot_row, stock_rows
 from qsync_node.core.stockwire import (
@@ -105,14 +106,14 @@ class Stock:
 
     def first_servable(self) -> int:
         """Return the first index after which this member can serve rows."""
-        return max(self.known_from, self.node.replica.tail.first_available_index - 1)
+        return max(self.known_from, self.node.context.tail.first_available_index - 1)
 
     def pinned_index(self) -> int | None:
         """Return the index after which files are kept for views being sent, or None (S4).
 
         The log after such a view must stay until its replica follows.
         """
-        oldest_ns = self.node.replica.now_ns - STALLED_NS
+        oldest_ns = self.node.context.now_ns - STALLED_NS
         pinned = [
             signature(session.clock)
             for session in self.sessions.values()
@@ -146,7 +147,7 @@ class Stock:
         if session is None:
             session = self.sessions[item.session] = StockSession(item.session)
         session.sync, session.request = item.sync, item.type
-        session.touched_ns = self.node.replica.now_ns
+        session.touched_ns = self.node.context.now_ns
         session.spaces, session.is_confined = spaces, is_confined
         if item.type == Type.FETCH_SNAPSHOT:
             self._begin_view(session)
@@ -160,27 +161,28 @@ class Stock:
 
     def _vote(self, item: fx.StockRequest) -> None:
         """Answer the VOTE request that a starting replica sends before it identifies itself."""
+        context = self.node.context
         replica = self.node.replica
         leader = replica.leader
         is_writable = leader is not None and leader.is_confirmed
-        has_origin = replica.has_origin
+        has_origin = context.has_origin
         first = self.first_servable() if has_origin else 0
         ballot = {
             1: not is_writable,
             4: not has_origin,
-            2: normalised(replica.limbo.confirmed_vclock),
-            3: replica.tail.history.vclock_at(first),
+            2: normalised(context.limbo.confirmed_vclock),
+            3: context.tail.history.vclock_at(first),
             5: False,
             6: has_origin,
         }
         body = pack({int(Key.BALLOT): ballot})
         answer = encode_ok(item.sync, self.node.database.schema_version, body)
-        replica.out.append(fx.StockPackets(item.session, [answer], False, False))
+        context.out.append(fx.StockPackets(item.session, [answer], False, False))
 
     def _check_served(self, spaces: frozenset[int]) -> None:
-        if not self.node.replica.has_origin:
+        if not self.node.context.has_origin:
             raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
-        reason = refusal_to_serve(self.node.replica.ballot.spaces, spaces)
+        reason = refusal_to_serve(self.node.context.ballot.spaces, spaces)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.node.clients.check_state_is_served()
@@ -213,15 +215,15 @@ class Stock:
         return False
 
     def _check_identity(self, uuid: str) -> None:
-        replica = self.node.replica
-        if uuid == replica.uuid:
+        context = self.node.context
+        if uuid == context.uuid:
             raise ClientError(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")
-        if replica.is_removed(uuid):
+        if context.is_removed(uuid):
             raise ClientError(
                 ErrorCode.UNKNOWN_REPLICA,
                 f"Replica {uuid} was removed: join as a new replica with an empty directory",
             )
-        member = replica.limbo.configuration.by_uuid(uuid)
+        member = context.limbo.configuration.by_uuid(uuid)
         if member is not None and member.role != STOCK_ROLE:
             raise ClientError(
                 ErrorCode.CFG,
@@ -234,8 +236,9 @@ class Stock:
     def _join(self, session: StockSession) -> None:
         """Register the replica if necessary; continue when the registration is confirmed."""
         node = self.node
+        context = node.context
         replica = node.replica
-        if replica.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
+        if context.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
             if session.request == Type.JOIN:
                 self._begin_view(session)
             else:
@@ -243,7 +246,7 @@ class Stock:
             return
         leader = replica.leader
         if leader is None:
-            known = replica.limbo.configuration.by_uuid(replica.election.leader_uuid)
+            known = context.limbo.configuration.by_uuid(replica.election.leader_uuid)
             where = (
                 f"join through the leader, {known.name}"
                 if known
@@ -256,17 +259,17 @@ class Stock:
             raise ClientError(
                 ErrorCode.LOADING, "the replica cannot join: the leader has no quorum yet; retry"
             )
-        is_written = replica.limbo.configuration.by_uuid(session.uuid) is not None
+        is_written = context.limbo.configuration.by_uuid(session.uuid) is not None
         if not is_written and not leader.can_change_membership():
             node.registrar.register_stock(session.uuid)
 
     def _begin_view(self, session: StockSession) -> None:
         node = self.node
-        replica = node.replica
-        session.clock = normalised(replica.limbo.confirmed_vclock)
+        context = node.context
+        session.clock = normalised(context.limbo.confirmed_vclock)
         session.stage = Stage.VIEW
         session.rows = self._view_packets(session, node.database.view(session.spaces).bodies())
-        index = replica.limbo.confirmed_index
+        index = context.limbo.confirmed_index
         if session.request == Type.JOIN:
             self._hold_files(session.uuid, index)
 
@@ -287,17 +290,18 @@ class Stock:
 
     def _hold_files(self, uuid: str, index: int) -> None:
         """Record a registered replica's position, for status and to keep its files (S5)."""
+        context = self.node.context
         replica = self.node.replica
-        member = replica.limbo.configuration.by_uuid(uuid)
+        member = context.limbo.configuration.by_uuid(uuid)
         if replica.leader is None or member is None or member.role != STOCK_ROLE:
             return
-        term = replica.tail.term_at(index)
-        replica.leader.on_ack(uuid, index, term, 0, index)
+        ack = Ack(0, context.term, index, context.tail.term_at(index), 0, index)
+        replica.leader.on_ack(uuid, ack)
 
     # --- subscribing ----------------------------------------------------------------------------
 
     def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
-        replicaset = self.node.replica.ballot.replicaset_uuid
+        replicaset = self.node.context.ballot.replicaset_uuid
         # A list of spaces is no copy of the cluster: its replica may learn the UUID by the answer.
         may_ask = bool(session.spaces) and int(Key.REPLICASET_UUID) not in fields
         given = replicaset if may_ask else read_uuid(fields, Key.REPLICASET_UUID)
@@ -310,7 +314,7 @@ class Stock:
         session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
         session.clock = read_clock(fields)
         self._check_identity(session.uuid)
-        known = self.node.replica.limbo.configuration.by_uuid(session.uuid)
+        known = self.node.context.limbo.configuration.by_uuid(session.uuid)
         if session.is_confined and known is not None:
             raise ClientError(
                 ErrorCode.ACCESS_DENIED,
@@ -323,32 +327,32 @@ class Stock:
         session.stage = Stage.WAITING
 
     def _begin_subscription(self, session: StockSession) -> None:
-        replica = self.node.replica
-        known = replica.limbo.confirmed_configuration.by_uuid(session.uuid)
+        context = self.node.context
+        known = context.limbo.confirmed_configuration.by_uuid(session.uuid)
         if known is None and not session.is_anonymous:
             raise ClientError(
                 ErrorCode.UNKNOWN_REPLICA,
                 f"Replica {session.uuid} is not registered with replica set "
-                f"{replica.ballot.replicaset_uuid}",
+                f"{context.ballot.replicaset_uuid}",
             )
         self._begin_rows(session)
         fields = {
-            int(Key.VCLOCK): normalised(replica.limbo.confirmed_vclock),
-            int(Key.REPLICASET_UUID): replica.ballot.replicaset_uuid,
+            int(Key.VCLOCK): normalised(context.limbo.confirmed_vclock),
+            int(Key.REPLICASET_UUID): context.ballot.replicaset_uuid,
         }
-        answer = encode_request(OK, session.sync, pack(fields), replica_id=replica.replica_id)
+        answer = encode_request(OK, session.sync, pack(fields), replica_id=context.replica_id)
         self._hold_files(session.uuid, session.sent_index)
-        replica.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
-        replica.out.append(fx.StockPackets(session.number, [answer], False, False))
+        context.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
+        context.out.append(fx.StockPackets(session.number, [answer], False, False))
 
     def _begin_rows(self, session: StockSession) -> None:
         """Start sending rows after the replica's clock, which this log must have passed (Q2)."""
-        replica = self.node.replica
+        context = self.node.context
         index = signature(session.clock)
         if index < self.first_servable():
             raise _gap(index, self.first_servable())
-        mine = replica.tail.history.vclock_at(index)
-        if index > replica.limbo.confirmed_index or not is_equal(mine, session.clock):
+        mine = context.tail.history.vclock_at(index)
+        if index > context.limbo.confirmed_index or not is_equal(mine, session.clock):
             raise ClientError(
                 ErrorCode.XLOG_GAP,
                 f"the replica cannot follow: its vclock {session.clock} contains rows "
@@ -356,7 +360,7 @@ class Stock:
                 "= true",
             )
         session.sent_index = session.acked_index = index
-        session.until_index = replica.limbo.confirmed_index
+        session.until_index = context.limbo.confirmed_index
         session.stage = Stage.ROWS
 
     def _on_ack(self, item: fx.StockRequest) -> None:
@@ -366,7 +370,7 @@ class Stock:
         index = signature(read_clock(read_fields(item.body)))
         if session.acked_index <= index <= session.sent_index:
             session.acked_index = index
-            session.touched_ns = self.node.replica.now_ns
+            session.touched_ns = self.node.context.now_ns
             if not session.is_anonymous:
                 self._hold_files(session.uuid, index)
 
@@ -381,22 +385,22 @@ class Stock:
                 self._refuse(session.number, session.sync, error)
 
     def _advance(self, session: StockSession) -> None:
-        replica = self.node.replica
+        context = self.node.context
         if session.stage is Stage.IDLE:
             return
         self._check_served(session.spaces)
         if session.stage is Stage.JOINING:
             self._join(session)
         elif session.stage is Stage.WAITING:
-            if signature(session.clock) <= replica.limbo.confirmed_index:
+            if signature(session.clock) <= context.limbo.confirmed_index:
                 self._begin_subscription(session)
         if session.is_blocked:
-            if replica.now_ns - session.touched_ns > STALLED_NS:
+            if context.now_ns - session.touched_ns > STALLED_NS:
                 self._close(session)
         elif session.stage is Stage.VIEW:
             self._send_view(session)
         elif session.stage is Stage.ROWS:
-            if session.uuid and replica.is_removed(session.uuid):
+            if session.uuid and context.is_removed(session.uuid):
                 self._check_identity(session.uuid)
             self._pump(session)
 
@@ -414,30 +418,30 @@ class Stock:
         self._send(session, packets)
 
     def _pump(self, session: StockSession) -> None:
-        replica = self.node.replica
-        limit = replica.limbo.confirmed_index
+        context = self.node.context
+        limit = context.limbo.confirmed_index
         if session.sent_index < limit and not session.is_reading:
             chunk = self.node.settings.relay_chunk_bytes
-            batches = replica.tail.batches_after(session.sent_index, chunk)
+            batches = context.tail.batches_after(session.sent_index, chunk)
             if batches is None:
                 self._check_kept(session)
                 session.is_reading = True
-                replica.out.append(fx.ReadLog(-session.number, session.sent_index, chunk))
+                context.out.append(fx.ReadLog(-session.number, session.sent_index, chunk))
             else:
                 self._send_rows(session, batches)
         if session.request == Type.REGISTER:
             if session.sent_index >= session.until_index:
                 session.stage = Stage.IDLE
-                clock = replica.tail.history.vclock_at(session.sent_index)
+                clock = context.tail.history.vclock_at(session.sent_index)
                 self._send(session, [ok_packet(session.sync, clock)])
-        elif replica.now_ns >= session.heartbeat_at_ns:
-            beat = Row(OK, replica.replica_id, 0, replica.wall_s)
+        elif context.now_ns >= session.heartbeat_at_ns:
+            beat = Row(OK, context.replica_id, 0, context.wall_s)
             self._send(session, [encode_replication_row(beat, session.sync)])
 
     def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
         """Send rows up to the confirmed index, where a transaction ends (Q1)."""
-        limit = self.node.replica.limbo.confirmed_index
-        member = self.node.replica.limbo.confirmed_configuration.by_uuid(session.uuid)
+        limit = self.node.context.limbo.confirmed_index
+        member = self.node.context.limbo.confirmed_configuration.by_uuid(session.uuid)
         is_own_known = session.request == Type.SUBSCRIBE and not session.is_anonymous
         own_uuid, own_id = "", 0
         if member is not None and is_own_known:
@@ -457,11 +461,11 @@ class Stock:
             self._send(session, packets)
 
     def _send(self, session: StockSession, packets: list[bytes]) -> None:
-        replica = self.node.replica
+        context = self.node.context
         session.is_blocked = True
-        session.touched_ns = replica.now_ns
-        session.heartbeat_at_ns = replica.now_ns + HEARTBEAT_NS
-        replica.out.append(fx.StockPackets(session.number, packets, True, False))
+        session.touched_ns = context.now_ns
+        session.heartbeat_at_ns = context.now_ns + HEARTBEAT_NS
+        context.out.append(fx.StockPackets(session.number, packets, True, False))
 
     def on_drained(self, item: fx.StockDrained) -> None:
         session = self.sessions.get(item.session)
@@ -485,23 +489,23 @@ class Stock:
 
     def _check_kept(self, session: StockSession) -> None:
         """Raise `ClientError` if another member's snapshot has replaced the log (S3, Q3)."""
-        if session.sent_index + 1 < self.node.replica.tail.first_available_index:
+        if session.sent_index + 1 < self.node.context.tail.first_available_index:
             raise _gap(session.sent_index, self.first_servable())
 
     # --- ends -----------------------------------------------------------------------------------
 
     def _refuse(self, number: int, sync: int, error: ClientError) -> None:
         self.sessions.pop(number, None)
-        replica = self.node.replica
-        replica.report("stock_refused", code=int(error.code), reason=error.message)
+        context = self.node.context
+        context.report("stock_refused", code=int(error.code), reason=error.message)
         version = self.node.database.schema_version
         packet = encode_error(sync, version, int(error.code), error.message)
-        replica.out.append(fx.StockPackets(number, [packet], False, True))
+        context.out.append(fx.StockPackets(number, [packet], False, True))
 
     def _close(self, session: StockSession) -> None:
         """Close without an error: a Tarantool replica then reconnects, but stops at some errors."""
         self.sessions.pop(session.number, None)
-        self.node.replica.out.append(fx.StockPackets(session.number, [], False, True))
+        self.node.context.out.append(fx.StockPackets(session.number, [], False, True))
 
     def on_session_closed(self, number: int) -> None:
         self.sessions.pop(number, None)

@@ -188,7 +188,7 @@ class Streams:
             )
         pending = self.clients.commits.pending
         assert pending is not None
-        deadline_ns = self.node.replica.now_ns + timeout_ns
+        deadline_ns = self.node.context.now_ns + timeout_ns
         self.open[key] = Stream(Transaction(pending), deadline_ns, is_strangers, isolation == 4)
         self._by_owner.setdefault(call.owner, set()).add(call.stream)
         self._strangers += is_strangers
@@ -262,7 +262,7 @@ class Streams:
             self._close(key)
 
     def tick(self) -> None:
-        now = self.node.replica.now_ns
+        now = self.node.context.now_ns
         for stream in self.open.values():
             if now >= stream.deadline_ns and not stream.doomed:
                 stream.doomed = ErrorCode.TRANSACTION_TIMEOUT

@@ -150,17 +150,18 @@ class Admin:
     # --- reading --------------------------------------------------------------------------------
 
     async def _live(self, request: web.Request) -> web.Response:
-        if self.server.node.replica.is_write_path_hung():
+        if self.server.node.context.is_write_path_hung():
             return web.json_response(
                 {"error": "a write to the log does not finish: check the disk"}, status=503
             )
         return web.json_response({"live": True})
 
     async def _ready(self, request: web.Request) -> web.Response:
+        context = self.server.node.context
         replica = self.server.node.replica
-        if not replica.has_origin:
+        if not context.has_origin:
             return _refusal(503, "the member has not joined its cluster yet")
-        if replica.split_brain or replica.doubt.is_open:
+        if context.split_brain or replica.doubt.is_open:
             return _refusal(
                 503, "the member cannot serve its state: split brain or state repair; check /status"
             )
@@ -171,7 +172,7 @@ class Admin:
         server = self.server
         host, port = server.address
         archiver = server.archiver
-        confirmed = server.node.replica.limbo.confirmed_index
+        confirmed = server.node.context.limbo.confirmed_index
         return web.json_response(
             {
                 **server.status(),
@@ -260,7 +261,7 @@ class Admin:
         server, archiver = self.server, self.server.archiver
         if archiver is None:
             return _refusal(409, "the member has no archive: set archive.url")
-        wanted = server.node.replica.tail.last_index
+        wanted = server.node.context.tail.last_index
         deadline = time.monotonic() + ARCHIVE_PATIENCE_S
         while archiver.archived_index < wanted:
             if time.monotonic() > deadline or server.ended.done():

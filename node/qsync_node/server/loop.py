@@ -148,7 +148,7 @@ class NodeServer:
             "started",
             uuid=self.uuid,
             directory=directory,
-            term=self.node.replica.term,
+            term=self.node.context.term,
             last_index=recovered.last_index,
             torn_bytes=recovered.torn_bytes,
         )
@@ -437,7 +437,7 @@ class NodeServer:
             "box.status": {
                 "is_ro": not now["is_writable"],
                 "is_ro_cfg": False,
-                "status": "running" if self.node.replica.has_origin else "loading",
+                "status": "running" if self.node.context.has_origin else "loading",
             },
             "box.election": {
                 "term": now["term"],
@@ -526,7 +526,7 @@ class NodeServer:
         """
         if uuid != self.uuid:
             raise StartError(f"the order is for instance {uuid}, not for this one, {self.uuid}")
-        if self.node.replica.has_origin:
+        if self.node.context.has_origin:
             return
         vclock, bodies = self._first_state(voters)
         bodies = with_users(bodies, users, self.config.secret)
@@ -534,7 +534,7 @@ class NodeServer:
         storage = self.disk.storage
         # A log is never ahead of the ballot (D2), so the ballot gets the restored terms first.
         last_term = max((s.term for b in bodies if (s := read_term_body(b))), default=0)
-        ballot = self.node.replica.ballot
+        ballot = self.node.context.ballot
         if last_term > ballot.term:
             storage.store_ballot(ballot.in_term(last_term).encode())
         storage.install_snapshot(vclock, bodies)
@@ -604,10 +604,10 @@ class NodeServer:
 
     def look_at_archive(self, seal_up_to: int = 0) -> None:
         """Pass the state to the archiver. Rows up to `seal_up_to` are sealed immediately."""
-        replica = self.node.replica
-        if self.archiver is not None and replica.has_origin:
-            starts = list(replica.tail.history.starts)
-            self.archiver.look(replica.limbo.confirmed_index, starts, seal_up_to)
+        context = self.node.context
+        if self.archiver is not None and context.has_origin:
+            starts = list(context.tail.history.starts)
+            self.archiver.look(context.limbo.confirmed_index, starts, seal_up_to)
 
     def _watch_space(self) -> None:
         """Refuse writes before the disk is full, and resume once space is available (D5)."""
@@ -624,6 +624,6 @@ class NodeServer:
             return
         self._is_space_unknown = False
         is_low = free < self.config.disk_reserve
-        was_low = self.node.replica.is_disk_full or self.node.replica.is_space_low
+        was_low = self.node.context.is_disk_full or self.node.context.is_space_low
         if is_low or was_low:
             self.feed(fx.SpaceLow(is_low))

@@ -501,7 +501,7 @@ class Session(asyncio.Protocol):
         if fields is None:
             return
         node = self.server.node
-        if not node.replica.has_origin:
+        if not node.context.has_origin:
             self._refuse(sync, ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
             return
         name, proof = fields.get(0x23), fields.get(0x21)

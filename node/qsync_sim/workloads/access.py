@@ -115,7 +115,7 @@ class Access(Workload):
         found = node.database.user_by_name(user)
         password = found.password_hash or "" if found is not None else ""
         may_log_in = found is not None and bool(found.universe & LOG_IN)
-        index = node.replica.limbo.confirmed_index
+        index = node.context.limbo.confirmed_index
         self.log_ins.append((user, password, index, may_log_in))
 
     # --- checks -------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ class Limits(Workload):
         leader = self.world.leader()
         if leader is not None and leader.node is not None:
             most = self.limits["limbo_entries_max"] + QUEUE_SLACK
-            entries = leader.node.replica.limbo.entries
+            entries = leader.node.context.limbo.entries
             # Rows that a leader inherits were bounded by the leader before it.
             waiting = sum(entry.kind is Kind.USER and entry.is_own for entry in entries)
             if waiting > most:
