@@ -22,9 +22,9 @@ from qsync_node.archive.manifest import (
     encode_manifest,
     encode_root,
 )
-from qsync_node.core.entries import control_body
-from qsync_node.core.membership import Member
-from qsync_node.core.node import Node
+from qsync_node.consensus.entries import control_body
+from qsync_node.consensus.membership import Member
+from qsync_node.node import Node
 from qsync_node.format.keys import INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row, encode_singles

@@ -31,9 +31,9 @@ from kubernetes.aio.client import ApiClient, CoreV1Api
 
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.requests import Select, decode_request
-from qsync_node.core.engine.statements import execute_write
+from qsync_node.engine.database import Database
+from qsync_node.engine.requests import Select, decode_request
+from qsync_node.engine.statements import execute_write
 from qsync_node.errors import ClientError
 from qsync_node.format.frame import encode_error, encode_ok, encode_tuples
 from qsync_node.format.keys import Type

@@ -543,7 +543,7 @@ ENGINE_CODES: dict[int, str] = {
     201: "NO_SUCH_FIELD_NAME",
     251: "ITERATOR_POSITION",
 }
-"""Tarantool's codes that only the engine returns, by number (core/engine/codes.py).
+"""Tarantool's codes that only the engine returns, by number (engine/codes.py).
 
 They have the number, name and text of Tarantool, and share one explanation.
 """

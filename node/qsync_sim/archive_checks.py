@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, FileEntry, Manifest, decode_manifest
-from qsync_node.core.settings import SECOND
+from qsync_node.consensus.settings import SECOND
 from qsync_node.format.row import decode_rows
 from qsync_node.format.xlog import Block, decode_file_header, read_blocks
 from qsync_sim.violation import Violation

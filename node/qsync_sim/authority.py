@@ -13,14 +13,14 @@ checks of removed instances run only at members that know of a removal.
 
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.entries import Kind
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.entries import Kind
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_node.core.node import Node
+    from qsync_node.node import Node
     from qsync_sim.shell import Shell
 
 FENCES = {"fence": True, "unfence": False}

@@ -28,7 +28,7 @@ faster than the members confirm.
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_node.errors import ErrorCode
 from qsync_sim.violation import Violation
 

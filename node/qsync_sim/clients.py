@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from qsync_node.core import effects as fx
+from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_sim import publishing
 from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE, UPSERT

@@ -18,8 +18,8 @@ from functools import wraps
 from random import Random
 from typing import Any
 
-from qsync_node.core import entries
-from qsync_node.core.engine import index
+from qsync_node.consensus import entries
+from qsync_node.engine import index
 
 SWITCH_NS = 5_000_000
 """Interval after which CPython's running thread gives another one its turn."""

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qsync_node.core import effects as fx
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.peering.frames import encode_frames
 from qsync_sim import faults
 

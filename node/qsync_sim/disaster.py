@@ -9,9 +9,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from qsync_node.core import effects as fx
-from qsync_node.core.entries import Kind
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.model import INSERT, SPACE
 from qsync_sim.violation import Violation
 from qsync_sim.world import ADMIN_SESSION, insert_body

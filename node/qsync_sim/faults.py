@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qsync_node.core import effects as fx
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.network import LATENCY_NS
 
 if TYPE_CHECKING:

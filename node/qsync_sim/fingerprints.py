@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core.node import Node
+from qsync_node.consensus import effects as fx
+from qsync_node.node import Node
 from qsync_sim.__main__ import run_seed
 
 SNAPSHOTS = (fx.WriteSnapshot, fx.InstallSnapshot)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core.node import Node
+from qsync_node.consensus import effects as fx
+from qsync_node.node import Node
 from qsync_sim.costs import METER
 from qsync_sim.schedule import Schedule
 

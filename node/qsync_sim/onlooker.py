@@ -18,15 +18,15 @@ the disks when a member makes a promise.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core import messages as msg
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.entries import Kind
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.entries import Kind
 from qsync_sim import refusals, resources
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_node.core.context import Context
-    from qsync_node.core.node import Node
+    from qsync_node.consensus.context import Context
+    from qsync_node.node import Node
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import SALT_BYTES, encode_greeting
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
 from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.format.mp import unpack
 from qsync_node.peering.addresses import AddressBook

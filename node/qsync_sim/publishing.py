@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from qsync_node.core import effects as fx
-from qsync_node.core.engine.publishing import publisher_of
+from qsync_node.consensus import effects as fx
+from qsync_node.engine.publishing import publisher_of
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     NO_ROUTE,

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim import faults
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from qsync_node.core.source import State
-
-from qsync_node.core import messages as msg
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.entries import Entry, Kind
-from qsync_node.core.node import Node
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.consensus.source import State
+from qsync_node.node import Node
 
 Event = dict[str, Any]
 

@@ -18,16 +18,15 @@ The rules have no bound in time. `availability` bounds how long a cause may last
 
 from typing import TYPE_CHECKING
 
-from qsync_node.core.source import State
-
-from qsync_node.core import effects as fx
-from qsync_node.core.messages import ForwardReply
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.messages import ForwardReply
+from qsync_node.consensus.source import State
 from qsync_node.errors import ErrorCode
 from qsync_sim.authority import on_disk
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_node.core.node import Node
+    from qsync_node.node import Node
     from qsync_sim.shell import Shell
 
 

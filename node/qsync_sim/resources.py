@@ -18,12 +18,12 @@ The server bounds the answers that clients have not read and the requests in fli
 
 from typing import TYPE_CHECKING
 
-from qsync_node.core.entries import Kind
+from qsync_node.consensus.entries import Kind
 from qsync_sim.publishing import BROKER_SESSION
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_node.core.node import Node
+    from qsync_node.node import Node
     from qsync_sim.shell import Shell
 
 SLACK = 3

@@ -15,8 +15,8 @@ from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME, encode_root
 from qsync_node.archive.restore.origin import restored_bodies
 from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import fold
-from qsync_node.core.settings import SECOND
-from qsync_node.core.system import read_term_body
+from qsync_node.consensus.settings import SECOND
+from qsync_node.transactions.own_rows import read_term_body
 from qsync_node.errors import QsyncError
 from qsync_node.format.keys import RAFT_CONFIRM
 from qsync_node.format.walk import space_of

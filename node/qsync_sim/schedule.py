@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from qsync_node.core import effects as fx
-from qsync_node.core.node import Node
-from qsync_node.core.settings import MILLISECOND, SECOND, Settings
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.node import Node
 from qsync_sim import (
     archive_checks,
     archiving,

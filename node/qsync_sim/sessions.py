@@ -20,7 +20,7 @@ pending rows and for reads in transactions, whose answers do not depend on the m
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.forwarding import COVER_DEADLINE_HEARTBEATS
+from qsync_node.transactions.forwarding import COVER_DEADLINE_HEARTBEATS
 from qsync_sim.model import SPACE
 from qsync_sim.violation import Violation
 

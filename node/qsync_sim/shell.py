@@ -14,17 +14,17 @@ from itertools import chain, islice
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.entries import Entry
-from qsync_node.core.limbo import Limbo
-from qsync_node.core.node import Node
-from qsync_node.core.settings import Settings
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.entries import Entry
+from qsync_node.consensus.limbo import Limbo
+from qsync_node.consensus.settings import Settings
 from qsync_node.format.keys import Type
 from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.rewind import read_saved_rows
 from qsync_node.log.scheduler import ArchiveFloor, Lane, Scheduler, Seal
 from qsync_node.log.storage import Limits, Storage
+from qsync_node.node import Node
 from qsync_sim.archiving import SimArchiver
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.eventloop import EventLoop

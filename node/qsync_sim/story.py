@@ -38,17 +38,17 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 import qsync_sim
-from qsync_node.core import effects as fx
-from qsync_node.core.engine.requests import Select, decode_request
-from qsync_node.core.settings import MILLISECOND, SECOND
-from qsync_node.core.status import role_of
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.engine.requests import Select, decode_request
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.transactions.status import role_of
 from qsync_sim.clients import BEGIN, COMMIT, ROLLED_BACK, SELECT, UNKNOWN, build_body
 from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE
 from qsync_sim.world import World
 
 if TYPE_CHECKING:
-    from qsync_node.core.node import Node
+    from qsync_node.node import Node
     from qsync_sim.shell import Shell
 
 DIRECTORY = Path(qsync_sim.__file__).resolve().parent.parent / "stories"

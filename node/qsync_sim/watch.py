@@ -20,15 +20,15 @@ network and the disks, and judges when a member must act:
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
-from qsync_node.core.entries import Kind
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_node.core.leader import Leader, Switchover
-    from qsync_node.core.node import Node
+    from qsync_node.consensus.leader import Leader, Switchover
+    from qsync_node.node import Node
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
 

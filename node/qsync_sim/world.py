@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
-from qsync_node.core import effects as fx
-from qsync_node.core.entries import Entry
-from qsync_node.core.node import Node
-from qsync_node.core.settings import MILLISECOND, SECOND, Settings
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.entries import Entry
+from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.node import Node
 from qsync_sim import faults, refusals
 from qsync_sim.archiving import Archive
 from qsync_sim.authority import FENCES, Authority

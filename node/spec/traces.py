@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from tlc import INVARIANTS, SPEC, STEPS_SWITCHES, configuration, search
 
-from qsync_node.core.node import Node
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.node import Node
 from qsync_node.server.trace import Birth, Step, read_trace
 from qsync_sim import faults
 from qsync_sim.clients import Client

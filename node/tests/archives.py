@@ -24,8 +24,8 @@ from qsync_node.archive.manifest import (
     encode_root,
 )
 from qsync_node.archive.uploads import Contents, plan_uploads
-from qsync_node.core import effects as fx
-from qsync_node.core.history import History
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.history import History
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,

@@ -38,7 +38,7 @@ from qsync_node.archive.uploads import (
     plan_uploads,
     still_named,
 )
-from qsync_node.core.history import TermStart
+from qsync_node.consensus.history import TermStart
 from qsync_node.format.keys import REPLACE
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row

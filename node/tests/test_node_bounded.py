@@ -28,14 +28,14 @@ from worlds import (
     put,
 )
 
-from qsync_node.core import effects as fx
-from qsync_node.core.effects import Report
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.requests import put_body
-from qsync_node.core.engine.tuples import array_header
-from qsync_node.core.node import Node
-from qsync_node.core.settings import SECOND, Settings
-from qsync_node.core.snapshots import View
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.effects import Report
+from qsync_node.consensus.settings import SECOND, Settings
+from qsync_node.engine.database import Database
+from qsync_node.engine.requests import put_body
+from qsync_node.engine.tuples import array_header
+from qsync_node.node import Node
+from qsync_node.transactions.snapshot import SnapshotView
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE as SPACE_OF_WORLD
 from qsync_sim.shell import Shell
@@ -292,14 +292,14 @@ def test_snapshot_with_a_row_that_does_not_fit_is_refused_and_fetched_again(
 ) -> None:
     world = World(3)
     world.bootstrap(2)
-    bodies = View.bodies
+    bodies = SnapshotView.bodies
     stray = put_body(9999, packb([1]))
 
-    def with_stray_row(view: View) -> Iterator[bytes]:
+    def with_stray_row(view: SnapshotView) -> Iterator[bytes]:
         yield from bodies(view)
         yield stray
 
-    monkeypatch.setattr(View, "bodies", with_stray_row)
+    monkeypatch.setattr(SnapshotView, "bodies", with_stray_row)
     reader = world.add("anonymous")
     reader.start()
     world.run_for(2 * SECOND)

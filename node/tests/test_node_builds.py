@@ -18,14 +18,14 @@ from worlds import (
     put,
 )
 
-from qsync_node.core import effects as fx
-from qsync_node.core.engine.codes import ALL, EQ
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.fields import decode
-from qsync_node.core.engine.index import TreeIndex
-from qsync_node.core.node import Node
-from qsync_node.core.settings import MILLISECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND
+from qsync_node.engine.codes import ALL, EQ
+from qsync_node.engine.database import Database
+from qsync_node.engine.fields import decode
+from qsync_node.engine.index import TreeIndex
 from qsync_node.errors import ErrorCode
+from qsync_node.node import Node
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell

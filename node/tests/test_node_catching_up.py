@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from worlds import REPLACE, Driven, node_of, put
 
-from qsync_node.core import effects as fx
-from qsync_node.core.node import Node
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
+from qsync_node.node import Node
 
 ROWS = 400
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core.decisions import Decision, clamp, effective, is_covered, is_lifted
+from qsync_node.consensus.decisions import Decision, clamp, effective, is_covered, is_lifted
 
 
 @st.composite

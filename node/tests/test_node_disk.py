@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from qsync_node.core import effects as fx
-from qsync_node.core.encoding import encode_transactions
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.format.batch import LogBatch
 from qsync_node.log.errors import DiskError, DiskFull
 from qsync_node.log.files import File, OsFileSystem

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from qsync_node.core.engine.tuples import TUPLE_BYTES_MAX
-from qsync_node.core.membership import REPLICAS_MAX
+from qsync_node.consensus.membership import REPLICAS_MAX
+from qsync_node.engine.tuples import TUPLE_BYTES_MAX
 from qsync_node.errors import ErrorCode, OrderRefusal
 from qsync_node.explanations import ENGINE_CODES, EXPLANATIONS, ORDER_EXPLANATIONS, Outcome
 from qsync_node.format.proofs import ORDER_SCHEME, admin_password

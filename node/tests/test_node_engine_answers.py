@@ -19,7 +19,7 @@ import msgpack
 import pytest
 from make_engine_answers import read_answers
 
-from qsync_node.core.engine import Database, Executed, Pending, Select, decode_request
+from qsync_node.engine import Database, Executed, Pending, Select, decode_request
 from qsync_node.errors import ClientError
 
 SCENARIOS: list[Any] = read_answers()

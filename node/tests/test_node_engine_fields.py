@@ -12,11 +12,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from qsync_node.core.engine import codes
-from qsync_node.core.engine.fields import Datetime, Uuid, decode, sort_number, sort_scalar
-from qsync_node.core.engine.keydef import KeyDef, Part
-from qsync_node.core.engine.numbers import add, pack_decimal
-from qsync_node.core.engine.paths import AnyItem, Malformed, PathError, parse_path, read_steps
+from qsync_node.engine import codes
+from qsync_node.engine.fields import Datetime, Uuid, decode, sort_number, sort_scalar
+from qsync_node.engine.keydef import KeyDef, Part
+from qsync_node.engine.numbers import add, pack_decimal
+from qsync_node.engine.paths import AnyItem, Malformed, PathError, parse_path, read_steps
 from qsync_node.errors import ClientError
 
 INTEGERS = st.integers(-(2**63), 2**64 - 1)

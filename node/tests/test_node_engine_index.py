@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core.engine import codes, index
-from qsync_node.core.engine.index import HashIndex, LayerIndex, TreeIndex, range_of
-from qsync_node.core.engine.keydef import KeyDef, Part
+from qsync_node.engine import codes, index
+from qsync_node.engine.index import HashIndex, LayerIndex, TreeIndex, range_of
+from qsync_node.engine.keydef import KeyDef, Part
 
 PLAIN = KeyDef([Part(0, "integer")], True, [Part(0, "integer")])
 PAIR = KeyDef([Part(0, "integer"), Part(1, "string")], True, [Part(0, "integer")])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core.engine import (
+from qsync_node.engine import (
     Database,
     Pending,
     Put,
@@ -18,7 +18,7 @@ from qsync_node.core.engine import (
     decode_request,
     reads,
 )
-from qsync_node.core.engine.requests import put_body, split_put
+from qsync_node.engine.requests import put_body, split_put
 from qsync_node.errors import ClientError
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"

@@ -7,9 +7,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from qsync_node.core.engine import Database, Pending, Select, User, decode_request
-from qsync_node.core.engine.bootstrap import bootstrap_rows
-from qsync_node.core.engine.requests import put_body
+from qsync_node.engine import Database, Pending, Select, User, decode_request
+from qsync_node.engine.bootstrap import bootstrap_rows
+from qsync_node.engine.requests import put_body
 from qsync_node.errors import ClientError
 from qsync_node.format.row import decode_rows
 from qsync_node.format.xlog import Block, decode_file_header, read_blocks

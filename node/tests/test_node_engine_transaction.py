@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qsync_node.core.engine import (
+from qsync_node.engine import (
     Database,
     Executed,
     Pending,

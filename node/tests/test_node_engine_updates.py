@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from msgpack import packb, unpackb
 
-from qsync_node.core.engine import Database, Pending, Update, User
-from qsync_node.core.engine.fields import decode
-from qsync_node.core.engine.operations import work_of
-from qsync_node.core.engine.overlay import UPDATE_WORK_MAX
-from qsync_node.core.engine.paths import Malformed, read_steps
-from qsync_node.core.engine.pieces import RUN_ITEMS, ArrayPieces, MapPieces, item_of, with_item
-from qsync_node.core.engine.requests import decode_request, put_body
-from qsync_node.core.engine.tuples import array_header, split_array
-from qsync_node.core.engine.updates import apply_operations
+from qsync_node.engine import Database, Pending, Update, User
+from qsync_node.engine.fields import decode
+from qsync_node.engine.operations import work_of
+from qsync_node.engine.overlay import UPDATE_WORK_MAX
+from qsync_node.engine.paths import Malformed, read_steps
+from qsync_node.engine.pieces import RUN_ITEMS, ArrayPieces, MapPieces, item_of, with_item
+from qsync_node.engine.requests import decode_request, put_body
+from qsync_node.engine.tuples import array_header, split_array
+from qsync_node.engine.updates import apply_operations
 from qsync_node.errors import ClientError
 
 ITEMS = 100_000

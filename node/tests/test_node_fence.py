@@ -2,8 +2,8 @@
 
 from worlds import REPLACE, Driven, put
 
-from qsync_node.core import effects as fx
-from qsync_node.core.ballot import Ballot
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.ballot import Ballot
 
 ADMIN = 7
 

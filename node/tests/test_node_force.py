@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from qsync_node.core import effects as fx
-from qsync_node.core.settings import SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import SECOND
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
 

@@ -3,7 +3,7 @@
 import pytest
 from worlds import INSERT, REPLACE, SELECT, Driven
 
-from qsync_node.core.engine.fields import decode
+from qsync_node.engine.fields import decode
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core.history import History, SplitBrain, TermStart, common_point
+from qsync_node.consensus.history import History, SplitBrain, TermStart, common_point
 
 Log = list[int]  # the term of each row, from index 1
 

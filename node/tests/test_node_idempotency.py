@@ -18,7 +18,7 @@ from worlds import (
     put,
 )
 
-from qsync_node.core import effects as fx
+from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE

@@ -17,7 +17,7 @@ from worlds import (
     put,
 )
 
-from qsync_node.core.settings import MILLISECOND
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE

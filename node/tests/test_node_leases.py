@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from worlds import BEGIN, COMMIT, DELETE, INSERT, REPLACE, SELECT, Driven, node_of, put
 
-from qsync_node.core.leases import LOOK_MAX, LOOK_NS
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
     BROKER_SPACE,
@@ -14,6 +13,7 @@ from qsync_node.format.journals import (
     definitions,
     encode_row,
 )
+from qsync_node.transactions.leases import LOOK_MAX, LOOK_NS
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 

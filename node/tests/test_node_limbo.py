@@ -6,11 +6,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from qsync_node.core.decisions import Decision
-from qsync_node.core.encoding import encode_transactions
-from qsync_node.core.entries import Entry, Kind, configuration_after, control_body, read_entries
-from qsync_node.core.limbo import Limbo
-from qsync_node.core.membership import Configuration, Member, delete_member, put_member
+from qsync_node.consensus.decisions import Decision
+from qsync_node.consensus.encoding import encode_transactions
+from qsync_node.consensus.entries import (
+    Entry,
+    Kind,
+    configuration_after,
+    control_body,
+    read_entries,
+)
+from qsync_node.consensus.limbo import Limbo
+from qsync_node.consensus.membership import Configuration, Member, delete_member, put_member
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import Type
 

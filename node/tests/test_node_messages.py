@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core import messages as msg
-from qsync_node.core.history import TermStart
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.history import TermStart
 from qsync_node.format.batch import LogBatch
 
 NUMBERS = st.integers(0, 2**63)

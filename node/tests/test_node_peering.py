@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
-from qsync_node.core.membership import LEVEL
+from qsync_node.consensus.membership import LEVEL
 from qsync_node.errors import ErrorCode
 from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.format.mp import pack, unpack

@@ -18,9 +18,9 @@ from worlds import (
     put,
 )
 
-from qsync_node.core import effects as fx
-from qsync_node.core.engine import publishing
-from qsync_node.core.settings import Settings
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import Settings
+from qsync_node.engine import publishing
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
@@ -508,7 +508,7 @@ def test_publications_of_one_client_take_several_short_steps(driven: Driven) -> 
 def test_transaction_with_too_many_publications_is_refused_at_once(
     driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qsync_node.core.streams.TRANSACTION_MAX", 3)
+    monkeypatch.setattr("qsync_node.transactions.streams.TRANSACTION_MAX", 3)
     leader = driven.leader()
     driven.ask(leader, BEGIN, stream=1)
     for _ in range(3):

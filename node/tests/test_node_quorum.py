@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core.quorum import evaluate, is_impossible, needed, parse_formula, reached_index
-from qsync_node.core.settings import MILLISECOND, Settings
+from qsync_node.consensus.quorum import (
+    evaluate,
+    is_impossible,
+    needed,
+    parse_formula,
+    reached_index,
+)
+from qsync_node.consensus.settings import MILLISECOND, Settings
 
 
 @given(st.integers(1, 31), st.one_of(st.integers(-5, 99), st.just("majority")))

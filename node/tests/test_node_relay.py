@@ -2,7 +2,7 @@
 
 import pytest
 
-from qsync_node.core.relay import in_frames
+from qsync_node.consensus.relay import in_frames
 from qsync_node.format.batch import LogBatch
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from worlds import REPLACE, SELECT, Driven, get, node_of, put
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
 from qsync_node.errors import ErrorCode
 
 LINK = 99_999

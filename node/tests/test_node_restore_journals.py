@@ -20,9 +20,9 @@ from qsync_node.archive.restore.journals import (
     detach,
     final,
 )
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.requests import put_body
-from qsync_node.core.system import rows_of
+from qsync_node.engine.database import Database
+from qsync_node.engine.requests import put_body
+from qsync_node.transactions.own_rows import rows_of
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,

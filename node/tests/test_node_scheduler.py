@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from test_node_disk import disk_of
 
-from qsync_node.core import effects as fx
-from qsync_node.core.encoding import encode_transactions
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.format.batch import LogBatch
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull
 from qsync_node.log.files import File, OsFileSystem

@@ -21,7 +21,7 @@ from qsync_node.archive.uploader import (
     View,
 )
 from qsync_node.archive.uploads import Contents
-from qsync_node.core.history import TermStart
+from qsync_node.consensus.history import TermStart
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import SegmentRange
 

@@ -3,7 +3,7 @@
 import pytest
 from worlds import INSERT, Driven, put
 
-from qsync_node.core import messages as msg
+from qsync_node.consensus import messages as msg
 from qsync_sim.__main__ import MUST_HAPPEN, run_seed
 from qsync_sim.schedule import FAULTS_MIN, OPERATIONS_MIN, Schedule
 from qsync_sim.violation import Violation

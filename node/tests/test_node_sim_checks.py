@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from worlds import REPLACE, Driven, put
 
-from qsync_node.core import effects as fx
-from qsync_node.core.entries import Kind
-from qsync_node.core.leader import Switchover
-from qsync_node.core.membership import Configuration, Member
-from qsync_node.core.messages import Ack, VoteReply, VoteRequest
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.leader import Switchover
+from qsync_node.consensus.membership import Configuration, Member
+from qsync_node.consensus.messages import Ack, VoteReply, VoteRequest
 from qsync_node.errors import ErrorCode
 from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from qsync_node.core import effects as fx
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.log.scheduler import Seal
 from qsync_sim.clients import build_body
 from qsync_sim.model import REPLACE, SPACE

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qsync_node.core import effects as fx
+from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_sim import workloads
 from qsync_sim.clients import COMMIT

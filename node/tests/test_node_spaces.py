@@ -8,19 +8,19 @@ from typing import Any
 import msgpack
 import pytest
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.encoding import encode_transactions
-from qsync_node.core.engine.requests import put_body
-from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_node.core.spaces import (
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.encoding import encode_transactions
+from qsync_node.consensus.filtering import (
     ids_of,
     keep_spaces,
     refusal_to_change,
     refusal_to_serve,
     refusal_to_start,
 )
+from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.engine.requests import put_body
 from qsync_node.errors import ErrorCode
 from qsync_node.format.batch import LogBatch, split_batches
 from qsync_node.format.row import decode_rows

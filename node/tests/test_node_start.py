@@ -11,7 +11,7 @@ from log_files import SMALL, UUID, batch
 from ports import free_port
 from processes import REPLICASET, SECRET, NodeProcess, wait_until
 
-from qsync_node.core.ballot import Ballot
+from qsync_node.consensus.ballot import Ballot
 from qsync_node.log.files import OsFileSystem
 from qsync_node.log.storage import Storage
 

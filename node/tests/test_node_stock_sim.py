@@ -16,10 +16,10 @@ import pytest
 from worlds import Driven
 
 from qsync_client.protocol.frame import FrameDecoder
-from qsync_node.core import effects as fx
-from qsync_node.core.engine.database import Database
-from qsync_node.core.history import History, TermStart
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.history import History, TermStart
+from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.engine.database import Database
 from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import Shell

@@ -3,9 +3,9 @@
 import pytest
 from worlds import INSERT, Driven, node_of, put
 
-from qsync_node.core import effects as fx
-from qsync_node.core.leader import Leader
-from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.leader import Leader
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN
 from qsync_sim.members import check

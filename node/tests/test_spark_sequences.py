@@ -28,12 +28,12 @@ from qsync_node.archive.manifest import (
     encode_root,
 )
 from qsync_node.archive.reader import load_archive
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.requests import Select, decode_request
-from qsync_node.core.engine.statements import execute_write
-from qsync_node.core.entries import control_body
-from qsync_node.core.membership import Member
-from qsync_node.core.node import Node
+from qsync_node.engine.database import Database
+from qsync_node.engine.requests import Select, decode_request
+from qsync_node.engine.statements import execute_write
+from qsync_node.consensus.entries import control_body
+from qsync_node.consensus.membership import Member
+from qsync_node.node import Node
 from qsync_node.errors import ClientError
 from qsync_node.format.keys import DELETE, INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack, unpack

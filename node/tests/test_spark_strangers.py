@@ -25,7 +25,7 @@ from qsync_node.archive.manifest import (
     Manifest,
 )
 from qsync_node.archive.reader import load_archive
-from qsync_node.core.engine.numbers import pack_decimal
+from qsync_node.engine.numbers import pack_decimal
 from qsync_node.format.keys import RAFT_PROMOTE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core.node import Node
-from qsync_node.core.settings import MILLISECOND
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND
+from qsync_node.node import Node
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell

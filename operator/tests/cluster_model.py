@@ -6,7 +6,7 @@ that would break the quorum or a rule of membership.
 
 from dataclasses import dataclass, field, replace
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import Kind
 from qsync_operator.api.status import ClusterStatus

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plan_worlds import QUIET_STEPS, STEPS_MAX, cluster_of, decide, formed, run
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.names import Kind, wanted_members
 from qsync_operator.plan.observed import Memory
 from qsync_operator.resources.nodeconfig import Drift

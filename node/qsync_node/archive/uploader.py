@@ -33,7 +33,7 @@ from qsync_node.archive.uploads import (
     plan_uploads,
     still_named,
 )
-from qsync_node.core.history import History, TermStart
+from qsync_node.consensus.history import History, TermStart
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import SegmentRange
 

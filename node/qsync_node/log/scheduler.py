@@ -34,7 +34,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from qsync_node.core import effects as fx
+from qsync_node.consensus import effects as fx
 from qsync_node.format.row import RowError
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.storage import Storage

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from qsync_client.protocol.frame import FrameDecoder, FrameError
 from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
-from qsync_node.core.membership import LEVEL
+from qsync_node.consensus.membership import LEVEL
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.frame import encode_request
 from qsync_node.format.mp import pack, unpack

@@ -36,7 +36,7 @@ from qsync_node.archive.uploader import (
     View,
 )
 from qsync_node.archive.uploads import Contents, Upload
-from qsync_node.core.history import TermStart
+from qsync_node.consensus.history import TermStart
 from qsync_node.errors import QsyncError
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY
 from qsync_node.log.scheduler import ArchiveFloor

@@ -1,6 +1,6 @@
 """Configuration of one node: a YAML file, validated before the node opens any resource.
 
-A supervisor (`qsync local`, the operator) or a user writes the file. `core/settings.py` states
+A supervisor (`qsync local`, the operator) or a user writes the file. `consensus/settings.py` states
 the reason for each default. Unknown settings are ignored and reported: a newer supervisor may have
 written the file, and a node that refused it could not start at all.
 """
@@ -20,8 +20,8 @@ from pydantic import (
     field_validator,
 )
 
-from qsync_node.core.settings import Settings
-from qsync_node.core.spaces import refusal_of_list
+from qsync_node.consensus.filtering import refusal_of_list
+from qsync_node.consensus.settings import Settings
 from qsync_node.errors import QsyncError
 from qsync_node.server.tlsconfig import TlsConfig
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from qsync_node.core import effects as fx
+from qsync_node.consensus import effects as fx
 from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.scheduler import ArchiveFloor, Lane, Scheduler, Seal
 from qsync_node.log.storage import Storage

@@ -7,19 +7,19 @@ into docs/limits.md.
 from dataclasses import dataclass
 
 from qsync_client.protocol.constants import CLIENT_BYTES_MAX
-from qsync_node.core import procedures, streams
-from qsync_node.core.engine import publishing
-from qsync_node.core.engine.operations import OPERATIONS_MAX
-from qsync_node.core.engine.reads import ANSWER_BYTES_MAX
-from qsync_node.core.engine.requests import BODY_KEYS_MAX
-from qsync_node.core.engine.rows import PARTS_MAX
-from qsync_node.core.engine.tuples import NESTING_MAX, TUPLE_BYTES_MAX
-from qsync_node.core.membership import REPLICAS_MAX
-from qsync_node.core.settings import SECOND, Settings
-from qsync_node.core.system import KEY_WINDOW_ROWS
+from qsync_node.consensus.membership import REPLICAS_MAX
+from qsync_node.consensus.settings import SECOND, Settings
+from qsync_node.engine import publishing
+from qsync_node.engine.operations import OPERATIONS_MAX
+from qsync_node.engine.reads import ANSWER_BYTES_MAX
+from qsync_node.engine.requests import BODY_KEYS_MAX
+from qsync_node.engine.rows import PARTS_MAX
+from qsync_node.engine.tuples import NESTING_MAX, TUPLE_BYTES_MAX
 from qsync_node.errors import ErrorCode, OrderRefusal
 from qsync_node.server import admin, admission, orders, session
 from qsync_node.server.config import NodeConfig
+from qsync_node.transactions import procedures, streams
+from qsync_node.transactions.own_rows import KEY_WINDOW_ROWS
 
 
 @dataclass(frozen=True, slots=True)

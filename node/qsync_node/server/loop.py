@@ -14,12 +14,12 @@ from typing import Any
 from uuid import uuid4
 
 from qsync_node.archive.restore.origin import restored_bodies, with_users
-from qsync_node.core import effects as fx
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.node import Node
-from qsync_node.core.spaces import refusal_to_start
-from qsync_node.core.status import status
-from qsync_node.core.system import read_term_body
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.node import Node
+from qsync_node.consensus.filtering import refusal_to_start
+from qsync_node.transactions.status import status
+from qsync_node.transactions.own_rows import read_term_body
 from qsync_node.errors import QsyncError
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from qsync_node.core.status import role_of
+from qsync_node.transactions.status import role_of
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer

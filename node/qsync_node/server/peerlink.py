@@ -3,8 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
 from qsync_node.peering.frames import (
     EMPTY_FRAME,
     Beat,

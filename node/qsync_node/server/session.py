@@ -29,8 +29,7 @@ from qsync_client.protocol.frame import (
     FrameError,
 )
 from qsync_client.protocol.greeting import encode_greeting
-from qsync_node.core import effects as fx
-from qsync_node.core.keys import check_key
+from qsync_node.consensus import effects as fx
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.frame import (
     encode_answer,
@@ -43,6 +42,7 @@ from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack_bounded
 from qsync_node.format.proofs import marked_challenge
 from qsync_node.peering.handshake import HELLO
+from qsync_node.transactions.idempotency import check_key
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer

@@ -1,6 +1,6 @@
 """Traces: all inputs and effects of a core, step by step, for a later replay.
 
-A replay of a real process through `core/` alone yields identical effects. The shell therefore adds
+A replay of a real process through the node alone yields identical effects. The shell therefore adds
 nothing that is invisible to the simulator. A core depends only on its seed, the two clocks and its
 inputs, and the file contains all of them.
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from qsync_node.core.ballot import Ballot
-from qsync_node.core.effects import InstallSnapshot, WriteSnapshot
-from qsync_node.core.node import Node
-from qsync_node.core.settings import Settings
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.effects import InstallSnapshot, WriteSnapshot
+from qsync_node.consensus.settings import Settings
 from qsync_node.format.batch import LogBatch
+from qsync_node.node import Node
 
 
 class Birth(NamedTuple):

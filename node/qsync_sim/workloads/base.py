@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from qsync_node.core import effects as fx
+from qsync_node.consensus import effects as fx
 from qsync_sim import faults
 from qsync_sim.clients import BEGIN, ROLLED_BACK, UNKNOWN
 from qsync_sim.violation import Violation

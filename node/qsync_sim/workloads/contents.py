@@ -4,7 +4,7 @@ from typing import Any
 
 import msgpack
 
-from qsync_node.core.engine.database import Database
+from qsync_node.engine.database import Database
 from qsync_sim.violation import Violation
 
 

@@ -11,8 +11,8 @@ session repeats transactions with a keyed COMMIT, or commits other statements wi
 from bisect import bisect_right
 from typing import Any
 
-from qsync_node.core.system import KEY_WINDOW_KEY
 from qsync_node.errors import ErrorCode
+from qsync_node.transactions.own_rows import KEY_WINDOW_KEY
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.model import REPLACE
 from qsync_sim.workloads.base import LOST, Request, Script, Workload, body_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgpack
 
-from qsync_node.core import effects as fx
-from qsync_node.core.entries import Kind
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.entries import Kind
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.model import DELETE, INSERT, REPLACE, UPSERT

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from qsync_node.core.quorum import evaluate, needed
+from qsync_node.consensus.quorum import evaluate, needed
 from qsync_operator.api.base import (
     NAMED,
     ClassName,

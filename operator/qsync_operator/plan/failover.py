@@ -15,7 +15,7 @@ Invariants:
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.base import duration_ns
 from qsync_operator.api.names import ordinal_of
 from qsync_operator.api.reasons import FailoverReason

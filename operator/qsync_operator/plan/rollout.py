@@ -9,7 +9,7 @@ A leader whose version takes no signed orders cannot be ordered to switch over. 
 after those of its followers, and the pod's preStop hook hands leadership over.
 """
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.names import ordinal_of
 from qsync_operator.api.spec import ClusterSpec
 from qsync_operator.plan.actions import Action, Configure, Restart, Switchover

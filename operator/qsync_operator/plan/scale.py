@@ -12,7 +12,7 @@ Invariants:
 
 from dataclasses import dataclass
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.names import Kind, ordinal_of
 from qsync_operator.api.spec import ClusterSpec
 from qsync_operator.plan.actions import (

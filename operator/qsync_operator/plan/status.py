@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import Kind, ordinal_of
 from qsync_operator.api.reasons import Reason

@@ -1,6 +1,6 @@
 """The PodDisruptionBudget: a drain may stop as many voters as the quorum can spare."""
 
-from qsync_node.core.quorum import needed
+from qsync_node.consensus.quorum import needed
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.resources.labels import KIND_LABEL, Object, build, selector
 from qsync_operator.resources.state import ClusterState

@@ -9,10 +9,13 @@ and its name. A row of `_schema` records the source and the index of the state.
 from typing import Any
 
 from qsync_client.protocol.auth import stored_hash
-from qsync_node.core.engine.database import Database
-from qsync_node.core.engine.requests import put_body
-from qsync_node.core.membership import CLUSTER_SPACE, LEVEL, REMOVED_SPACE, Member
-from qsync_node.core.system import (
+from qsync_node.consensus.membership import CLUSTER_SPACE, LEVEL, REMOVED_SPACE, Member
+from qsync_node.engine.database import Database
+from qsync_node.engine.requests import put_body
+from qsync_node.format.keys import DELETE, REPLACE, Key
+from qsync_node.format.mp import pack
+from qsync_node.format.proofs import admin_password
+from qsync_node.transactions.own_rows import (
     OPEN_KEY,
     PLAN_KEY,
     RESTORED_KEY,
@@ -22,9 +25,6 @@ from qsync_node.core.system import (
     rows_of,
     schema_value,
 )
-from qsync_node.format.keys import DELETE, REPLACE, Key
-from qsync_node.format.mp import pack
-from qsync_node.format.proofs import admin_password
 
 USER_SPACE, PRIV_SPACE = 304, 312
 ADMIN, PUBLIC = 1, 2

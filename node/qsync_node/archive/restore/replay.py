@@ -8,13 +8,17 @@ state that members had.
 
 from collections.abc import Iterable, Iterator
 
-from qsync_node.core.engine.database import Database
-from qsync_node.core.entries import Entry, Kind, read_entries
-from qsync_node.core.history import History, TermStart
-from qsync_node.core.keys import KeyTable
-from qsync_node.core.limbo import Limbo
-from qsync_node.core.membership import REMOVED_SPACE, Configuration, Member
-from qsync_node.core.system import (
+from qsync_node.consensus.entries import Entry, Kind, read_entries
+from qsync_node.consensus.history import History, TermStart
+from qsync_node.consensus.limbo import Limbo
+from qsync_node.consensus.membership import REMOVED_SPACE, Configuration, Member
+from qsync_node.engine.database import Database
+from qsync_node.errors import QsyncError
+from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT
+from qsync_node.format.row import Row, decode_rows, scan_rows
+from qsync_node.transactions.idempotency import KeyTable
+from qsync_node.transactions.own_rows import (
     KEY_WINDOW_ROWS,
     body_of_key,
     body_of_term,
@@ -24,10 +28,6 @@ from qsync_node.core.system import (
     read_term_body,
     rows_of,
 )
-from qsync_node.errors import QsyncError
-from qsync_node.format.batch import LogBatch, cut_batch
-from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT
-from qsync_node.format.row import Row, decode_rows, scan_rows
 
 _CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 _WITHOUT_STATE = frozenset({Kind.CONFIRM, Kind.PROMOTE})

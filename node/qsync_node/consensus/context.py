@@ -1,0 +1,265 @@
+"""The state that the components of consensus share, and what they do with it.
+
+One replica has one `Context`: who it is, the time of the step, its ballot, the end of its log, its
+connections and the effects of the step. Components read it, append rows to its log, replace its
+ballot and send messages through it. Changes that concern more than one component are `Transitions`.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.encoding import Transaction, encode_transactions
+from qsync_node.consensus.entries import Entry, Kind, decision_of
+from qsync_node.consensus.history import History, TermStart
+from qsync_node.consensus.limbo import Limbo
+from qsync_node.consensus.membership import Configuration
+from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.tail import Tail
+from qsync_node.format.batch import LogBatch
+from qsync_node.format.keys import Flag, Type
+
+ROW_TYPES = {
+    Kind.PROMOTE: Type.RAFT_PROMOTE,
+    Kind.CONFIRM: Type.RAFT_CONFIRM,
+    Kind.ROLLBACK: Type.RAFT_ROLLBACK,
+}
+
+
+class Link:
+    """An authenticated connection to one peer."""
+
+    __slots__ = ("is_mine", "level", "number", "peer_uuid")
+
+    def __init__(self, number: int, peer_uuid: str, is_mine: bool, level: int) -> None:
+        self.number = number
+        self.peer_uuid = peer_uuid
+        self.is_mine = is_mine
+        self.level = level
+
+
+class Context:
+    """Identity, clock, ballot, log, connections and effects of one replica.
+
+    Attributes:
+        uuid: this instance.
+        settings: its settings.
+        rng: source of random waits.
+        now_ns: monotonic clock of the step, in nanoseconds.
+        wall_s: wall clock of the step, in seconds.
+        ballot: term, vote and NACKs; `is_settled` tells whether the disk has them.
+        tail: the end of the log, durable or not.
+        limbo: the rows after the confirmed index.
+        links: connections by number.
+        out: the effects of the step, in order.
+        is_leading: whether a leader's term is in progress here.
+        is_relay_due: whether followers may receive more at the end of the step.
+        confirm_rows_left: rows that the step may still confirm (G1).
+        to_write: batches that the step hands to the log.
+        unwritten: entries that the log has not reported as durable, in order.
+        write_started_ns: when the oldest of them was handed over.
+        cut_rows: rows that this process truncated from its log; all are kept in files (L6).
+        split_brain: the contradiction that stopped this replica, or empty (L4).
+        is_disk_full: whether a log write failed for lack of space (D5).
+        is_space_low: whether free space is below the mark.
+    """
+
+    def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
+        self.uuid = uuid
+        self.settings = settings
+        self.rng = rng
+        self.ballot = ballot
+        self.now_ns = 0
+        self.wall_s = 0.0
+        self.tail = Tail({}, History(), 1, settings.tail_cache_bytes)
+        self.limbo = Limbo(0, {}, Configuration())
+        self.links: dict[int, Link] = {}
+        self.out: list[fx.Effect] = []
+        self.is_leading = False
+        self.is_relay_due = False
+        self.confirm_rows_left = 0
+        self.to_write: list[LogBatch] = []
+        self.unwritten: deque[Entry] = deque()
+        self.write_started_ns = 0
+        self.cut_rows = 0
+        self.split_brain = ""
+        self.is_disk_full = False
+        self.is_space_low = False
+        self.ballot_sequence = 0
+        self._stored_sequence = 0
+        self._after_ballot: deque[tuple[int, Callable[[], None]]] = deque()
+
+    # --- identity and configuration -----------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        return self.ballot.term
+
+    @property
+    def replica_id(self) -> int:
+        """This instance's id in its own log, pending rows included; 0 if not registered."""
+        member = self.limbo.configuration.by_uuid(self.uuid)
+        return member.replica_id if member else 0
+
+    @property
+    def has_origin(self) -> bool:
+        """Whether this disk holds a log (M1)."""
+        return bool(self.limbo.configuration.members)
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether this replica follows without ever registering."""
+        return self.settings.role == "anonymous"
+
+    @property
+    def is_voting(self) -> bool:
+        return self.uuid in self.voter_uuids()
+
+    def voter_uuids(self) -> tuple[str, ...]:
+        """Return the voters, by this replica's own log or by the forced configuration (E1, E11)."""
+        if self.ballot.forced_voters:
+            return self.ballot.forced_voters
+        return self.limbo.configuration.voter_uuids
+
+    def is_removed(self, uuid: str) -> bool:
+        return uuid in self.limbo.confirmed_configuration.removed
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def begin_step(self, now_ns: int, wall_s: float) -> None:
+        """Set the clocks of a step and the number of rows that it may confirm."""
+        assert now_ns >= self.now_ns, "the clock of timers is monotonic"
+        self.now_ns, self.wall_s = now_ns, wall_s
+        self.confirm_rows_left = self.settings.confirm_rows_max
+
+    def is_write_path_hung(self) -> bool:
+        """Return whether a log write hangs: it has taken longer than a lease (E5).
+
+        The disk then counts as dead.
+        """
+        return (
+            bool(self.unwritten)
+            and self.now_ns - self.write_started_ns > self.settings.election_timeout_ns
+        )
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def link_to(self, uuid: str) -> Link | None:
+        """Return a connection to `uuid`, preferably one that this node opened, or None."""
+        found: Link | None = None
+        for link in self.links.values():
+            if link.peer_uuid == uuid and (found is None or link.is_mine):
+                found = link
+        return found
+
+    def send(self, link: int, message: Any) -> None:
+        self.out.append(fx.Send(link, message))
+
+    def send_to(self, uuid: str, message: Any) -> bool:
+        """Send a message to an instance; return whether it is connected."""
+        link = self.link_to(uuid)
+        if link is None:
+            return False
+        self.out.append(fx.Send(link.number, message))
+        return True
+
+    def report(self, event: str, **fields: Any) -> None:
+        self.out.append(fx.Report(event, fields))
+
+    # --- ballot -------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the ballot in memory is the ballot on disk."""
+        return self._stored_sequence == self.ballot_sequence
+
+    def store_ballot(self, ballot: Ballot, then: Callable[[], None] | None = None) -> None:
+        """Replace the ballot; run `then` once it is durable (D2)."""
+        self.ballot = ballot
+        self.ballot_sequence += 1
+        self.out.append(fx.StoreBallot(self.ballot_sequence, ballot.encode()))
+        if then is not None:
+            self._after_ballot.append((self.ballot_sequence, then))
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Run `then` once the ballot in memory is durable."""
+        if self.is_settled:
+            then()
+        else:
+            self._after_ballot.append((self.ballot_sequence, then))
+
+    def on_ballot_stored(self, sequence: int) -> None:
+        self._stored_sequence = max(self._stored_sequence, sequence)
+        while self._after_ballot and self._after_ballot[0][0] <= self._stored_sequence:
+            self._after_ballot.popleft()[1]()
+
+    # --- log ----------------------------------------------------------------------------------
+
+    def append_rows(
+        self, transactions: list[Transaction], flags: int, kind: Kind = Kind.USER
+    ) -> Entry:
+        """Append whole transactions as one batch of this leader's rows (L8, L9)."""
+        replica_id = self.replica_id
+        assert replica_id > 0, "no row of replica 0 is ever in the log"
+        lsn = self.tail.vclock.get(replica_id, 0)
+        data, count = encode_transactions(transactions, replica_id, lsn + 1, self.wall_s, flags)
+        first = self.tail.last_index + 1
+        batch = LogBatch(first, first + count - 1, replica_id, lsn + count, data)
+        entry = Entry(batch, self.term, kind)
+        entry.is_own = True
+        if kind is Kind.USER:
+            entry.wait_ack = bool(flags & Flag.WAIT_ACK)
+        self.append(entry)
+        return entry
+
+    def append_control(self, kind: Kind, body: bytes, position: int) -> Entry:
+        """Append a PROMOTE, CONFIRM or ROLLBACK row, alone in its batch."""
+        replica_id = self.replica_id
+        lsn = self.tail.vclock.get(replica_id, 0) + 1
+        row = (int(ROW_TYPES[kind]), body, None)
+        data, _ = encode_transactions([[row]], replica_id, lsn, self.wall_s, 0)
+        index = self.tail.last_index + 1
+        entry = Entry(LogBatch(index, index, replica_id, lsn, data), self.term, kind)
+        entry.is_own = True
+        entry.position = position
+        entry.decision = decision_of(kind, position, index)
+        self.append(entry)
+        return entry
+
+    def append(self, entry: Entry) -> None:
+        """Hand one entry to the log; `LogWritten` reports when it is durable."""
+        if entry.kind is Kind.PROMOTE:
+            start = TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
+            self.tail.history.append(start)
+        self.tail.append(entry.batch)
+        self.limbo.append(entry)
+        if not self.unwritten:
+            self.write_started_ns = self.now_ns
+        self.unwritten.append(entry)
+        self.to_write.append(entry.batch)
+        self.is_relay_due = True
+
+    def flush_log(self) -> None:
+        """Write all rows of the step at once (group commit)."""
+        if self.to_write:
+            self.out.append(fx.WriteLog(self.tail.epoch, self.to_write))
+            self.to_write = []
+
+    def forget_unwritten(self) -> None:
+        """Drop what the log has not reported as durable."""
+        self.unwritten.clear()
+        self.to_write.clear()
+
+    def take_written(self, last_index: int) -> list[Entry]:
+        """Take note of a write and return the entries that are durable now (D6)."""
+        self.tail.written(last_index)
+        self.write_started_ns = self.now_ns
+        written: list[Entry] = []
+        while self.unwritten and self.unwritten[0].batch.last_index <= last_index:
+            entry = self.unwritten.popleft()
+            entry.written_at = self.now_ns
+            written.append(entry)
+        return written

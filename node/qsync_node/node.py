@@ -1,0 +1,562 @@
+"""The node: one replica, its state machine and its clients, driven by `step`.
+
+    effects = node.step(now_ns, wall_s, inputs)
+
+`now_ns` is a monotonic clock; `wall_s` is the wall clock that a leader writes into its rows. A step
+takes every input of one turn of the event loop, decides it as one batch and returns the effects for
+the shell, in order. On the data path these are one log write, one frame per follower and one write
+per connection. `next_deadline_ns()` returns when to step again if no input arrives.
+
+This file routes inputs and maintains the state machine. It applies confirmed rows to the
+`Database`, drops rows that a decision removed, and informs the clients of both.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, ClassVar
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.context import Context
+from qsync_node.consensus.entries import Entry, Kind, read_entries
+from qsync_node.consensus.history import History, TermStart
+from qsync_node.consensus.interfaces import Loader
+from qsync_node.consensus.limbo import Limbo
+from qsync_node.consensus.membership import LEVEL, REMOVED_SPACE, Configuration, Member
+from qsync_node.consensus.replica import Replica
+from qsync_node.consensus.settings import SECOND, Settings
+from qsync_node.consensus.tail import Tail
+from qsync_node.engine.database import Database
+from qsync_node.errors import ClientError
+from qsync_node.format.batch import LogBatch
+from qsync_node.format.mp import pack
+from qsync_node.tarantool.gateway import Stock
+from qsync_node.transactions.builds import Builds
+from qsync_node.transactions.clients import Clients
+from qsync_node.transactions.forwarding import Forwarding
+from qsync_node.transactions.idempotency import KeyTable
+from qsync_node.transactions.leases import Leases
+from qsync_node.transactions.linearizable import LinearizableReads
+from qsync_node.transactions.own_rows import (
+    KEY_WINDOW_ROWS,
+    define_own_spaces,
+    key_window_of,
+    read_key_window_body,
+    rows_of,
+)
+from qsync_node.transactions.procedures import Procedures
+from qsync_node.transactions.registrar import Registrar
+from qsync_node.transactions.snapshot import SnapshotView, StateLoader
+
+Observer = Callable[[list[Entry], list[Entry]], None]
+"""Callback for traces and checkers: receives confirmed and removed entries in log order."""
+
+DML_TYPES = frozenset({2, 3, 4, 5, 9})
+RELIEF_INTERVAL_NS = 10 * SECOND
+RETIRED_ENTRIES = 8192
+
+
+class Node:
+    """One instance. `recover` loads its state, and `start` begins its timers."""
+
+    def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
+        self.uuid = uuid
+        self.settings = settings
+        self.database = Database()
+        self.keys = KeyTable(KEY_WINDOW_ROWS)
+        self.context = Context(uuid, settings, rng, ballot)
+        self.replica = Replica(self.context, self)
+        self.builds = Builds(self)
+        self.clients = Clients(self)
+        self.forwarding = Forwarding(self)
+        self.reads = LinearizableReads(self)
+        self.registrar = Registrar(self)
+        self.leases = Leases(self)
+        self.procedures = Procedures(self)
+        self.stock = Stock(self)
+        self._control = self._routes()
+        self.checkpoint_index = 0
+        self.is_checkpointing = False
+        self.bytes_since_checkpoint = 0
+        self._checkpoint_rng = Random(uuid)  # separate: elections must not depend on checkpoints
+        self._checkpoint_bytes = self._draw_checkpoint_bytes()
+        self._relief_due_ns = 0
+        self._retired: deque[Database] = deque()
+        self.lost_acknowledged = 0
+        self.observer: Observer | None = None
+        self.refuse_rows = False  # a fault for tests: this replica cannot apply user rows (T7)
+
+    # --- creation and recovery ----------------------------------------------------------------
+
+    @classmethod
+    def bootstrap_bodies(
+        cls,
+        uuid: str,
+        name: str,
+        replicaset_uuid: str,
+        planned_voters: int,
+        key_window_rows: int = KEY_WINDOW_ROWS,
+    ) -> list[bytes]:
+        """Return the rows of a replica set's first snapshot: its origin, at index 0 (M1)."""
+        database = Database.bootstrap(replicaset_uuid)
+        define_own_spaces(database, planned_voters, key_window_rows)
+        member = Member(1, uuid, name, "voter", True, LEVEL)
+        body = pack({0x10: 320, 0x21: member.as_tuple()})
+        database.apply(3, body)
+        return list(database.snapshot_bodies())
+
+    def recover(
+        self,
+        now_ns: int,
+        vclock: dict[int, int],
+        bodies: Iterable[bytes],
+        batches: Iterable[LogBatch],
+        first_available_index: int,
+    ) -> None:
+        """Load the newest snapshot and the log after it; rows without a CONFIRM stay pending (S1).
+
+        Args:
+            now_ns: monotonic clock, in nanoseconds.
+            vclock: vclock of the snapshot; its sum is the snapshot's index.
+            bodies: row bodies of the snapshot.
+            batches: log batches after the snapshot, in log order.
+            first_available_index: index of the first row that the log files still hold.
+        """
+        context = self.context
+        context.now_ns = now_ns
+        loader = self.new_loader()
+        loader.add(bodies)
+        configuration = self.install(loader)
+        index = sum(vclock.values())
+        self.checkpoint_index = index
+        settings = self.settings
+        context.tail = Tail(
+            vclock, History(loader.starts), first_available_index, settings.tail_cache_bytes
+        )
+        context.limbo = Limbo(index, vclock, configuration)
+        self.stock.on_state_loaded(index)
+        for batch in batches:
+            self._replay(batch)
+        context.tail.durable_index = context.tail.last_index
+        if context.tail.last_term > context.term:
+            # An anonymous replica learns of a term by its rows, and never votes or acknowledges.
+            assert self.settings.role == "anonymous", "D2: the ballot is older than the log"
+            context.ballot = context.ballot.in_term(context.tail.last_term)
+
+    def _replay(self, batch: LogBatch) -> None:
+        context = self.context
+        tail, limbo = context.tail, context.limbo
+        for entry in read_entries(batch, tail.last_term):
+            part = entry.batch
+            if entry.kind is Kind.PROMOTE:
+                tail.history.append(TermStart(entry.term, part.replica_id, part.first_index))
+            tail.append(part)
+            limbo.append(entry)
+            self.bytes_since_checkpoint += len(part.data)
+            if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
+                taken, removed = limbo.confirm(entry.position)
+                if self.observer is not None:
+                    self.observer(taken, removed)
+                self.stock.on_removed(removed)
+                self._apply(taken)
+
+    def start(self, now_ns: int) -> None:
+        self.context.now_ns = now_ns
+        self.replica.election.start()
+
+    # --- step ---------------------------------------------------------------------------------
+
+    def step(self, now_ns: int, wall_s: float, inputs: Iterable[fx.Input]) -> list[fx.Effect]:
+        """Decide every input of one turn of the event loop and return the effects for the shell.
+
+        Args:
+            now_ns: monotonic clock in nanoseconds; must not decrease.
+            wall_s: wall clock in seconds.
+            inputs: the inputs in their order of arrival.
+        """
+        context = self.context
+        replica = self.replica
+        context.begin_step(now_ns, wall_s)
+        self.clients.begin_step()
+        if replica.source.is_confirm_due:
+            replica.applier.confirm_due()
+        for item in inputs:
+            self._handlers[type(item)](self, item)
+        replica.tick()
+        self.clients.tick()
+        self.clients.commits.tick()
+        self.forwarding.tick()
+        self.reads.tick()
+        self.procedures.tick()
+        self.registrar.on_confirmed()
+        self.builds.advance()
+        self.leases.tick()
+        self.clients.run_queue()
+        self.clients.refuse_old()
+        self.clients.stepped_reads.advance()
+        self.clients.commits.flush()
+        self._consider_checkpoint()
+        self._free_retired()
+        self.stock.tick()
+        replica.finish_step()
+        out = context.out
+        context.out = []
+        return out
+
+    def next_deadline_ns(self) -> int:
+        """Return the latest time at which to step again, on the monotonic clock."""
+        context = self.context
+        replica = self.replica
+        leader = replica.leader
+        if replica.source.is_confirm_due or (leader is not None and leader.is_confirm_due):
+            return context.now_ns
+        if self.clients.has_work_left() or self.builds.is_active:
+            return context.now_ns
+        horizon = context.now_ns + context.settings.heartbeat_ns // 2
+        if leader is not None:
+            horizon = min(horizon, leader.next_heartbeat_ns)
+            if leader.confirm_due_ns:
+                horizon = min(horizon, leader.confirm_due_ns)
+        else:
+            horizon = min(horizon, max(replica.election.deadline_ns, context.now_ns + 1_000_000))
+        return horizon
+
+    def _on_request(self, item: fx.Request) -> None:
+        self.clients.on_request(item)
+
+    def _on_session_closed(self, item: fx.SessionClosed) -> None:
+        self.clients.on_session_closed(item.session)
+        self.stock.on_session_closed(item.session)
+
+    def _on_stock_request(self, item: fx.StockRequest) -> None:
+        self.stock.on_request(item)
+
+    def _on_stock_drained(self, item: fx.StockDrained) -> None:
+        self.stock.on_drained(item)
+
+    def _on_command(self, item: fx.Command) -> None:
+        self.procedures.on_command(item)
+
+    def _on_log_written(self, item: fx.LogWritten) -> None:
+        self.replica.on_log_written(item.epoch, item.last_index)
+
+    def _on_log_failed(self, item: fx.LogFailed) -> None:
+        self.replica.on_log_failed(item)
+
+    def _on_rewound(self, item: fx.Rewound) -> None:
+        self.replica.applier.on_rewound(item)
+
+    def _on_ballot_stored(self, item: fx.BallotStored) -> None:
+        self.context.on_ballot_stored(item.sequence)
+
+    def _on_log_read(self, item: fx.LogRead) -> None:
+        if item.reader < 0:
+            self.stock.on_log_read(item.reader, item.batches)
+        else:
+            self.replica.relays.on_log_read(item.reader, item.batches)
+
+    def _on_link_up(self, item: fx.LinkUp) -> None:
+        self.replica.on_link_up(item)
+
+    def _on_link_down(self, item: fx.LinkDown) -> None:
+        link = self.context.links.get(item.link)
+        self.replica.on_link_down(item.link)
+        if link is not None:
+            self.forwarding.on_link_down(item.link)
+            self.clients.on_link_down(item.link)
+
+    def _on_space_low(self, item: fx.SpaceLow) -> None:
+        self.replica.on_space(item.is_low)
+        if item.is_low and self.context.now_ns >= self._relief_due_ns:
+            self._relief_due_ns = self.context.now_ns + RELIEF_INTERVAL_NS
+            self._relieve_disk()
+
+    def _relieve_disk(self) -> None:
+        """Free disk space: write a checkpoint, or evict the slowest replica without one (S5)."""
+        if self.context.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
+            return
+        if self.replica.leader is not None:
+            self.replica.leader.let_go_farthest(self.checkpoint_index)
+        self.replica.snapshots.release_stalled()
+        self._collect_garbage()
+
+    def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
+        tail = self.context.tail
+        tail.first_available_index = max(tail.first_available_index, item.first_available_index)
+        self.stock.on_segments_removed(tail.first_available_index)
+
+    def _on_snapshot_installed(self, item: fx.SnapshotInstalled) -> None:
+        self.checkpoint_index = self.context.tail.last_index
+        self.stock.on_state_loaded(self.checkpoint_index)
+        self.bytes_since_checkpoint = 0
+        self.replica.applier.rejoin.on_installed(item)
+
+    def _on_received(self, item: fx.Received) -> None:
+        """Dispatch a peer's message; the connection identifies its sender (P1).
+
+        Messages of a removed instance are ignored, including their terms. Its SUBSCRIBE and the
+        requests of its clients are refused, which informs both that it was removed (M5).
+        """
+        context = self.context
+        replica = self.replica
+        link = context.links.get(item.link)
+        if link is None:
+            return
+        uuid, message = link.peer_uuid, item.message
+        kind = type(message)
+        if kind is msg.Subscribe:
+            replica.relays.on_subscribe(item.link, uuid, message)
+        elif context.is_removed(uuid):
+            if kind is msg.Forward:
+                self.forwarding.refuse_removed(item.link, message)
+            elif kind is msg.ForwardClosed:
+                # The transactions that it forwarded before its removal must not stay open (T11).
+                self.forwarding.on_message(item.link, uuid, message)
+        elif kind is msg.Rows:
+            replica.applier.on_rows(item.link, message)
+        elif kind is msg.Ack:
+            replica.on_ack(uuid, message)
+        else:
+            self._control[kind](item.link, uuid, message)
+
+    def _routes(self) -> dict[type[Any], Callable[[int, str, Any], None]]:
+        """Return the handler of each message type, called with (link, sender, message)."""
+        replica, forward = self.replica, self.forwarding.on_message
+        applier, election = replica.applier, replica.election
+        return {
+            msg.Heartbeat: applier.on_heartbeat,
+            msg.HeartbeatReply: lambda link, uuid, m: self._on_heartbeat_reply(uuid, m),
+            msg.VoteRequest: election.on_vote_request,
+            msg.VoteReply: lambda link, uuid, m: election.on_vote_reply(uuid, m),
+            msg.Histories: lambda link, uuid, m: applier.on_histories(link, m),
+            msg.Follow: replica.on_follow,
+            msg.Refusal: lambda link, uuid, m: applier.on_refusal(link, m),
+            msg.SnapshotRequest: replica.on_snapshot_request,
+            msg.SnapshotChunk: lambda link, uuid, m: applier.rejoin.on_chunk(link, m),
+            msg.RegisterReply: lambda link, uuid, m: applier.registering.on_reply(m),
+            msg.Register: self.registrar.on_register,
+            msg.Nominate: lambda link, uuid, m: self._on_nominate(m),
+            msg.ReadIndex: lambda link, uuid, m: self.reads.on_message(link, m),
+            msg.ReadIndexReply: lambda link, uuid, m: self.reads.on_message(link, m),
+            msg.Forward: forward,
+            msg.ForwardReply: forward,
+            msg.ForwardClosed: forward,
+        }
+
+    def _on_nominate(self, message: msg.Nominate) -> None:
+        reason = self.replica.election.on_nominate(message)
+        if reason:
+            self.context.report("nomination_refused", reason=reason)
+
+    def _on_heartbeat_reply(self, uuid: str, message: msg.HeartbeatReply) -> None:
+        context = self.context
+        replica = self.replica
+        if message.term > context.term:
+            replica.take_up(message.term)
+        elif replica.leader is not None and message.term == context.term:
+            replica.leader.on_heartbeat_reply(uuid, message)
+            self.reads.on_round()
+            self.clients.commits.on_round()
+
+    # --- state machine ------------------------------------------------------------------------
+
+    def on_confirmed(self, taken: list[Entry], removed: list[Entry]) -> None:
+        """Apply confirmed rows, drop removed ones, and inform the clients of both (T5, T6)."""
+        if self.observer is not None:
+            self.observer(taken, removed)
+        if removed:
+            self.stock.on_removed(removed)
+            self.clients.commits.on_rolled_back(removed)
+        if self.replica.doubt.is_state_wrong:
+            self.clients.commits.on_confirmed(taken)
+            return
+        if self.clients.commits.pending is not None:
+            self.clients.commits.on_confirmed(taken)
+        else:
+            self._apply(taken)
+            self.clients.commits.on_confirmed(taken)
+        self.registrar.on_confirmed()
+
+    def _apply(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+                self.apply_rows(entry)
+
+    def apply_rows(self, entry: Entry) -> None:
+        """Apply confirmed rows to the state; a row that fails marks the state as divergent (T7)."""
+        index = entry.batch.first_index
+        for row in entry.rows:
+            try:
+                if row.type in DML_TYPES:
+                    self.database.apply(row.type, row.body)
+            except ClientError as error:
+                self.context.report("row_not_applied", index=index, reason=str(error))
+                self.replica.doubt.open(index)
+                return
+            window = read_key_window_body(row.body)
+            if window is not None:
+                self.keys.set_window(*window)
+            if row.idempotency is not None:
+                self.keys.remember(row.idempotency, index)
+            index += 1
+        self.bytes_since_checkpoint += len(entry.batch.data)
+
+    def on_written(self, entries: list[Entry]) -> None:
+        self.clients.commits.on_written(entries)
+
+    def on_leadership_gained(self) -> None:
+        self.clients.commits.on_leadership_gained()
+
+    def on_leadership_lost(self, reason: str) -> None:
+        self.clients.on_leadership_lost(reason)
+        self.reads.on_leadership_lost()
+        self.registrar.on_leadership_lost()
+        self.leases.on_leadership_lost()
+
+    def on_acknowledged_lost(self, writes: int) -> None:
+        """Count and report answered asynchronous writes that a truncation discarded (T1, L6).
+
+        No acknowledged data is lost silently.
+        """
+        self.lost_acknowledged += writes
+        self.context.report("acknowledged_writes_lost", writes=writes)
+
+    def on_decision_written(self) -> None:
+        self.clients.commits.on_decision_written()
+
+    def confirmable(self, index: int) -> int:
+        return self.builds.limit(index)
+
+    def can_apply(self, entry: Entry) -> bool:
+        return not (self.refuse_rows and entry.kind is Kind.USER)
+
+    # --- snapshots ----------------------------------------------------------------------------
+
+    def snapshot_view(self, spaces: frozenset[int] = frozenset()) -> SnapshotView:
+        """Return a view of the confirmed state, vclock, history and keys, at once (S2).
+
+        Args:
+            spaces: ids of the wanted user spaces; empty for all.
+        """
+        limbo = self.context.limbo
+        index = limbo.confirmed_index
+        starts = self.context.tail.history.up_to(index).starts
+        keys = list(self.keys.items())
+        vclock = dict(limbo.confirmed_vclock)
+        return SnapshotView(index, vclock, starts, self.database.view(spaces), keys)
+
+    def new_loader(self) -> StateLoader:
+        return StateLoader()
+
+    def install(self, loader: Loader) -> Configuration:
+        """Replace the state with the loaded one; the old one is freed over many steps."""
+        assert isinstance(loader, StateLoader), "`new_loader` has made it"
+        self.retire(self.database)
+        self.database = loader.database
+        self.database.held_spaces = self.context.ballot.spaces
+        self.database.build_tuples_max = self.settings.build_tuples_max
+        self.builds.on_state_replaced()
+        self.keys = loader.keys
+        self.keys.set_window(*key_window_of(self.database))
+        self.clients.on_state_replaced()
+        self.registrar.on_state_replaced()
+        return self._configuration_of(self.database)
+
+    def discard(self, loader: Loader) -> None:
+        """Free the state of a transfer that is not completed."""
+        assert isinstance(loader, StateLoader), "`new_loader` has made it"
+        self.retire(loader.database)
+
+    def retire(self, database: Database) -> None:
+        """Free a state that is no longer in use, `RETIRED_ENTRIES` per step (G1)."""
+        self._retired.append(database)
+
+    def _free_retired(self) -> None:
+        self.database.free_discarded(RETIRED_ENTRIES)
+        if self._retired and self._retired[0].dismantle(RETIRED_ENTRIES):
+            self._retired.popleft()
+
+    def _configuration_of(self, database: Database) -> Configuration:
+        members = tuple(Member.from_tuple(fields) for fields in database.cluster())
+        removed = frozenset(str(fields[0]) for fields in rows_of(database, REMOVED_SPACE))
+        return Configuration(members, removed)
+
+    def work(self) -> int:
+        """Return the total cost of all statements so far, in units of 25 ns."""
+        return self.database.work
+
+    def checkpoint(self) -> bool:
+        """Begin a snapshot of the confirmed state; return whether one has begun (S2).
+
+        Any member can write a snapshot, with or without a leader.
+        """
+        if self.is_checkpointing or not self.context.has_origin:
+            return False
+        if self.replica.doubt.is_state_wrong:
+            return False
+        view = self.snapshot_view()
+        self.is_checkpointing = True
+        self.bytes_since_checkpoint = 0
+        self._checkpoint_bytes = self._draw_checkpoint_bytes()
+        bodies = view.bodies()
+        self.context.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
+        return True
+
+    def _consider_checkpoint(self) -> None:
+        if self.bytes_since_checkpoint >= self._checkpoint_bytes:
+            self.checkpoint()
+
+    def _draw_checkpoint_bytes(self) -> int:
+        """Return the amount of log after which the next checkpoint begins, in bytes.
+
+        All members have the same log. With one common threshold they would all write a checkpoint
+        at the same row, and no member with an idle disk and processor would remain (G2).
+        """
+        return int(self.settings.checkpoint_bytes * self._checkpoint_rng.uniform(1.0, 1.5))
+
+    def _on_snapshot_written(self, item: fx.SnapshotWritten) -> None:
+        self.is_checkpointing = False
+        self.procedures.on_snapshot_written(item)
+        if item.reason:
+            self.context.report("checkpoint_failed", reason=item.reason)
+            return
+        self.checkpoint_index = max(self.checkpoint_index, item.log_index)
+        self.context.report("checkpoint", index=item.log_index)
+        self.replica.doubt.on_state_replaced(item.log_index)
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        """Remove log files that a snapshot covers and every registered replica has (S5)."""
+        context = self.context
+        replica = self.replica
+        index = self.checkpoint_index
+        for pinned in (replica.snapshots.pinned_index(), self.stock.pinned_index()):
+            if pinned is not None:
+                index = min(index, pinned)
+        leader = replica.leader
+        floor = leader.floor_index() if leader is not None else replica.applier.floor_index
+        index = min(index, floor)
+        if index >= context.tail.first_available_index:
+            context.out.append(fx.RemoveSegments(index))
+
+    _handlers: ClassVar[dict[type[Any], Any]] = {
+        fx.Request: _on_request,
+        fx.Received: _on_received,
+        fx.LogWritten: _on_log_written,
+        fx.LogFailed: _on_log_failed,
+        fx.Rewound: _on_rewound,
+        fx.BallotStored: _on_ballot_stored,
+        fx.LogRead: _on_log_read,
+        fx.LinkUp: _on_link_up,
+        fx.LinkDown: _on_link_down,
+        fx.SessionClosed: _on_session_closed,
+        fx.StockRequest: _on_stock_request,
+        fx.StockDrained: _on_stock_drained,
+        fx.Command: _on_command,
+        fx.SpaceLow: _on_space_low,
+        fx.SegmentsRemoved: _on_segments_removed,
+        fx.SnapshotWritten: _on_snapshot_written,
+        fx.SnapshotInstalled: _on_snapshot_installed,
+    }

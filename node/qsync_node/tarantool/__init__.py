@@ -1,0 +1,1 @@
+"""Unmodified Tarantool instances as replicas: their replication protocol, served from the log."""

@@ -1,0 +1,537 @@
+"""Tarantool replica gateway: JOIN, FETCH_SNAPSHOT, REGISTER and SUBSCRIBE for Tarantool replicas.
+
+Theory. A Tarantool replica knows no terms, so it could neither truncate its log nor undo its own
+rows. It therefore receives confirmed rows only and never votes (L7). Its data is a prefix of the
+history that no failover changes. That keeps the gateway simple. Any member can serve the replica.
+Its clock is a position in the log, because the history of terms yields the clock at every index. A
+row that it cannot read is sent as a NOP (`stockrows.py`). Its ACKs are statistics and delay the
+removal of files (S5).
+
+A replica joins by a registration through the log, as a member of role `stock` that M4 never
+promotes. It then receives a read view that contains the registration, and then a subscription.
+Instances that keep `replication_anon` receive the view only.
+
+A replica may SUBSCRIBE from a position that this member has not confirmed yet. Another member sent
+it those rows, so they are confirmed and stay so (L3). This member answers once it has confirmed
+them too.
+
+An anonymous replica may list the user spaces that it wants, which Tarantool never does. The rows of
+other user spaces then become NOPs, and the view omits their tuples (F1). The list of a user that
+cannot read the universe applies to system spaces as well, and the user must be able to read each
+listed space (F4).
+
+Back-pressure. After each group of rows a stream waits until the shell reports that the connection
+has taken them. A step therefore holds one group per stream, from memory or from disk (T11).
+
+Invariants
+
+  Q1  No row after the confirmed index is sent.
+  Q2  Rows are sent contiguously from a clock that this log passed; no LSN is skipped.
+  Q3  For every row that is sent, this member knows whether a decision removed it. It knows the
+      decisions after `known_from`, where the state of this process run began, and none before.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.entries import Entry
+from qsync_node.consensus.filtering import NEEDS_EVERYTHING, refusal_to_serve
+from qsync_node.consensus.membership import STOCK_ROLE
+from qsync_node.consensus.messages import Ack
+from qsync_node.engine import system
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.body import space_of
+from qsync_node.format.frame import encode_error, encode_ok, encode_replication_row, encode_request
+from qsync_node.format.keys import Key, Type
+from qsync_node.format.mp import pack
+from qsync_node.format.row import Row
+from qsync_node.format.vclock import is_equal, normalised, signature
+from qsync_node.tarantool.rows import snapshot_row, stock_rows
+from qsync_node.tarantool.wire import (
+    OK,
+    Stage,
+    StockSession,
+    ok_packet,
+    read_clock,
+    read_fields,
+    read_spaces,
+    read_uuid,
+)
+
+if TYPE_CHECKING:
+    from qsync_node.node import Node
+
+HEARTBEAT_NS = 500_000_000
+"""Half of Tarantool's `replication_timeout`; silence of four timeouts ends a connection."""
+STALLED_NS = 600_000_000_000
+
+
+class Stock:
+    """All Tarantool replicas that are connected to this member."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.sessions: dict[int, StockSession] = {}
+        self.known_from = 0
+        self._removed_firsts: list[int] = []
+        self._removed_lasts: list[int] = []
+
+    # --- knowledge of the log -------------------------------------------------------------------
+
+    def on_state_loaded(self, index: int) -> None:
+        """Reset after the state began at `index`, by recovery or another member's snapshot (Q3)."""
+        self.known_from = index
+        self._removed_firsts.clear()
+        self._removed_lasts.clear()
+        for session in list(self.sessions.values()):
+            self._close(session)
+
+    def on_removed(self, removed: list[Entry]) -> None:
+        for entry in removed:
+            self._removed_firsts.append(entry.batch.first_index)
+            self._removed_lasts.append(entry.batch.last_index)
+
+    def on_segments_removed(self, first_available: int) -> None:
+        gone = bisect_right(self._removed_lasts, first_available - 1)
+        del self._removed_firsts[:gone]
+        del self._removed_lasts[:gone]
+
+    def is_removed(self, index: int) -> bool:
+        """Return whether a confirmed decision removed the confirmed row at `index`."""
+        position = bisect_right(self._removed_firsts, index) - 1
+        return position >= 0 and index <= self._removed_lasts[position]
+
+    def first_servable(self) -> int:
+        """Return the first index after which this member can serve rows."""
+        return max(self.known_from, self.node.context.tail.first_available_index - 1)
+
+    def pinned_index(self) -> int | None:
+        """Return the index after which files are kept for views being sent, or None (S4).
+
+        The log after such a view must stay until its replica follows.
+        """
+        oldest_ns = self.node.context.now_ns - STALLED_NS
+        pinned = [
+            signature(session.clock)
+            for session in self.sessions.values()
+            if session.stage is Stage.VIEW and session.touched_ns > oldest_ns
+        ]
+        return min(pinned, default=None)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def on_request(self, item: fx.StockRequest) -> None:
+        try:
+            self._take(item)
+        except ClientError as error:
+            self._refuse(item.session, item.sync, error)
+
+    def _take(self, item: fx.StockRequest) -> None:
+        if item.type == OK:
+            self._on_ack(item)
+            return
+        if item.type == Type.VOTE:
+            self._vote(item)
+            return
+        fields = read_fields(item.body)
+        spaces = read_spaces(fields)
+        self._check_served(spaces)
+        is_anonymous = _is_anonymous(item.type, fields)
+        is_confined = self._check_access(item, spaces if is_anonymous else frozenset())
+        if spaces and not is_anonymous:
+            raise ClientError(ErrorCode.UNSUPPORTED, NEEDS_EVERYTHING)
+        session = self.sessions.get(item.session)
+        if session is None:
+            session = self.sessions[item.session] = StockSession(item.session)
+        session.sync, session.request = item.sync, item.type
+        session.touched_ns = self.node.context.now_ns
+        session.spaces, session.is_confined = spaces, is_confined
+        if item.type == Type.FETCH_SNAPSHOT:
+            self._begin_view(session)
+        elif item.type == Type.SUBSCRIBE:
+            self._subscribe(session, fields)
+        else:
+            session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
+            session.clock = read_clock(fields) if item.type == Type.REGISTER else {}
+            self._check_identity(session.uuid)
+            session.stage = Stage.JOINING
+
+    def _vote(self, item: fx.StockRequest) -> None:
+        """Answer the VOTE request that a starting replica sends before it identifies itself."""
+        context = self.node.context
+        replica = self.node.replica
+        leader = replica.leader
+        is_writable = leader is not None and leader.is_confirmed
+        has_origin = context.has_origin
+        first = self.first_servable() if has_origin else 0
+        ballot = {
+            1: not is_writable,
+            4: not has_origin,
+            2: normalised(context.limbo.confirmed_vclock),
+            3: context.tail.history.vclock_at(first),
+            5: False,
+            6: has_origin,
+        }
+        body = pack({int(Key.BALLOT): ballot})
+        answer = encode_ok(item.sync, self.node.database.schema_version, body)
+        context.out.append(fx.StockPackets(item.session, [answer], False, False))
+
+    def _check_served(self, spaces: frozenset[int]) -> None:
+        if not self.node.context.has_origin:
+            raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
+        reason = refusal_to_serve(self.node.context.ballot.spaces, spaces)
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, reason)
+        self.node.clients.check_state_is_served()
+
+    def _check_access(self, item: fx.StockRequest, spaces: frozenset[int]) -> bool:
+        """Check access as Tarantool does: read the universe and, to register, write `_cluster`.
+
+        An anonymous replica may instead list spaces that its user can read (F4).
+
+        Args:
+            item: the request.
+            spaces: listed spaces of an anonymous replica.
+
+        Returns:
+            Whether the replica gets its listed spaces only.
+        """
+        user = self.node.database.user_by_name(item.user)
+        if user is None:
+            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{item.user}' is not found")
+        if not user.universe & system.READ:
+            if not spaces:
+                user.deny(system.READ, "universe", "")
+            for space in sorted(spaces):
+                if not user.bits("space", space) & system.READ:
+                    user.deny(system.READ, "space", str(space))
+            return True
+        registers = item.type in (Type.JOIN, Type.REGISTER)
+        if registers and not user.bits("space", system.CLUSTER_ID) & system.WRITE:
+            user.deny(system.WRITE, "space", "_cluster")
+        return False
+
+    def _check_identity(self, uuid: str) -> None:
+        context = self.node.context
+        if uuid == context.uuid:
+            raise ClientError(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")
+        if context.is_removed(uuid):
+            raise ClientError(
+                ErrorCode.UNKNOWN_REPLICA,
+                f"Replica {uuid} was removed: join as a new replica with an empty directory",
+            )
+        member = context.limbo.configuration.by_uuid(uuid)
+        if member is not None and member.role != STOCK_ROLE:
+            raise ClientError(
+                ErrorCode.CFG,
+                f"Replica {uuid} is the member {member.name}, not an unmodified "
+                "Tarantool: use another instance_uuid",
+            )
+
+    # --- joining --------------------------------------------------------------------------------
+
+    def _join(self, session: StockSession) -> None:
+        """Register the replica if necessary; continue when the registration is confirmed."""
+        node = self.node
+        context = node.context
+        replica = node.replica
+        if context.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
+            if session.request == Type.JOIN:
+                self._begin_view(session)
+            else:
+                self._begin_rows(session)
+            return
+        leader = replica.leader
+        if leader is None:
+            known = context.limbo.configuration.by_uuid(replica.election.leader_uuid)
+            where = (
+                f"join through the leader, {known.name}"
+                if known
+                else ("the member knows no leader; retry")
+            )
+            raise ClientError(
+                ErrorCode.READONLY, f"Can't modify data because this instance is read-only: {where}"
+            )
+        if not leader.is_confirmed or not node.registrar.is_open():
+            raise ClientError(
+                ErrorCode.LOADING, "the replica cannot join: the leader has no quorum yet; retry"
+            )
+        is_written = context.limbo.configuration.by_uuid(session.uuid) is not None
+        if not is_written and not leader.can_change_membership():
+            node.registrar.register_stock(session.uuid)
+
+    def _begin_view(self, session: StockSession) -> None:
+        node = self.node
+        context = node.context
+        session.clock = normalised(context.limbo.confirmed_vclock)
+        session.stage = Stage.VIEW
+        session.rows = self._view_packets(session, node.database.view(session.spaces).bodies())
+        index = context.limbo.confirmed_index
+        if session.request == Type.JOIN:
+            self._hold_files(session.uuid, index)
+
+    @staticmethod
+    def _view_packets(session: StockSession, bodies: Iterator[bytes]) -> Iterator[bytes]:
+        sync, clock = session.sync, session.clock
+        yield ok_packet(sync, clock)
+        for body in bodies:
+            if session.is_confined and space_of(body) not in session.spaces:
+                continue
+            row = snapshot_row(body)
+            if row is not None:
+                yield encode_replication_row(row, sync)
+        yield ok_packet(sync, clock)
+        if session.request == Type.JOIN:
+            # The registration was confirmed before the view was taken: no rows are left to send.
+            yield ok_packet(sync, clock)
+
+    def _hold_files(self, uuid: str, index: int) -> None:
+        """Record a registered replica's position, for status and to keep its files (S5)."""
+        context = self.node.context
+        replica = self.node.replica
+        member = context.limbo.configuration.by_uuid(uuid)
+        if replica.leader is None or member is None or member.role != STOCK_ROLE:
+            return
+        ack = Ack(0, context.term, index, context.tail.term_at(index), 0, index)
+        replica.leader.on_ack(uuid, ack)
+
+    # --- subscribing ----------------------------------------------------------------------------
+
+    def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
+        replicaset = self.node.context.ballot.replicaset_uuid
+        # A list of spaces is no copy of the cluster: its replica may learn the UUID by the answer.
+        may_ask = bool(session.spaces) and int(Key.REPLICASET_UUID) not in fields
+        given = replicaset if may_ask else read_uuid(fields, Key.REPLICASET_UUID)
+        if given != replicaset:
+            raise ClientError(
+                ErrorCode.REPLICASET_UUID_MISMATCH,
+                f"Replica set UUID mismatch: expected {replicaset}, got {given}",
+            )
+        session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
+        session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
+        session.clock = read_clock(fields)
+        self._check_identity(session.uuid)
+        known = self.node.context.limbo.configuration.by_uuid(session.uuid)
+        if session.is_confined and known is not None:
+            raise ClientError(
+                ErrorCode.ACCESS_DENIED,
+                f"Replica {session.uuid} is registered: use another instance_uuid, or a user that "
+                "can read the universe",
+            )
+        for other in list(self.sessions.values()):
+            if other is not session and other.uuid == session.uuid:
+                self._close(other)  # only the newest connection of a replica is kept
+        session.stage = Stage.WAITING
+
+    def _begin_subscription(self, session: StockSession) -> None:
+        context = self.node.context
+        known = context.limbo.confirmed_configuration.by_uuid(session.uuid)
+        if known is None and not session.is_anonymous:
+            raise ClientError(
+                ErrorCode.UNKNOWN_REPLICA,
+                f"Replica {session.uuid} is not registered with replica set "
+                f"{context.ballot.replicaset_uuid}",
+            )
+        self._begin_rows(session)
+        fields = {
+            int(Key.VCLOCK): normalised(context.limbo.confirmed_vclock),
+            int(Key.REPLICASET_UUID): context.ballot.replicaset_uuid,
+        }
+        answer = encode_request(OK, session.sync, pack(fields), replica_id=context.replica_id)
+        self._hold_files(session.uuid, session.sent_index)
+        context.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
+        context.out.append(fx.StockPackets(session.number, [answer], False, False))
+
+    def _begin_rows(self, session: StockSession) -> None:
+        """Start sending rows after the replica's clock, which this log must have passed (Q2)."""
+        context = self.node.context
+        index = signature(session.clock)
+        if index < self.first_servable():
+            raise _gap(index, self.first_servable())
+        mine = context.tail.history.vclock_at(index)
+        if index > context.limbo.confirmed_index or not is_equal(mine, session.clock):
+            raise ClientError(
+                ErrorCode.XLOG_GAP,
+                f"the replica cannot follow: its vclock {session.clock} contains rows "
+                "that this cluster never had; join with an empty directory and read_only "
+                "= true",
+            )
+        session.sent_index = session.acked_index = index
+        session.until_index = context.limbo.confirmed_index
+        session.stage = Stage.ROWS
+
+    def _on_ack(self, item: fx.StockRequest) -> None:
+        session = self.sessions.get(item.session)
+        if session is None or session.stage is not Stage.ROWS:
+            return
+        index = signature(read_clock(read_fields(item.body)))
+        if session.acked_index <= index <= session.sent_index:
+            session.acked_index = index
+            session.touched_ns = self.node.context.now_ns
+            if not session.is_anonymous:
+                self._hold_files(session.uuid, index)
+
+    # --- streaming ------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Send the next group of every stream; called once per step."""
+        for session in list(self.sessions.values()):
+            try:
+                self._advance(session)
+            except ClientError as error:
+                self._refuse(session.number, session.sync, error)
+
+    def _advance(self, session: StockSession) -> None:
+        context = self.node.context
+        if session.stage is Stage.IDLE:
+            return
+        self._check_served(session.spaces)
+        if session.stage is Stage.JOINING:
+            self._join(session)
+        elif session.stage is Stage.WAITING:
+            if signature(session.clock) <= context.limbo.confirmed_index:
+                self._begin_subscription(session)
+        if session.is_blocked:
+            if context.now_ns - session.touched_ns > STALLED_NS:
+                self._close(session)
+        elif session.stage is Stage.VIEW:
+            self._send_view(session)
+        elif session.stage is Stage.ROWS:
+            if session.uuid and context.is_removed(session.uuid):
+                self._check_identity(session.uuid)
+            self._pump(session)
+
+    def _send_view(self, session: StockSession) -> None:
+        packets: list[bytes] = []
+        size = 0
+        limit = self.node.settings.relay_chunk_bytes
+        for packet in session.rows:
+            packets.append(packet)
+            size += len(packet)
+            if size >= limit:
+                break
+        else:
+            session.stage = Stage.IDLE
+        self._send(session, packets)
+
+    def _pump(self, session: StockSession) -> None:
+        context = self.node.context
+        limit = context.limbo.confirmed_index
+        if session.sent_index < limit and not session.is_reading:
+            chunk = self.node.settings.relay_chunk_bytes
+            batches = context.tail.batches_after(session.sent_index, chunk)
+            if batches is None:
+                self._check_kept(session)
+                session.is_reading = True
+                context.out.append(fx.ReadLog(-session.number, session.sent_index, chunk))
+            else:
+                self._send_rows(session, batches)
+        if session.request == Type.REGISTER:
+            if session.sent_index >= session.until_index:
+                session.stage = Stage.IDLE
+                clock = context.tail.history.vclock_at(session.sent_index)
+                self._send(session, [ok_packet(session.sync, clock)])
+        elif context.now_ns >= session.heartbeat_at_ns:
+            beat = Row(OK, context.replica_id, 0, context.wall_s)
+            self._send(session, [encode_replication_row(beat, session.sync)])
+
+    def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
+        """Send rows up to the confirmed index, where a transaction ends (Q1)."""
+        limit = self.node.context.limbo.confirmed_index
+        member = self.node.context.limbo.confirmed_configuration.by_uuid(session.uuid)
+        is_own_known = session.request == Type.SUBSCRIBE and not session.is_anonymous
+        own_uuid, own_id = "", 0
+        if member is not None and is_own_known:
+            own_uuid, own_id = member.uuid, member.replica_id
+        packets: list[bytes] = []
+        for batch in batches:
+            if batch.first_index > limit:
+                break
+            assert batch.first_index == session.sent_index + 1, "Q2: sent batches are contiguous"
+            part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
+            rows = stock_rows(
+                part, self.is_removed, own_uuid, own_id, session.spaces, session.is_confined
+            )
+            packets += [encode_replication_row(row, session.sync) for row in rows]
+            session.sent_index = part.last_index
+        if packets:
+            self._send(session, packets)
+
+    def _send(self, session: StockSession, packets: list[bytes]) -> None:
+        context = self.node.context
+        session.is_blocked = True
+        session.touched_ns = context.now_ns
+        session.heartbeat_at_ns = context.now_ns + HEARTBEAT_NS
+        context.out.append(fx.StockPackets(session.number, packets, True, False))
+
+    def on_drained(self, item: fx.StockDrained) -> None:
+        session = self.sessions.get(item.session)
+        if session is not None:
+            session.is_blocked = False
+
+    def on_log_read(self, number: int, batches: list[LogBatch] | None) -> None:
+        session = self.sessions.get(-number)
+        if session is None or not session.is_reading:
+            return
+        session.is_reading = False
+        try:
+            if batches is None:
+                raise _gap(session.sent_index, self.first_servable())
+            self._check_kept(session)
+        except ClientError as error:
+            self._refuse(session.number, session.sync, error)
+            return
+        if batches and batches[0].first_index == session.sent_index + 1:
+            self._send_rows(session, batches)
+
+    def _check_kept(self, session: StockSession) -> None:
+        """Raise `ClientError` if another member's snapshot has replaced the log (S3, Q3)."""
+        if session.sent_index + 1 < self.node.context.tail.first_available_index:
+            raise _gap(session.sent_index, self.first_servable())
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def _refuse(self, number: int, sync: int, error: ClientError) -> None:
+        self.sessions.pop(number, None)
+        context = self.node.context
+        context.report("stock_refused", code=int(error.code), reason=error.message)
+        version = self.node.database.schema_version
+        packet = encode_error(sync, version, int(error.code), error.message)
+        context.out.append(fx.StockPackets(number, [packet], False, True))
+
+    def _close(self, session: StockSession) -> None:
+        """Close without an error: a Tarantool replica then reconnects, but stops at some errors."""
+        self.sessions.pop(session.number, None)
+        self.node.context.out.append(fx.StockPackets(session.number, [], False, True))
+
+    def on_session_closed(self, number: int) -> None:
+        self.sessions.pop(number, None)
+
+    def status(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "uuid": session.uuid,
+                "is_anonymous": session.is_anonymous,
+                "stage": session.stage.value,
+                "sent_index": session.sent_index,
+                "acknowledged_index": session.acked_index,
+            }
+            for session in self.sessions.values()
+        ]
+
+
+def _is_anonymous(request: int, fields: dict[int, Any]) -> bool:
+    if request == Type.SUBSCRIBE:
+        return bool(fields.get(Key.REPLICA_ANON, False))
+    return request == Type.FETCH_SNAPSHOT
+
+
+def _gap(index: int, first: int) -> ClientError:
+    return ClientError(
+        ErrorCode.XLOG_GAP,
+        f"Missing .xlog file between LSN {index} and {first}: restart the replica, which "
+        "then joins again",
+    )

@@ -1,0 +1,1 @@
+"""Requests of clients from arrival to answer: execution, commit, forwarding, reads, idempotency."""

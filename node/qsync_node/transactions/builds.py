@@ -1,0 +1,254 @@
+"""Schema changes of large spaces, made in parts on every member (G1).
+
+Theory. An index or a format that concerns more tuples than a step may handle is prepared by a
+`Build` before the row takes effect. Only one build runs at a time.
+
+On the leader the statement waits aside while its build runs, and other writes continue. When the
+build has caught up with the confirmed rows, the statement returns to the head of the queue. There
+it waits until the log is decided, as every DDL does, and then adopts the finished indexes. It has
+no deadline meanwhile: its time depends on the size of the space.
+
+On any other member the row comes from the log. The confirmed index stops before it until the build
+is complete; the member still takes and acknowledges rows, so the quorum does not wait. A new leader
+treats an inherited row in the same way.
+
+Invariants
+
+  U1  A build holds exactly the confirmed tuples when a change adopts it: the database records the
+      confirmed changes of the space from the moment when the build begins.
+  U2  A build is an optimisation: without one, the change is made at once and gives the same state.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qsync_node.consensus.decisions import effective, is_covered
+from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.engine import system
+from qsync_node.engine.build import Build, NeedsBuildError
+from qsync_node.engine.overlay import Extent, Layer
+from qsync_node.engine.requests import Select, decode_request
+from qsync_node.engine.statements import execute_write
+from qsync_node.errors import ClientError, ErrorCode
+
+if TYPE_CHECKING:
+    from qsync_node.format.row import Row
+    from qsync_node.node import Node
+    from qsync_node.transactions.calls import Call
+
+BUILD_SHARE = 8
+"""The part of a step's work that a build takes: writes beside it wait for one such part."""
+_SCHEMA_MARKS = tuple(
+    head + space.to_bytes(width, "big")
+    for space in (system.SPACE_ID, system.INDEX_ID)
+    for head, width in ((b"\x10\xcd", 2), (b"\x10\xce", 4))
+)
+"""How the body of a row of `_space` or `_index` begins after its map header (requests.py)."""
+
+
+class Builds:
+    """The build of the next large schema change, and the statements that wait for one."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self._call: Call | None = None  # the statement whose build runs
+        self._is_aside = False  # it is in no queue until its build has caught up
+        self._waiting: deque[Call] = deque()  # statements that need a build after it
+        self._row_index = 0  # the row of the log that was looked at last
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a build continues in the next step."""
+        build = self.node.database.build
+        return build is not None and build.failure is None and not build.is_complete
+
+    # --- statements of clients ------------------------------------------------------------------
+
+    def begin(self, call: "Call", build: Build) -> None:
+        """Run a build for a statement, which waits aside.
+
+        Raises:
+            ClientError: the new indexes would exceed the memory limit.
+        """
+        node = self.node
+        self._check_memory(build)
+        if build.failure is not None:
+            raise build.failure
+        if self._call is not None and self._call is not call:
+            self._waiting.append(call)
+            return
+        if self._call is None:
+            # A build that begins again, because the space was replaced, has the usual deadline.
+            node.clients.waiting.pop(call, None)
+        self._call = call
+        self._is_aside = True
+        self._discard()
+        node.database.build = build
+        node.context.report("build", space=build.space.name, tuples=build.extent)
+
+    def _check_memory(self, build: Build) -> None:
+        """End a build whose indexes and recorded changes would exceed the memory limit."""
+        database, limit = self.node.database, self.node.settings.memory_bytes_max
+        if limit and database.memory_bytes + database.memory_of(build) > limit:
+            build.fail(
+                ClientError(
+                    ErrorCode.MEMORY_ISSUE,
+                    "the write was not logged: the new index would exceed the memory limit; "
+                    "delete rows or raise `memory`",
+                )
+            )
+
+    def is_ready(self, call: "Call") -> bool:
+        """Return whether the statement may run; a statement without a build always may.
+
+        Raises:
+            ClientError: a tuple of the space contradicts the statement.
+        """
+        if call is not self._call:
+            return True
+        build = self.node.database.build
+        if build is None:
+            return True
+        if build.failure is not None:
+            raise build.failure
+        return build.is_complete
+
+    def advance(self) -> None:
+        """Continue the build, and return a statement to the queue when its build has caught up."""
+        node = self.node
+        build = node.database.build
+        if build is not None and self.is_active:
+            build.advance(node.settings.work_per_step // BUILD_SHARE)
+            if self._is_aside:
+                self._check_memory(build)
+        call = self._call
+        if call is None:
+            return
+        if call.done:
+            # A row in the log still needs the build, even if its deadline passed.
+            if node.clients.commits.ddl_barrier <= node.context.limbo.confirmed_index:
+                self._end()
+        elif self._is_aside and not self.is_active:
+            self._is_aside = False
+            self._await_answer(call)
+            node.clients.queue.appendleft(call)
+
+    def _await_answer(self, call: "Call") -> None:
+        """Give the statement a deadline from now on, unless it has one."""
+        if call not in self.node.clients.waiting:
+            call.arrived_ns = self.node.context.now_ns
+            self.node.clients.waiting[call] = None
+
+    def _end(self) -> None:
+        """Let the next statement run: the row of this one was confirmed, or there is none."""
+        self._call = None
+        self._discard()
+        self.node.clients.queue.extend(call for call in self._waiting if not call.done)
+        self._waiting.clear()
+
+    def _discard(self) -> None:
+        self.node.database.discard_build()
+        self._row_index = 0
+
+    def take_back(self) -> "list[Call]":
+        """Return the statements that wait aside: this member no longer leads."""
+        call, self._call = self._call, None
+        calls = list(self._waiting)
+        self._waiting.clear()
+        if call is not None and self._is_aside and not call.done:
+            self._await_answer(call)
+            calls.append(call)
+        self._is_aside = False
+        self._discard()
+        return [call for call in calls if not call.done]
+
+    def drop(self, session: int, link: int) -> None:
+        """Discard the statements of a closed session or link that wait aside."""
+        owner = link, session
+        self._waiting = deque(call for call in self._waiting if call.owner != owner)
+        call = self._call
+        if call is None or call.owner != owner or call.may_be_logged:
+            return
+        self.node.clients.waiting.pop(call, None)
+        call.done = True
+
+    def drop_link(self, link: int) -> None:
+        """Discard the statements that a peer forwarded on a closed link."""
+        for call in (self._call, *self._waiting):
+            if call is not None and call.link == link:
+                self.drop(call.session, link)
+
+    # --- rows of the log ------------------------------------------------------------------------
+
+    def limit(self, index: int) -> int:
+        """Return the index up to which rows may be confirmed now, at most `index`.
+
+        It is the end of a transaction, and lies before a row whose build is not complete.
+        """
+        context = self.node.context
+        replica = self.node.replica
+        limbo = context.limbo
+        if replica.doubt.is_state_wrong:
+            return index  # rows are not applied
+        covering = effective(limbo.decisions) if limbo.decisions else []
+        for entry in limbo.entries:
+            first = entry.batch.first_index
+            if first > index:
+                break
+            if entry.kind is not Kind.USER or entry.payload is not None:
+                continue
+            if covering and is_covered(entry.batch.last_index, covering):
+                continue
+            for position in _schema_changes(entry, index - first + 1):
+                at = first + position
+                if at > limbo.confirmed_index + 1:
+                    return at - 1
+                if not self._is_row_ready(at, entry.rows[position]):
+                    return limbo.confirmed_index
+        return index
+
+    def _is_row_ready(self, index: int, row: "Row") -> bool:
+        """Return whether the next row to confirm may be applied.
+
+        Begin its build if it needs one.
+        """
+        database = self.node.database
+        if self._row_index != index:
+            database.discard_build()
+            self._row_index = index
+            build = database.build = self._build_for(row)
+            if build is not None:
+                self.node.context.report("build", space=build.space.name, tuples=build.extent)
+        return not self.is_active
+
+    def _build_for(self, row: "Row") -> Build | None:
+        layer = Layer(self.node.database, Extent.IN_PARTS)
+        try:
+            request = decode_request(row.type, row.body)
+            assert not isinstance(request, Select), "rows are writes"
+            layer.take(execute_write(layer, layer.space(request.space_id), request).changes)
+        except NeedsBuildError as needed:
+            return needed.build
+        except ClientError:
+            return None  # applying the row will report it (T7)
+        return None
+
+    def on_state_replaced(self) -> None:
+        """Forget the build: a snapshot replaced the state that it was for."""
+        self._row_index = 0
+
+
+def _schema_changes(entry: Entry, rows_max: int) -> "list[int]":
+    """Return the positions of rows that change `_space` or `_index`, alone in a transaction.
+
+    Args:
+        rows_max: the number of rows to look at.
+    """
+    rows = entry.rows
+    return [
+        position
+        for position, row in enumerate(rows[:rows_max])
+        if row.body.startswith(_SCHEMA_MARKS, 1)
+        and row.is_commit
+        and (position == 0 or rows[position - 1].is_commit)
+    ]

@@ -1,0 +1,374 @@
+"""Writes that await a decision, and the answers that depend on one (T6, T8).
+
+Theory. On the leader the rows of a statement join the batch of this step. Its answer waits in the
+batch's entry until that entry is confirmed. Some answers write nothing but depend on the pending
+state (duplicate key, empty result). Such an answer waits until the log is decided up to its end at
+the time of execution. If any row up to there is rolled back, the statement runs again (T8).
+
+Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217 for those after
+it), *unknown* (295), *refused* (anything else: nothing was logged).
+
+Invariants
+
+  K2  *committed* is reported only for a confirmed entry of this leader's term. Asynchronous rows
+      are reported after the local fsync, if no synchronous row precedes them (T1).
+  K3  The overlay holds exactly the changes of this leader's entries that no decision in the log
+      covers.
+  K5  A write that changes nothing is answered only when this member is known to have led after the
+      request arrived (R2). A deposed leader would otherwise answer from stale state.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.engine.overlay import Pending
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import space_of
+from qsync_node.transactions.calls import Call, Waiter, Write
+from qsync_node.transactions.own_rows import OWN_SPACES, SCHEMA_SPACE, is_own_mark
+
+if TYPE_CHECKING:
+    from qsync_node.engine.overlay import Executed
+    from qsync_node.node import Node
+    from qsync_node.transactions.clients import Clients
+
+SYNC_FLAGS = 6
+ASYNC_FLAGS = 0
+BATCH_BYTES_MAX = 1024 * 1024
+ROW_HEADER_BYTES = 24
+
+
+class Commits:
+    """The unconfirmed transactions of this leader's clients."""
+
+    def __init__(self, node: "Node", clients: "Clients") -> None:
+        self.node = node
+        self.clients = clients
+        self.pending: Pending | None = None
+        self.batch: list[Write] = []
+        self.batch_bytes = 0
+        self.batch_rows = 0
+        self.waiters: deque[Waiter] = deque()
+        self.unplaced: list[Waiter] = []
+        self.unproven: deque[Waiter] = deque()  # decided, but without a proof of leadership
+        self.ddl_barrier = 0
+        self.pending_keys: dict[tuple[str, int], Write] = {}
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def log(self, call: Call, executed: "Executed", needs_proof: bool = True) -> bool:
+        """Add the rows of a statement or transaction to this step's batch.
+
+        Args:
+            needs_proof: for a call that logs nothing: see `depend`.
+
+        Returns:
+            False if the call has to wait at the head of the queue.
+
+        Raises:
+            ClientError: the rows change tables that only the node writes.
+        """
+        if not executed.rows:
+            self.depend(call, 0, "", executed.answer, needs_proof)
+            return True
+        context = self.node.context
+        if executed.is_ddl:
+            if touches_own_rows(executed.rows):
+                raise ClientError(
+                    ErrorCode.UNSUPPORTED,
+                    "the members of the cluster cannot be changed by a write: _cluster "
+                    "and its related rows belong to the node; use join and `unregister`",
+                )
+            if not self.is_log_decided():
+                return False
+        key = self.node.keys.row_key(call.key, call.digest) if call.key is not None else None
+        write = Write(call, executed, key)
+        call.may_be_logged = True
+        if key is not None:
+            self.pending_keys[key[0], key[1]] = write
+        assert self.pending is not None
+        self.pending.push(executed.changes)
+        self.batch.append(write)
+        self.batch_rows += len(executed.rows)
+        for _, body in executed.rows:
+            self.batch_bytes += len(body) + ROW_HEADER_BYTES
+        if executed.is_ddl:
+            self.flush()
+            self.ddl_barrier = context.tail.last_index
+        return True
+
+    def is_log_decided(self) -> bool:
+        """Return whether the pending state equals the confirmed state."""
+        context = self.node.context
+        return not self.batch and context.limbo.confirmed_index >= context.tail.last_index
+
+    def flush(self) -> None:
+        """Append this step's writes as one batch, after a CONFIRM if one is due (T3)."""
+        context = self.node.context
+        replica = self.node.replica
+        batch = self.batch
+        base = context.tail.last_index
+        if batch:
+            self.batch = []
+            self.batch_bytes = self.batch_rows = 0
+            assert replica.leader is not None
+            replica.leader.take_confirm()
+            base = context.tail.last_index
+            for is_sync, writes in _runs(batch):
+                self._append(writes, SYNC_FLAGS if is_sync else ASYNC_FLAGS)
+        if self.unplaced:
+            for waiter in self.unplaced:
+                waiter.index = base + waiter.rows_before
+            self.waiters.extend(self.unplaced)
+            self.unplaced = []
+            self._release_waiters()
+
+    def _append(self, writes: list[Write], flags: int) -> None:
+        context = self.node.context
+        transactions = [
+            [(row_type, body, write.key) for row_type, body in write.rows] for write in writes
+        ]
+        index = context.tail.last_index
+        if flags == ASYNC_FLAGS and len(context.limbo):
+            flags = 2
+        entry = context.append_rows(transactions, flags)
+        entry.payload = writes
+        for write in writes:
+            index += len(write.rows)
+            write.last_index = index
+
+    # --- idempotency --------------------------------------------------------------------------
+
+    def answer_by_key(self, call: Call) -> bool:
+        """Answer a retry with the outcome of the first attempt; it never runs twice (T9)."""
+        node = self.node
+        index = node.keys.find(call.key, call.digest, node.context.limbo.confirmed_index)
+        if index is not None:
+            self.clients.answer(call, [], index)
+            return True
+        wanted = node.keys.row_key(call.key, call.digest)
+        write = self.pending_keys.get((wanted[0], wanted[1]))
+        if write is None:
+            return False
+        if write.key[3] != wanted[3]:
+            raise ClientError(
+                ErrorCode.KEY_REUSED,
+                "the idempotency key was already used for another request: use a new number",
+            )
+        # It has the first attempt's outcome: check again once that is decided.
+        waiter = Waiter(call, -1, "", [])
+        waiter.must_repeat = True
+        waiter.rows_before = self.batch_rows
+        self.unplaced.append(waiter)
+        return True
+
+    # --- waiting for decisions ----------------------------------------------------------------
+
+    def depend(
+        self, call: Call, code: int, reason: str, tuples: list[bytes], needs_proof: bool
+    ) -> None:
+        """Answer once every row that the statement read is decided (T8).
+
+        With `needs_proof` the answer also waits until this member is known to lead (R2, K5).
+        """
+        context = self.node.context
+        replica = self.node.replica
+        limbo = context.limbo
+        if self.is_log_decided() and not needs_proof:
+            self.clients.finish(call, code, reason, tuples, limbo.confirmed_index)
+            return
+        waiter = Waiter(call, code, reason, tuples)
+        waiter.rows_before = self.batch_rows
+        if needs_proof:
+            assert replica.leader is not None
+            waiter.sequence = replica.leader.want_round()
+        self.unplaced.append(waiter)
+
+    def _release_waiters(self) -> None:
+        confirmed = self.node.context.limbo.confirmed_index
+        while self.waiters and self.waiters[0].index <= confirmed:
+            waiter = self.waiters.popleft()
+            if waiter.sequence and not waiter.must_repeat:
+                self.unproven.append(waiter)
+            else:
+                self._release(waiter)
+        self.on_round()
+
+    def on_round(self) -> None:
+        """Send the answers that a heartbeat reply or a confirmed row proves."""
+        leader = self.node.replica.leader
+        if not self.unproven or leader is None:
+            return
+        proven, confirmed = leader.proven_sequence(), self.node.context.limbo.confirmed_index
+        while self.unproven:
+            waiter = self.unproven[0]
+            if waiter.sequence > proven and waiter.index >= confirmed:
+                return
+            self._release(self.unproven.popleft())
+
+    def _release(self, waiter: Waiter) -> None:
+        call = waiter.call
+        if call.done:
+            return
+        if not waiter.must_repeat:
+            self.clients.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
+        elif call.stream and waiter.code != -1:
+            self.clients.streams.doom(call)
+            self.clients.refuse(
+                call, ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+        else:
+            self.clients.queue.append(call)
+
+    def tick(self) -> None:
+        self.on_round()  # a single voter gets no replies that would trigger this
+
+    # --- outcomes of entries --------------------------------------------------------------------
+
+    def on_written(self, entries: list[Entry]) -> None:
+        """Answer asynchronous writes after the local fsync.
+
+        They wait while a synchronous row precedes them (T1).
+        """
+        for entry in entries:
+            if entry.kind is Kind.USER and not entry.wait_ack and entry.payload is not None:
+                self._answer_async()
+                return
+
+    def _answer_async(self) -> None:
+        limbo = self.node.context.limbo
+        durable = self.node.context.tail.durable_index
+        for entry in limbo.entries:
+            if entry.batch.last_index > durable:
+                return
+            if entry.kind in (Kind.ROLLBACK, Kind.PROMOTE, Kind.MEMBERSHIP):
+                return
+            if entry.kind is Kind.USER and entry.wait_ack:
+                return
+            if entry.payload is not None and not entry.is_answered:
+                entry.is_answered = True
+                for write in entry.payload:
+                    self.clients.answer(write.call, write.answer, write.last_index)
+
+    def on_confirmed(self, entries: list[Entry]) -> None:
+        node = self.node
+        for entry in entries:
+            writes = entry.payload
+            if writes is not None and self.pending is not None:
+                self._confirm_writes(entry, writes)
+            elif self.pending is not None and entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+                node.apply_rows(entry)
+        if self.pending is not None:
+            self._answer_async()
+        if self.waiters:
+            self._release_waiters()
+        node.reads.on_confirmed()
+        node.forwarding.on_confirmed()
+
+    def _confirm_writes(self, entry: Entry, writes: list[Write]) -> None:
+        pending = self.pending
+        assert pending is not None
+        for write in writes:
+            pending.confirm(write.changes)
+            if write.key is not None:
+                self.node.keys.remember(write.key, write.last_index)
+                self.pending_keys.pop((write.key[0], write.key[1]), None)
+            if not entry.is_answered:
+                self.clients.answer(write.call, write.answer, write.last_index)
+        self.node.bytes_since_checkpoint += len(entry.batch.data)
+
+    def on_rolled_back(self, entries: list[Entry]) -> None:
+        """Report the entries that a confirmed decision removed, and no earlier (T6)."""
+        first = entries[0].batch.first_index
+        for waiter in self.waiters:
+            if waiter.index >= first:
+                waiter.must_repeat = True
+        code = ErrorCode.SYNC_QUORUM_TIMEOUT
+        for entry in entries:
+            if entry.is_answered:
+                self.node.lost_acknowledged += len(entry.payload or ()) or entry.answered_writes
+            for write in entry.payload or ():
+                if write.key is not None:
+                    self.pending_keys.pop((write.key[0], write.key[1]), None)
+                if not entry.is_answered:
+                    reason = "Quorum collection for a synchronous transaction is timed out"
+                    if code is ErrorCode.SYNC_ROLLBACK:
+                        reason = "A rollback for a synchronous transaction is received"
+                    self.clients.refuse(write.call, code, reason)
+                code = ErrorCode.SYNC_ROLLBACK
+
+    def on_decision_written(self) -> None:
+        """Rebuild the overlay: statements now run over the state after the decision (T5, K3)."""
+        if self.pending is None:
+            return
+        survivors = []
+        for entry in self.node.context.limbo.surviving():
+            for write in entry.payload or ():
+                survivors.append(write.changes)
+        self.pending.rebuild(survivors)
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def on_leadership_gained(self) -> None:
+        """Prepare the overlay.
+
+        Statements run once the PROMOTE and with it the inherited tail are confirmed.
+        """
+        self.pending = Pending(self.node.database)
+
+    def on_leadership_lost(self, reason: str) -> list[Call]:
+        """Answer *unknown* for logged writes; return the requests that were never logged."""
+        self.pending = None
+        self.ddl_barrier = 0
+        self.pending_keys.clear()
+        text = f"the outcome is unknown: {reason}; read the data before you retry"
+        unlogged = [write.call for write in self.batch]
+        for call in unlogged:
+            call.may_be_logged = False
+        self.batch = []
+        self.batch_bytes = self.batch_rows = 0
+        for entry in self.node.context.limbo.entries:
+            for write in entry.payload or ():
+                if not entry.is_answered:
+                    self.clients.refuse(write.call, ErrorCode.OUTCOME_UNKNOWN, text)
+            if entry.is_answered and entry.payload is not None:
+                entry.answered_writes = len(entry.payload)
+            entry.payload = None
+        waiting = [*self.unproven, *self.waiters, *self.unplaced]
+        for waiters in (self.unproven, self.waiters, self.unplaced):
+            waiters.clear()
+        for waiter in waiting:
+            if waiter.call.done:
+                continue
+            if waiter.call.stream:
+                self.clients.refuse(
+                    waiter.call,
+                    ErrorCode.TRANSACTION_CONFLICT,
+                    "the transaction was aborted: its leader lost leadership; run it "
+                    "again from BEGIN",
+                )
+            else:
+                unlogged.append(waiter.call)
+        return unlogged
+
+
+def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:
+    """Return consecutive writes grouped by kind, synchronous or asynchronous."""
+    runs: list[tuple[bool, list[Write]]] = []
+    for write in batch:
+        if not runs or runs[-1][0] != write.is_sync:
+            runs.append((write.is_sync, []))
+        runs[-1][1].append(write)
+    return runs
+
+
+def touches_own_rows(rows: list[tuple[int, bytes]]) -> bool:
+    """Return whether rows change members or marks in `_schema` that only the node itself writes."""
+    for _, body in rows:
+        space = space_of(body)
+        if space in OWN_SPACES:
+            return True
+        if space == SCHEMA_SPACE and is_own_mark(body):
+            return True
+    return False

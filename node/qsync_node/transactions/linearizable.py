@@ -1,0 +1,174 @@
+"""Linearizable reads, without a clock and without a row in the log (R2).
+
+Theory. The leader, once its PROMOTE is confirmed, notes the confirmed index when the read arrives.
+It begins a heartbeat round *after* that, and serves the read once a quorum has answered that round
+in this term. No later leader can then have confirmed anything before the read began. A follower
+asks the leader for the index and waits until it has applied it. Leases prove nothing here.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
+from qsync_node.errors import ClientError, ErrorCode
+
+if TYPE_CHECKING:
+    from qsync_node.engine.requests import Select
+    from qsync_node.node import Node
+    from qsync_node.transactions.calls import Call
+
+_LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 4: "linearizable"}
+
+
+class Proof:
+    """A read or a read index that awaits proof that this member still leads."""
+
+    __slots__ = ("call", "index", "link", "request", "sequence")
+
+    def __init__(self, index: int, sequence: int) -> None:
+        self.index = index
+        self.sequence = sequence
+        self.call: Call | None = None
+        self.link = 0
+        self.request = 0
+
+
+class LinearizableReads:
+    """Reads of this member's clients, and read indexes for other members."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.proofs: list[Proof] = []
+        self.asked: dict[int, tuple[Call, int]] = {}
+        self.applying: list[tuple[int, Call]] = []
+        self._next = 1
+
+    def isolation_of(self, request: "Select") -> str:
+        """Return the isolation level that the SELECT requests; the default is `confirmed` (R1)."""
+        level = _LEVELS.get(request.isolation)
+        if level is None:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
+            )
+        return level
+
+    def start(self, call: "Call") -> None:
+        context = self.node.context
+        replica = self.node.replica
+        if replica.leader is not None:
+            proof = self._prove()
+            proof.call = call
+            self.on_round()
+            return
+        link = context.link_to(replica.election.leader_uuid)
+        if link is None:
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the read failed: the member knows no leader; retry"
+            )
+        number = self._next
+        self._next += 1
+        deadline = context.now_ns + 2 * context.settings.election_timeout_ns
+        self.asked[number] = (call, deadline)
+        context.send(link.number, ReadIndex(number))
+
+    def _prove(self) -> Proof:
+        """Request a round that begins after now: no later leader existed when it began (R2)."""
+        leader = self.node.replica.leader
+        assert leader is not None
+        proof = Proof(self.node.context.limbo.confirmed_index, leader.want_round())
+        self.proofs.append(proof)
+        return proof
+
+    def on_message(self, link: int, message: Any) -> None:
+        if type(message) is ReadIndex:
+            if self.node.replica.leader is None:
+                self.node.context.send(link, ReadIndexReply(message.request, 0))
+                return
+            proof = self._prove()
+            proof.link, proof.request = link, message.request
+            self.on_round()
+            return
+        asked = self.asked.pop(message.request, None)
+        if asked is None:
+            return
+        if not message.log_index:
+            self._fail(asked[0])
+        elif message.log_index <= self.node.context.limbo.confirmed_index:
+            self._serve(asked[0])
+        else:
+            self.applying.append((message.log_index, asked[0]))
+
+    def on_round(self) -> None:
+        """Serve the reads that a heartbeat answer has proven."""
+        context = self.node.context
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None or not self.proofs or not leader.is_confirmed:
+            return
+        proven = leader.proven_sequence()
+        waiting = []
+        for proof in self.proofs:
+            # An index noted before the PROMOTE was confirmed is too low (R2).
+            index = max(proof.index, leader.promote_index)
+            if proof.sequence > proven or index > context.limbo.confirmed_index:
+                waiting.append(proof)
+            elif proof.call is not None and self.node.clients.is_read_budget_spent():
+                waiting.append(proof)  # it stays proven and is served in a later step
+            elif proof.call is not None:
+                self._serve(proof.call)
+            else:
+                context.send(proof.link, ReadIndexReply(proof.request, index))
+        self.proofs = waiting
+
+    def on_confirmed(self) -> None:
+        self.on_round()
+        if not self.applying:
+            return
+        confirmed = self.node.context.limbo.confirmed_index
+        applying, self.applying = self.applying, []
+        for index, call in applying:
+            if index > confirmed or self.node.clients.is_read_budget_spent():
+                self.applying.append((index, call))
+            else:
+                self._serve(call)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a read waits for a proof, for rows, or for the budget of a step."""
+        return bool(self.proofs or self.applying)
+
+    def drop_answered(self) -> None:
+        """Drop reads that were answered because their deadline passed."""
+        self.applying = [(index, call) for index, call in self.applying if not call.done]
+        self.proofs = [proof for proof in self.proofs if proof.call is None or not proof.call.done]
+
+    def tick(self) -> None:
+        if self.proofs or self.applying:
+            self.on_confirmed()
+        now = self.node.context.now_ns
+        for number, (call, deadline) in list(self.asked.items()):
+            if now >= deadline:
+                del self.asked[number]
+                self._fail(call)
+
+    def _serve(self, call: "Call") -> None:
+        clients = self.node.clients
+        try:
+            clients.check_state_is_served()
+            clients.stepped_reads.serve(call, self.node.context.limbo.confirmed_index)
+        except ClientError as error:
+            clients.refuse(call, error.code, error.message)
+
+    def _fail(self, call: "Call") -> None:
+        self.node.clients.refuse(
+            call,
+            ErrorCode.NOT_LEADER,
+            "the read failed: the leader did not return a read index; retry",
+        )
+
+    def on_leadership_lost(self) -> None:
+        proofs, self.proofs = self.proofs, []
+        for proof in proofs:
+            if proof.call is not None:
+                self._fail(proof.call)
+            elif proof.link in self.node.context.links:
+                self.node.context.send(proof.link, ReadIndexReply(proof.request, 0))

@@ -1,0 +1,467 @@
+"""Procedures of the CALL request and the admin verbs: both run the same functions.
+
+There is no Lua here. CALL accepts the names that Tarantool's connectors and operators use to query
+a node, and those that move leadership. Any other name is error 33.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.filtering import refusal_to_change
+from qsync_node.consensus.messages import Nominate
+from qsync_node.consensus.settings import Settings
+from qsync_node.engine import publishing, system
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.journals import PUBLISHER_SPACE
+from qsync_node.format.keys import Type
+from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.status import read_only_reason, status
+
+if TYPE_CHECKING:
+    from qsync_node.node import Node
+
+SWITCHOVER_TIMEOUT_NS = 5_000_000_000
+WAIT_MAX_S = 1e6
+KEY_WINDOW_MIN, KEY_WINDOW_MAX = 1_000, 10_000_000
+_EXECUTE = 4
+_EVERY_RIGHT = 0xFFFFFFFF
+PUBLICATION_WAITS_MAX = 1_000
+_OPEN = frozenset({"qsync.mark"})
+"""Any user may have idempotency keys. The answer of a keyed write has such an index, too."""
+_ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
+
+
+class Wait:
+    """A call that waits for a condition, with a deadline."""
+
+    __slots__ = ("call", "deadline_ns", "is_done", "result", "what")
+
+    def __init__(
+        self,
+        call: Call,
+        what: str,
+        deadline_ns: int,
+        is_done: Callable[[], bool],
+        result: Callable[[], Any] | None = None,
+    ) -> None:
+        self.call = call
+        self.what = what
+        self.deadline_ns = deadline_ns
+        self.is_done = is_done
+        self.result = result  # of the call, also at the deadline; without one, that is an error
+
+
+class Procedures:
+    """Functions of one node by name."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.waits: list[Wait] = []
+        self.snapshot_calls: list[Call] = []
+        self._functions: dict[str, Callable[[Call, list[Any]], Any]] = {
+            "box.info": lambda call, args: self.info(),
+            "box.stat": lambda call, args: self.stat(),
+            "box.ctl.promote": lambda call, args: self.promote(call),
+            "box.ctl.demote": lambda call, args: self.demote(call),
+            "box.ctl.wait_rw": self.wait_writable,
+            "box.snapshot": lambda call, args: self.snapshot(call),
+            "qsync.mark": lambda call, args: self.node.context.limbo.confirmed_index,
+            "qsync.status": lambda call, args: status(self.node),
+        }
+        self._publication_waits = 0
+        self._verbs: dict[str, Callable[[Call, dict[str, Any]], Any]] = {
+            "status": lambda call, args: status(self.node),
+            "promote": lambda call, args: self.promote(call),
+            "demote": lambda call, args: self.demote(call),
+            "switchover": lambda call, args: self.switchover(call, str(args["target"])),
+            "nominate": lambda call, args: self.nominate(int(args["term"])),
+            "fence": lambda call, args: self.fence(call, True),
+            "unfence": lambda call, args: self.fence(call, False),
+            "snapshot": lambda call, args: self.snapshot(call),
+            "unregister": lambda call, args: self.unregister(call, str(args["uuid"])),
+            "set_role": lambda call, args: self.set_role(
+                call, str(args["uuid"]), str(args["role"])
+            ),
+            "set_key_window": lambda call, args: self.set_key_window(call, int(args["rows"])),
+            "configure": lambda call, args: self.configure(args),
+            "force-confirm": lambda call, args: self.force(call, args, is_rollback=False),
+            "force-rollback": lambda call, args: self.force(call, args, is_rollback=True),
+        }
+
+    # --- entry points -------------------------------------------------------------------------
+
+    def on_command(self, item: fx.Command) -> None:
+        request = fx.Request(item.session, item.sync, int(Type.CALL), b"", 0, "admin", None)
+        call = Call(request, self.node.context.now_ns)
+        verb = self._verbs.get(item.verb)
+        try:
+            if verb is None:
+                raise ClientError(ErrorCode.NO_SUCH_PROC, f"unknown verb {item.verb!r}")
+            self._answer(call, verb(call, item.arguments))
+        except ClientError as error:
+            self.node.clients.refuse(call, error.code, error.message)
+        except (ValueError, TypeError, OverflowError, LookupError) as error:
+            self.node.clients.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
+
+    def on_call(self, call: Call, name: str, arguments: list[Any]) -> None:
+        """Run a client's CALL.
+
+        Raises:
+            ClientError: the procedure does not exist or the user may not execute it.
+        """
+        if name == "qsync.publication":
+            self._answer(call, self.publication(call, arguments))
+            return
+        function = self._functions.get(name)
+        if function is None and name.startswith("box.info."):
+            self._check_rights(call, name)
+            self._answer(call, _dig(self.info(), name.split(".")[2:], name))
+            return
+        if function is None:
+            raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+        self._check_rights(call, name)
+        self._answer(call, function(call, arguments))
+
+    def _check_rights(self, call: Call, name: str) -> None:
+        """Require execute on the universe for queries, and every right there to move leadership."""
+        if name in _OPEN:
+            return
+        wanted = _EVERY_RIGHT if name in _ADMINISTRATIVE else _EXECUTE
+        if self.node.clients.user_of(call).universe & wanted != wanted:
+            raise ClientError(
+                ErrorCode.ACCESS_DENIED,
+                f"Execute access to function '{name}' is denied for user '{call.user}'",
+            )
+
+    def _answer(self, call: Call, value: Any) -> None:
+        if value is not _LATER and not call.done:
+            self.node.clients.answer(call, [pack(value)])
+
+    # --- queries ------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Return the parts of Tarantool's box.info that apply here, with Qsync's own fields."""
+        node = self.node
+        context = node.context
+        replica = node.replica
+        now = status(node)
+        return {
+            "version": "2.11.0-qsync",
+            "id": now["replica_id"],
+            "uuid": node.uuid,
+            "name": node.settings.name,
+            "ro": bool(read_only_reason(node)),
+            "ro_reason": now["ro_reason"],
+            "lsn": context.tail.vclock.get(context.replica_id, 0),
+            "vclock": dict(context.tail.vclock),
+            "signature": context.tail.last_index,
+            "status": _tarantool_status(now),
+            "cluster": {"uuid": now["replicaset_uuid"]},
+            "replication": {
+                member["replica_id"]: {
+                    "id": member["replica_id"],
+                    "uuid": member["uuid"],
+                    "name": member["name"],
+                    "lsn": context.tail.vclock.get(member["replica_id"], 0),
+                }
+                for member in now["members"]
+            },
+            "election": {
+                "state": replica.election.role.value,
+                "term": now["term"],
+                "leader": now["leader_id"],
+                "leader_name": now["leader_name"],
+                "vote": context.ballot.vote,
+            },
+            "synchro": {
+                "quorum": now["quorum"],
+                "queue": {
+                    "owner": now["limbo"]["owner_id"],
+                    "term": now["last_term"],
+                    "len": now["limbo"]["len"],
+                    "age": now["limbo"]["age_ns"] / 1e9,
+                    "confirmed_index": now["confirmed_index"],
+                },
+            },
+            "memory": {"data": now["memory_bytes"]},
+        }
+
+    def stat(self) -> dict[str, Any]:
+        counters = self.node.clients.counters
+        return {name: {"total": total} for name, total in sorted(counters.items())}
+
+    def publication(self, call: Call, arguments: list[Any]) -> Any:
+        """Answer whether a publication is in its journal, and where; wait up to a timeout for it.
+
+        The arguments are the journal, the sequence, and the timeout in seconds.
+        """
+        clients = self.node.clients
+        clients.check_state_is_served()
+        journal, sequence, timeout = [*arguments, 0][:3] if len(arguments) in (2, 3) else (0, 0, 0)
+        if not isinstance(journal, str) or type(sequence) is not int or not is_number(timeout):
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                "qsync.publication takes a journal, a sequence, and a timeout in seconds",
+            )
+        space = self.node.database.find_space(PUBLISHER_SPACE)
+        if space is None:
+            raise ClientError(ErrorCode.NO_SUCH_JOURNAL, "journals are not enabled in this cluster")
+        user = clients.user_of(call)
+        if not publishing.may_publish(self.node.database, journal, user):
+            user.check_space(space.definition, system.READ)
+
+        def found() -> dict[str, Any]:
+            return publishing.find_publication(self.node.database, journal, sequence)
+
+        if found()["state"] == publishing.PUBLISHED or timeout <= 0:
+            return found()
+        if self._publication_waits >= PUBLICATION_WAITS_MAX:
+            raise ClientError(
+                ErrorCode.TOO_MANY, "too many calls wait for publications; retry without a timeout"
+            )
+        self._publication_waits += 1
+        deadline_ns = self.node.context.now_ns + int(min(timeout, WAIT_MAX_S) * 1e9)
+
+        def is_done() -> bool:
+            return bool(found()["state"] == publishing.PUBLISHED)
+
+        self.waits.append(Wait(call, "publication", deadline_ns, is_done, found))
+        return _LATER
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def promote(self, call: Call) -> Any:
+        """Take over leadership by an ordinary vote; answer once this member is writable."""
+        context = self.node.context
+        replica = self.node.replica
+        if replica.leader is None:
+            reason = replica.election.on_nominate(Nominate(context.term))
+            if reason:
+                raise ClientError(ErrorCode.UNSUPPORTED, f"promote failed: {reason}")
+        return self._wait(call, "promote", lambda: not read_only_reason(self.node))
+
+    def nominate(self, term: int) -> Any:
+        reason = self.node.replica.election.on_nominate(Nominate(term))
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"nominate failed: {reason}")
+        return "nominated"
+
+    def demote(self, call: Call) -> Any:
+        """Hand leadership to the best other voter (E9)."""
+        context = self.node.context
+        replica = self.node.replica
+        if replica.leader is None:
+            return "the member does not lead"
+        targets = replica.leader.successors(context.now_ns)
+        if not targets:
+            raise ClientError(
+                ErrorCode.NO_ELECTION_QUORUM,
+                "demote failed: no other voter is available to lead; restore a voter first",
+            )
+        return self.switchover(call, targets[0])
+
+    def switchover(self, call: Call, target: str) -> Any:
+        context = self.node.context
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None:
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
+            )
+        member = next(
+            (m for m in context.limbo.configuration.members if target in (m.uuid, m.name)), None
+        )
+        reason = (
+            leader.start_switchover(member.uuid, SWITCHOVER_TIMEOUT_NS)
+            if member is not None
+            else f"the cluster has no member {target}; `qsync status` lists the members"
+        )
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"switchover failed: {reason}")
+        return self._wait(call, "switchover", lambda: replica.leader is not leader)
+
+    def force(self, call: Call, args: dict[str, Any], is_rollback: bool) -> Any:
+        """Continue after the quorum is lost permanently, without the members in the order (E11)."""
+        if args.get("disks_destroyed") is not True:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                "the order was refused: it must contain disks_destroyed: true, because "
+                "lost voters that still run could elect a second leader; destroy or "
+                "fence off their disks first",
+            )
+        lost = [str(uuid) for uuid in args["lost"]]
+        reason = self.node.replica.election.force(lost, is_rollback)
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"force failed: {reason}")
+        return self._wait(call, "force", lambda: not read_only_reason(self.node))
+
+    def fence(self, call: Call, is_fenced: bool) -> Any:
+        """Set the fence, and answer once it is durable (E10).
+
+        A fenced node hands over leadership, but still votes and acknowledges.
+        """
+        context = self.node.context
+        replica = self.node.replica
+        if context.ballot.is_fenced != is_fenced:
+            context.store_ballot(replace(context.ballot, is_fenced=is_fenced))
+            context.report("fence" if is_fenced else "unfence")
+        if is_fenced and replica.leader is not None:
+            leader = replica.leader
+            targets = leader.successors(context.now_ns)
+            if not targets or leader.start_switchover(targets[0], SWITCHOVER_TIMEOUT_NS):
+                replica.step_down("this member was fenced")
+        context.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
+        return _LATER
+
+    def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
+        timeout = arguments[0] if arguments and is_number(arguments[0]) else 100
+        timeout_ns = int(min(max(timeout, 0), WAIT_MAX_S) * 1e9)
+        return self._wait(call, "wait_rw", lambda: not read_only_reason(self.node), timeout_ns)
+
+    def snapshot(self, call: Call) -> Any:
+        if not self.node.checkpoint():
+            raise ClientError(
+                ErrorCode.UNSUPPORTED,
+                "the snapshot was not started: another one is being written; wait for its end",
+            )
+        self.snapshot_calls.append(call)
+        return _LATER
+
+    def on_snapshot_written(self, item: fx.SnapshotWritten) -> None:
+        calls, self.snapshot_calls = self.snapshot_calls, []
+        for call in calls:
+            if item.reason:
+                self.node.clients.refuse(
+                    call, ErrorCode.SYSTEM, f"the snapshot failed: {item.reason}"
+                )
+            else:
+                self._answer(call, "ok")
+
+    def unregister(self, call: Call, uuid: str) -> Any:
+        entry = self.node.registrar.unregister(uuid)
+        if entry is None:
+            return "unregistered"
+        context = self.node.context
+        return self._wait(
+            call, "unregister", lambda: context.limbo.confirmed_configuration.by_uuid(uuid) is None
+        )
+
+    def set_role(self, call: Call, uuid: str, role: str) -> Any:
+        if role not in ("voter", "async"):
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS, f"invalid role {role}: choose voter or async"
+            )
+        entry = self.node.registrar.set_role(uuid, role)
+        if entry is None:
+            return role
+        limbo, index = self.node.context.limbo, entry.batch.last_index
+        return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
+
+    def set_key_window(self, call: Call, rows: int) -> Any:
+        if not KEY_WINDOW_MIN <= rows <= KEY_WINDOW_MAX:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                f"set_key_window failed: {rows} rows is out of range; choose "
+                f"{KEY_WINDOW_MIN} to {KEY_WINDOW_MAX}",
+            )
+        if self.node.keys.window_rows != rows:
+            self.node.registrar.set_key_window(rows)
+        return self._wait(call, "set_key_window", lambda: self.node.keys.window_rows == rows)
+
+    def configure(self, arguments: dict[str, Any]) -> Any:
+        """Change settings of the running node; they apply at once, to waiting entries too."""
+        known = {name for name in Settings.__dataclass_fields__ if name not in ("name",)}
+        unknown = sorted(set(arguments) - known)
+        if unknown:
+            raise ClientError(ErrorCode.CFG, f"unknown setting {unknown[0]!r}")
+        before = self.node.settings
+        settings = replace(before, **arguments)
+        if settings.role == "anonymous" and before.role != "anonymous":
+            raise ClientError(
+                ErrorCode.UNSUPPORTED,
+                "the role cannot change to anonymous: a registered replica stays "
+                "registered (M5); remove it and join with an empty directory",
+            )
+        reason = refusal_to_change(self.node.context.ballot, before, settings)
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, reason)
+        self.node.settings = settings
+        self.node.context.settings = settings
+        if settings.role != before.role:
+            # The replica now registers with the leader and follows the whole log.
+            self.node.replica.source.restart()
+        if self.node.replica.leader is not None:
+            self.node.replica.leader.advance()
+        return "configured"
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _wait(self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0) -> Any:
+        timeout_ns = timeout_ns or SWITCHOVER_TIMEOUT_NS
+        self.waits.append(Wait(call, what, self.node.context.now_ns + timeout_ns, is_done))
+        self.tick()
+        return _LATER
+
+    def tick(self) -> None:
+        now = self.node.context.now_ns
+        waiting = []
+        for wait in self.waits:
+            if wait.result is not None and (wait.is_done() or now >= wait.deadline_ns):
+                self._publication_waits -= 1
+                self._answer(wait.call, wait.result())
+            elif wait.is_done():
+                self._answer(wait.call, "ok")
+            elif now >= wait.deadline_ns:
+                self.node.clients.refuse(
+                    wait.call,
+                    ErrorCode.TIMEOUT,
+                    f"{wait.what} did not finish in time: it may still take effect; check `status`",
+                )
+            else:
+                waiting.append(wait)
+        self.waits = waiting
+
+
+class _Later:
+    """Sentinel: the answer is sent later."""
+
+
+_LATER = _Later()
+
+
+def call_fields(body: bytes) -> tuple[str, list[Any]]:
+    """Return name and arguments of a CALL.
+
+    Raises:
+        ClientError: the body has another form.
+    """
+    try:
+        fields = unpack_bounded(body)
+        name, arguments = fields[0x22], fields.get(0x21, [])
+    except KeyError:
+        raise ClientError(
+            ErrorCode.MISSING_REQUEST_FIELD, "Missing mandatory field 'function name' in request"
+        ) from None
+    except BAD_MSGPACK as error:
+        raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body") from error
+    if not isinstance(name, str) or not isinstance(arguments, list):
+        raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
+    return name, arguments
+
+
+def _dig(value: Any, path: list[str], name: str) -> Any:
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+        value = value[part]
+    return value
+
+
+def _tarantool_status(now: dict[str, Any]) -> str:
+    """Return Tarantool's status; `orphan` means that the member has no contact with its quorum."""
+    if now["role"] == "joining":
+        return "loading"
+    return "orphan" if now["is_orphan"] else "running"

@@ -1,0 +1,295 @@
+"""Interactive transactions: BEGIN, statements, COMMIT or ROLLBACK in one stream (IPROTO streams).
+
+Theory. A transaction keeps its writes private, and its statements run over the pending state. At
+COMMIT all of them run again at the transaction's place in the log. Each result must be the same
+byte for byte; otherwise the transaction fails with a conflict (97). That makes it serializable,
+phantoms included, without locks: the later of two conflicting transactions fails (T8).
+
+A stream exists on the leader. A stream that a client opens on another member is bound to the leader
+at BEGIN. It ends with that leader's term or with the link (T10).
+
+The number of open transactions and their memory are bounded; each connection also has a bound of
+its own for the number. All unauthenticated clients together have separate bounds, so that they
+cannot use up the memory of writers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.engine.publishing import TRANSACTION_MAX, Publish
+from qsync_node.engine.requests import Select, decode_user_request
+from qsync_node.engine.transaction import Transaction
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.keys import Type
+from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
+from qsync_node.transactions.idempotency import digest_of_next
+
+if TYPE_CHECKING:
+    from qsync_node.node import Node
+    from qsync_node.transactions.calls import Call
+    from qsync_node.transactions.clients import Clients
+
+TIMEOUT_KEY = 0x56
+ISOLATION_KEY = 0x59
+STREAMS_MAX = 10_000
+SESSION_STREAMS_MAX = 1_000
+STRANGER = "guest"
+STRANGERS_STREAMS_MAX = 100
+STRANGERS_BYTES_MAX = 4 << 20
+
+
+class Stream:
+    """An open transaction."""
+
+    __slots__ = (
+        "deadline_ns", "digest", "doomed", "has_writes", "held_bytes", "is_linearizable",
+        "is_strangers", "publications", "transaction", "written_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        transaction: "Transaction | None",
+        deadline_ns: int,
+        is_strangers: bool,
+        is_linearizable: bool,
+    ) -> None:
+        self.transaction = transaction  # None once it has timed out: then it holds nothing
+        self.deadline_ns = deadline_ns
+        self.is_strangers = is_strangers  # begun by an unauthenticated client
+        self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
+        self.has_writes = False
+        self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)
+        self.doomed = 0  # an ErrorCode once it can no longer commit
+        self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
+        self.written_bytes = 0  # bytes of the requests that write
+        self.publications = 0
+
+
+class Streams:
+    """Open transactions of this leader, by (link, session) and stream id."""
+
+    def __init__(self, node: "Node", clients: "Clients") -> None:
+        self.node = node
+        self.clients = clients
+        self.open: dict[tuple[tuple[int, int], int], Stream] = {}
+        self._by_owner: dict[tuple[int, int], set[int]] = {}
+        self._strangers = 0
+        self._strangers_bytes = 0
+        self.held_bytes = 0
+
+    def execute(self, call: "Call") -> bool:
+        """Run one request of a stream; return False if it must wait at the head of the queue."""
+        key = (call.owner, call.stream)
+        stream = self.open.get(key)
+        if call.type == Type.BEGIN:
+            self._begin(call, key, stream)
+            return True
+        if call.type in (Type.COMMIT, Type.ROLLBACK):
+            return self._end(call, key, stream)
+        if stream is None:
+            raise ClientError(
+                ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+        transaction = self._living(stream)
+        request = call.request or decode_user_request(call.type, call.body)
+        if not transaction.catch_up(self.clients):
+            return False
+        needs_proof = stream.is_linearizable
+        if isinstance(request, Select):
+            isolation = self.node.reads.isolation_of(request)
+            needs_proof |= isolation == "linearizable"
+        else:
+            stream.has_writes = True
+        user = self.clients.user_of(call)
+        self._make_room(stream, call)
+        if isinstance(request, Publish):
+            _count_publication(stream)
+        stream.digest = digest_of_next(stream.digest, call.type, call.body)
+        try:
+            tuples = transaction.execute(request, user)
+        except ClientError as error:
+            self.clients.commits.depend(call, int(error.code), error.message, [], needs_proof)
+            return True
+        self.clients.spend(tuples)
+        self._hold(stream, sum(map(len, tuples)))
+        call.position = transaction.position
+        self.clients.commits.depend(call, 0, "", tuples, needs_proof)
+        return True
+
+    def _make_room(self, stream: Stream, call: "Call") -> None:
+        settings = self.node.settings
+        wanted = len(call.body)
+        written = 0 if call.type == Type.SELECT else wanted
+        if written and stream.written_bytes + written > settings.transaction_bytes_max:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE,
+                "the transaction is too large: it can write at most "
+                f"{settings.transaction_bytes_max} bytes; commit in parts",
+            )
+        is_too_much = self.held_bytes + wanted > settings.transactions_bytes_max
+        if stream.is_strangers:
+            is_too_much |= self._strangers_bytes + wanted > STRANGERS_BYTES_MAX
+        if is_too_much:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE,
+                "the statement failed: open transactions hold too much memory; commit or "
+                "roll back some of them first",
+            )
+        # A refused statement is no part of the transaction, so neither limit counts it.
+        stream.written_bytes += written
+        self._hold(stream, wanted)
+
+    def _hold(self, stream: Stream, size: int) -> None:
+        stream.held_bytes += size
+        self.held_bytes += size
+        if stream.is_strangers:
+            self._strangers_bytes += size
+
+    def _close(self, key: tuple[tuple[int, int], int]) -> None:
+        stream = self.open.pop(key)
+        self._hold(stream, -stream.held_bytes)
+        self._strangers -= stream.is_strangers
+        streams = self._by_owner[key[0]]
+        streams.discard(key[1])
+        if not streams:
+            del self._by_owner[key[0]]
+
+    def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
+        if stream is not None:
+            raise ClientError(
+                ErrorCode.ACTIVE_TRANSACTION,
+                "Operation is not permitted when there is an active transaction ",
+            )
+        is_strangers = call.user == STRANGER
+        if (
+            len(self.open) >= STREAMS_MAX
+            or len(self._by_owner.get(call.owner, ())) >= SESSION_STREAMS_MAX
+            or (is_strangers and self._strangers >= STRANGERS_STREAMS_MAX)
+        ):
+            raise ClientError(
+                ErrorCode.TOO_MANY,
+                "BEGIN failed: too many transactions are open; commit or roll back some of "
+                "them first",
+            )
+        timeout_ns = self.node.settings.transaction_timeout_ns
+        fields = _options(call.body)
+        wanted = fields.get(TIMEOUT_KEY)
+        if wanted is not None:
+            if not is_number(wanted) or not wanted >= 0:
+                raise ClientError(
+                    ErrorCode.ILLEGAL_PARAMS,
+                    "Illegal parameters, timeout must be a number greater than 0",
+                )
+            if wanted:  # as in Tarantool, 0 means that the client sets no timeout
+                timeout_ns = int(min(timeout_ns, wanted * 1e9))
+        isolation = fields.get(ISOLATION_KEY, 0)
+        if not isinstance(isolation, int) or not 0 <= isolation <= 4:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
+            )
+        pending = self.clients.commits.pending
+        assert pending is not None
+        deadline_ns = self.node.context.now_ns + timeout_ns
+        self.open[key] = Stream(Transaction(pending), deadline_ns, is_strangers, isolation == 4)
+        self._by_owner.setdefault(call.owner, set()).add(call.stream)
+        self._strangers += is_strangers
+        self.clients.answer(call, [])
+
+    def _living(self, stream: Stream) -> Transaction:
+        """Return the stream's transaction.
+
+        Raises:
+            ClientError: it has timed out or can no longer commit.
+        """
+        if stream.transaction is None:
+            raise ClientError(
+                ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
+            )
+        if stream.doomed:
+            raise ClientError(
+                ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+        return stream.transaction
+
+    def _end(self, call: "Call", key: Any, stream: Stream | None) -> bool:
+        if stream is None:
+            # The forwarding member saw a BEGIN, but this leader has no transaction for it.
+            raise ClientError(
+                ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+        if call.type == Type.ROLLBACK:
+            self._close(key)
+            self.clients.answer(call, [])
+            return True
+        if call.key is not None:
+            call.digest = stream.digest
+        try:
+            if call.key is not None and self.clients.commits.answer_by_key(call):
+                if call.done:
+                    self._close(key)  # the first attempt is committed; this one never runs (T9)
+                return True
+            transaction = self._living(stream)
+            if self.clients.is_refused(call):
+                self._close(key)
+                return True
+            prepared = transaction.prepare(self.clients)
+            if prepared is None:
+                return False
+            needs_proof = stream.has_writes or stream.is_linearizable
+            done = self.clients.commits.log(call, prepared, needs_proof)
+        except ClientError:
+            self._close(key)
+            raise
+        if done:
+            self._close(key)
+        return done
+
+    def doom(self, call: "Call") -> None:
+        """Mark a transaction as unable to commit: rows that it read were rolled back (T8)."""
+        stream = self.open.get((call.owner, call.stream))
+        if stream is not None:
+            stream.doomed = ErrorCode.TRANSACTION_CONFLICT
+
+    def on_leadership_lost(self) -> None:
+        for key in list(self.open):
+            self._close(key)
+
+    def close(self, owner: tuple[int, int]) -> None:
+        for stream in list(self._by_owner.get(owner, ())):
+            self._close((owner, stream))
+
+    def close_link(self, link: int) -> None:
+        for key in [key for key in self.open if key[0][0] == link]:
+            self._close(key)
+
+    def tick(self) -> None:
+        now = self.node.context.now_ns
+        for stream in self.open.values():
+            if now >= stream.deadline_ns and not stream.doomed:
+                stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
+                stream.transaction = None
+                self._hold(stream, -stream.held_bytes)
+
+
+def _count_publication(stream: Stream) -> None:
+    """Count a publication of a transaction.
+
+    Raises:
+        ClientError: it has too many.
+    """
+    if stream.publications >= TRANSACTION_MAX:
+        raise ClientError(
+            ErrorCode.MEMORY_ISSUE,
+            f"the transaction is too large: it can publish at most {TRANSACTION_MAX} times; "
+            "commit in parts",
+        )
+    stream.publications += 1
+
+
+def _options(body: bytes) -> dict[Any, Any]:
+    if not body:
+        return {}
+    try:
+        fields = unpack_bounded(body)
+    except BAD_MSGPACK as error:
+        raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body") from error
+    return fields if isinstance(fields, dict) else {}
