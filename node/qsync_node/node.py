@@ -26,35 +26,42 @@ from qsync_node.consensus.interfaces import Loader
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.membership import LEVEL, REMOVED_SPACE, Configuration, Member
 from qsync_node.consensus.replica import Replica
-from qsync_node.consensus.settings import SECOND, Settings
+from qsync_node.consensus.settings import Settings
 from qsync_node.consensus.tail import Tail
 from qsync_node.engine.database import Database
-from qsync_node.errors import ClientError
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.mp import pack
-from qsync_node.tarantool.gateway import Stock
+from qsync_node.tarantool.gateway import Gateway
+from qsync_node.transactions.applying import RowApplier
 from qsync_node.transactions.builds import Builds
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.checkpoints import Checkpoints
 from qsync_node.transactions.clients import Clients
+from qsync_node.transactions.commits import Commits
+from qsync_node.transactions.forwarded import Forwarded
 from qsync_node.transactions.forwarding import Forwarding
 from qsync_node.transactions.idempotency import KeyTable
 from qsync_node.transactions.leases import Leases
+from qsync_node.transactions.limits import WriteLimits
 from qsync_node.transactions.linearizable import LinearizableReads
 from qsync_node.transactions.own_rows import (
     KEY_WINDOW_ROWS,
     define_own_spaces,
     key_window_of,
-    read_key_window_body,
     rows_of,
 )
 from qsync_node.transactions.procedures import Procedures
 from qsync_node.transactions.registrar import Registrar
+from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.snapshot import SnapshotView, StateLoader
+from qsync_node.transactions.state import State
+from qsync_node.transactions.status import Status
+from qsync_node.transactions.stepped_reads import SteppedReads
+from qsync_node.transactions.streams import Streams
 
 Observer = Callable[[list[Entry], list[Entry]], None]
 """Callback for traces and checkers: receives confirmed and removed entries in log order."""
 
-DML_TYPES = frozenset({2, 3, 4, 5, 9})
-RELIEF_INTERVAL_NS = 10 * SECOND
 RETIRED_ENTRIES = 8192
 
 
@@ -63,30 +70,65 @@ class Node:
 
     def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
         self.uuid = uuid
-        self.settings = settings
-        self.database = Database()
-        self.keys = KeyTable(KEY_WINDOW_ROWS)
+        self.state = State()
         self.context = Context(uuid, settings, rng, ballot)
         self.replica = Replica(self.context, self)
-        self.builds = Builds(self)
-        self.clients = Clients(self)
-        self.forwarding = Forwarding(self)
-        self.reads = LinearizableReads(self)
-        self.registrar = Registrar(self)
-        self.leases = Leases(self)
-        self.procedures = Procedures(self)
-        self.stock = Stock(self)
+        self.rows = RowApplier(self.context, self.replica.doubt, self.state)
+        self.registrar = Registrar(self.replica, self.state)
+        self.tarantool = Gateway(self.replica, self.state, self.registrar)
+        self.checkpoints = Checkpoints(self.replica, self.state, self.tarantool.pinned_index)
+        self.status = Status(
+            self.replica,
+            self.state,
+            self.registrar,
+            checkpoint_index=lambda: self.checkpoints.index,
+            tarantool_replicas=self.tarantool.status,
+        )
+        shared = Shared(self.context, self.replica, self.state)
+        self.shared = shared
+        self.commits = Commits(shared, self.rows, self._doom)
+        self.limits = WriteLimits(
+            self.replica, self.state, shared.answers, self.commits, self.registrar
+        )
+        self.streams = Streams(shared, self.commits, self.limits)
+        self.stepped_reads = SteppedReads(shared)
+        self.linearizable_reads = LinearizableReads(shared, self.stepped_reads)
+        self.builds = Builds(shared)
+        self.forwarding = Forwarding(shared)
+        self.leases = Leases(shared)
+        self.procedures = Procedures(shared, self.registrar, self.status, self.checkpoint)
+        self.clients = Clients(
+            shared,
+            commits=self.commits,
+            limits=self.limits,
+            streams=self.streams,
+            stepped_reads=self.stepped_reads,
+            linearizable_reads=self.linearizable_reads,
+            builds=self.builds,
+            forwarding=self.forwarding,
+            procedures=self.procedures,
+        )
+        self.forwarded = Forwarded(shared, self.clients)
         self._control = self._routes()
-        self.checkpoint_index = 0
-        self.is_checkpointing = False
-        self.bytes_since_checkpoint = 0
-        self._checkpoint_rng = Random(uuid)  # separate: elections must not depend on checkpoints
-        self._checkpoint_bytes = self._draw_checkpoint_bytes()
-        self._relief_due_ns = 0
         self._retired: deque[Database] = deque()
-        self.lost_acknowledged = 0
         self.observer: Observer | None = None
         self.refuse_rows = False  # a fault for tests: this replica cannot apply user rows (T7)
+
+    @property
+    def settings(self) -> Settings:
+        return self.context.settings
+
+    @property
+    def database(self) -> Database:
+        """The confirmed state."""
+        return self.state.database
+
+    @property
+    def keys(self) -> KeyTable:
+        return self.state.keys
+
+    def _doom(self, call: Call) -> None:
+        self.streams.doom(call)
 
     # --- creation and recovery ----------------------------------------------------------------
 
@@ -130,13 +172,13 @@ class Node:
         loader.add(bodies)
         configuration = self.install(loader)
         index = sum(vclock.values())
-        self.checkpoint_index = index
+        self.checkpoints.index = index
         settings = self.settings
         context.tail = Tail(
             vclock, History(loader.starts), first_available_index, settings.tail_cache_bytes
         )
         context.limbo = Limbo(index, vclock, configuration)
-        self.stock.on_state_loaded(index)
+        self.tarantool.on_state_loaded(index)
         for batch in batches:
             self._replay(batch)
         context.tail.durable_index = context.tail.last_index
@@ -154,13 +196,13 @@ class Node:
                 tail.history.append(TermStart(entry.term, part.replica_id, part.first_index))
             tail.append(part)
             limbo.append(entry)
-            self.bytes_since_checkpoint += len(part.data)
+            self.state.bytes_since_checkpoint += len(part.data)
             if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
                 taken, removed = limbo.confirm(entry.position)
                 if self.observer is not None:
                     self.observer(taken, removed)
-                self.stock.on_removed(removed)
-                self._apply(taken)
+                self.tarantool.on_removed(removed)
+                self.rows.apply(taken)
 
     def start(self, now_ns: int) -> None:
         self.context.now_ns = now_ns
@@ -179,27 +221,27 @@ class Node:
         context = self.context
         replica = self.replica
         context.begin_step(now_ns, wall_s)
-        self.clients.begin_step()
+        self.shared.budget.begin_step()
         if replica.source.is_confirm_due:
             replica.applier.confirm_due()
         for item in inputs:
             self._handlers[type(item)](self, item)
         replica.tick()
         self.clients.tick()
-        self.clients.commits.tick()
+        self.commits.tick()
         self.forwarding.tick()
-        self.reads.tick()
+        self.linearizable_reads.tick()
         self.procedures.tick()
         self.registrar.on_confirmed()
         self.builds.advance()
         self.leases.tick()
         self.clients.run_queue()
         self.clients.refuse_old()
-        self.clients.stepped_reads.advance()
-        self.clients.commits.flush()
-        self._consider_checkpoint()
+        self.stepped_reads.advance()
+        self.commits.flush()
+        self.checkpoints.consider()
         self._free_retired()
-        self.stock.tick()
+        self.tarantool.tick()
         replica.finish_step()
         out = context.out
         context.out = []
@@ -228,13 +270,13 @@ class Node:
 
     def _on_session_closed(self, item: fx.SessionClosed) -> None:
         self.clients.on_session_closed(item.session)
-        self.stock.on_session_closed(item.session)
+        self.tarantool.on_session_closed(item.session)
 
     def _on_stock_request(self, item: fx.StockRequest) -> None:
-        self.stock.on_request(item)
+        self.tarantool.on_request(item)
 
     def _on_stock_drained(self, item: fx.StockDrained) -> None:
-        self.stock.on_drained(item)
+        self.tarantool.on_drained(item)
 
     def _on_command(self, item: fx.Command) -> None:
         self.procedures.on_command(item)
@@ -253,7 +295,7 @@ class Node:
 
     def _on_log_read(self, item: fx.LogRead) -> None:
         if item.reader < 0:
-            self.stock.on_log_read(item.reader, item.batches)
+            self.tarantool.on_log_read(item.reader, item.batches)
         else:
             self.replica.relays.on_log_read(item.reader, item.batches)
 
@@ -269,28 +311,18 @@ class Node:
 
     def _on_space_low(self, item: fx.SpaceLow) -> None:
         self.replica.on_space(item.is_low)
-        if item.is_low and self.context.now_ns >= self._relief_due_ns:
-            self._relief_due_ns = self.context.now_ns + RELIEF_INTERVAL_NS
-            self._relieve_disk()
-
-    def _relieve_disk(self) -> None:
-        """Free disk space: write a checkpoint, or evict the slowest replica without one (S5)."""
-        if self.context.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
-            return
-        if self.replica.leader is not None:
-            self.replica.leader.let_go_farthest(self.checkpoint_index)
-        self.replica.snapshots.release_stalled()
-        self._collect_garbage()
+        if item.is_low:
+            self.checkpoints.on_space_low()
 
     def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
         tail = self.context.tail
         tail.first_available_index = max(tail.first_available_index, item.first_available_index)
-        self.stock.on_segments_removed(tail.first_available_index)
+        self.tarantool.on_segments_removed(tail.first_available_index)
 
     def _on_snapshot_installed(self, item: fx.SnapshotInstalled) -> None:
-        self.checkpoint_index = self.context.tail.last_index
-        self.stock.on_state_loaded(self.checkpoint_index)
-        self.bytes_since_checkpoint = 0
+        index = self.context.tail.last_index
+        self.checkpoints.on_state_replaced(index)
+        self.tarantool.on_state_loaded(index)
         self.replica.applier.rejoin.on_installed(item)
 
     def _on_received(self, item: fx.Received) -> None:
@@ -310,10 +342,10 @@ class Node:
             replica.relays.on_subscribe(item.link, uuid, message)
         elif context.is_removed(uuid):
             if kind is msg.Forward:
-                self.forwarding.refuse_removed(item.link, message)
+                self.forwarded.refuse_removed(item.link, message)
             elif kind is msg.ForwardClosed:
                 # The transactions that it forwarded before its removal must not stay open (T11).
-                self.forwarding.on_message(item.link, uuid, message)
+                self.forwarded.on_closed(item.link, message)
         elif kind is msg.Rows:
             replica.applier.on_rows(item.link, message)
         elif kind is msg.Ack:
@@ -323,7 +355,7 @@ class Node:
 
     def _routes(self) -> dict[type[Any], Callable[[int, str, Any], None]]:
         """Return the handler of each message type, called with (link, sender, message)."""
-        replica, forward = self.replica, self.forwarding.on_message
+        replica = self.replica
         applier, election = replica.applier, replica.election
         return {
             msg.Heartbeat: applier.on_heartbeat,
@@ -338,11 +370,11 @@ class Node:
             msg.RegisterReply: lambda link, uuid, m: applier.registering.on_reply(m),
             msg.Register: self.registrar.on_register,
             msg.Nominate: lambda link, uuid, m: self._on_nominate(m),
-            msg.ReadIndex: lambda link, uuid, m: self.reads.on_message(link, m),
-            msg.ReadIndexReply: lambda link, uuid, m: self.reads.on_message(link, m),
-            msg.Forward: forward,
-            msg.ForwardReply: forward,
-            msg.ForwardClosed: forward,
+            msg.ReadIndex: lambda link, uuid, m: self.linearizable_reads.on_message(link, m),
+            msg.ReadIndexReply: lambda link, uuid, m: self.linearizable_reads.on_message(link, m),
+            msg.Forward: lambda link, uuid, m: self.forwarded.on_request(link, m),
+            msg.ForwardReply: lambda link, uuid, m: self.forwarding.on_reply(link, m),
+            msg.ForwardClosed: lambda link, uuid, m: self.forwarded.on_closed(link, m),
         }
 
     def _on_nominate(self, message: msg.Nominate) -> None:
@@ -357,8 +389,8 @@ class Node:
             replica.take_up(message.term)
         elif replica.leader is not None and message.term == context.term:
             replica.leader.on_heartbeat_reply(uuid, message)
-            self.reads.on_round()
-            self.clients.commits.on_round()
+            self.linearizable_reads.on_round()
+            self.commits.on_round()
 
     # --- state machine ------------------------------------------------------------------------
 
@@ -367,51 +399,26 @@ class Node:
         if self.observer is not None:
             self.observer(taken, removed)
         if removed:
-            self.stock.on_removed(removed)
-            self.clients.commits.on_rolled_back(removed)
-        if self.replica.doubt.is_state_wrong:
-            self.clients.commits.on_confirmed(taken)
-            return
-        if self.clients.commits.pending is not None:
-            self.clients.commits.on_confirmed(taken)
-        else:
-            self._apply(taken)
-            self.clients.commits.on_confirmed(taken)
-        self.registrar.on_confirmed()
-
-    def _apply(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            if entry.kind in (Kind.USER, Kind.MEMBERSHIP):
-                self.apply_rows(entry)
-
-    def apply_rows(self, entry: Entry) -> None:
-        """Apply confirmed rows to the state; a row that fails marks the state as divergent (T7)."""
-        index = entry.batch.first_index
-        for row in entry.rows:
-            try:
-                if row.type in DML_TYPES:
-                    self.database.apply(row.type, row.body)
-            except ClientError as error:
-                self.context.report("row_not_applied", index=index, reason=str(error))
-                self.replica.doubt.open(index)
-                return
-            window = read_key_window_body(row.body)
-            if window is not None:
-                self.keys.set_window(*window)
-            if row.idempotency is not None:
-                self.keys.remember(row.idempotency, index)
-            index += 1
-        self.bytes_since_checkpoint += len(entry.batch.data)
+            self.tarantool.on_removed(removed)
+            self.commits.on_rolled_back(removed)
+        is_state_wrong = self.replica.doubt.is_state_wrong
+        if self.state.pending is None and not is_state_wrong:
+            self.rows.apply(taken)
+        self.commits.on_confirmed(taken)
+        self.linearizable_reads.on_confirmed()
+        self.forwarding.on_confirmed()
+        if not is_state_wrong:
+            self.registrar.on_confirmed()
 
     def on_written(self, entries: list[Entry]) -> None:
-        self.clients.commits.on_written(entries)
+        self.commits.on_written(entries)
 
     def on_leadership_gained(self) -> None:
-        self.clients.commits.on_leadership_gained()
+        self.commits.on_leadership_gained()
 
     def on_leadership_lost(self, reason: str) -> None:
         self.clients.on_leadership_lost(reason)
-        self.reads.on_leadership_lost()
+        self.linearizable_reads.on_leadership_lost()
         self.registrar.on_leadership_lost()
         self.leases.on_leadership_lost()
 
@@ -420,11 +427,11 @@ class Node:
 
         No acknowledged data is lost silently.
         """
-        self.lost_acknowledged += writes
+        self.state.lost_acknowledged += writes
         self.context.report("acknowledged_writes_lost", writes=writes)
 
     def on_decision_written(self) -> None:
-        self.clients.commits.on_decision_written()
+        self.commits.on_decision_written()
 
     def confirmable(self, index: int) -> int:
         return self.builds.limit(index)
@@ -440,12 +447,7 @@ class Node:
         Args:
             spaces: ids of the wanted user spaces; empty for all.
         """
-        limbo = self.context.limbo
-        index = limbo.confirmed_index
-        starts = self.context.tail.history.up_to(index).starts
-        keys = list(self.keys.items())
-        vclock = dict(limbo.confirmed_vclock)
-        return SnapshotView(index, vclock, starts, self.database.view(spaces), keys)
+        return self.checkpoints.view(spaces)
 
     def new_loader(self) -> StateLoader:
         return StateLoader()
@@ -453,16 +455,16 @@ class Node:
     def install(self, loader: Loader) -> Configuration:
         """Replace the state with the loaded one; the old one is freed over many steps."""
         assert isinstance(loader, StateLoader), "`new_loader` has made it"
-        self.retire(self.database)
-        self.database = loader.database
-        self.database.held_spaces = self.context.ballot.spaces
-        self.database.build_tuples_max = self.settings.build_tuples_max
+        self.retire(self.state.database)
+        database = self.state.database = loader.database
+        database.held_spaces = self.context.ballot.spaces
+        database.build_tuples_max = self.settings.build_tuples_max
         self.builds.on_state_replaced()
-        self.keys = loader.keys
-        self.keys.set_window(*key_window_of(self.database))
+        self.state.keys = loader.keys
+        self.state.keys.set_window(*key_window_of(database))
         self.clients.on_state_replaced()
         self.registrar.on_state_replaced()
-        return self._configuration_of(self.database)
+        return _configuration_of(database)
 
     def discard(self, loader: Loader) -> None:
         """Free the state of a transfer that is not completed."""
@@ -474,72 +476,24 @@ class Node:
         self._retired.append(database)
 
     def _free_retired(self) -> None:
-        self.database.free_discarded(RETIRED_ENTRIES)
+        self.state.database.free_discarded(RETIRED_ENTRIES)
         if self._retired and self._retired[0].dismantle(RETIRED_ENTRIES):
             self._retired.popleft()
 
-    def _configuration_of(self, database: Database) -> Configuration:
-        members = tuple(Member.from_tuple(fields) for fields in database.cluster())
-        removed = frozenset(str(fields[0]) for fields in rows_of(database, REMOVED_SPACE))
-        return Configuration(members, removed)
-
     def work(self) -> int:
         """Return the total cost of all statements so far, in units of 25 ns."""
-        return self.database.work
+        return self.state.database.work
 
     def checkpoint(self) -> bool:
         """Begin a snapshot of the confirmed state; return whether one has begun (S2).
 
         Any member can write a snapshot, with or without a leader.
         """
-        if self.is_checkpointing or not self.context.has_origin:
-            return False
-        if self.replica.doubt.is_state_wrong:
-            return False
-        view = self.snapshot_view()
-        self.is_checkpointing = True
-        self.bytes_since_checkpoint = 0
-        self._checkpoint_bytes = self._draw_checkpoint_bytes()
-        bodies = view.bodies()
-        self.context.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
-        return True
-
-    def _consider_checkpoint(self) -> None:
-        if self.bytes_since_checkpoint >= self._checkpoint_bytes:
-            self.checkpoint()
-
-    def _draw_checkpoint_bytes(self) -> int:
-        """Return the amount of log after which the next checkpoint begins, in bytes.
-
-        All members have the same log. With one common threshold they would all write a checkpoint
-        at the same row, and no member with an idle disk and processor would remain (G2).
-        """
-        return int(self.settings.checkpoint_bytes * self._checkpoint_rng.uniform(1.0, 1.5))
+        return self.checkpoints.begin()
 
     def _on_snapshot_written(self, item: fx.SnapshotWritten) -> None:
-        self.is_checkpointing = False
         self.procedures.on_snapshot_written(item)
-        if item.reason:
-            self.context.report("checkpoint_failed", reason=item.reason)
-            return
-        self.checkpoint_index = max(self.checkpoint_index, item.log_index)
-        self.context.report("checkpoint", index=item.log_index)
-        self.replica.doubt.on_state_replaced(item.log_index)
-        self._collect_garbage()
-
-    def _collect_garbage(self) -> None:
-        """Remove log files that a snapshot covers and every registered replica has (S5)."""
-        context = self.context
-        replica = self.replica
-        index = self.checkpoint_index
-        for pinned in (replica.snapshots.pinned_index(), self.stock.pinned_index()):
-            if pinned is not None:
-                index = min(index, pinned)
-        leader = replica.leader
-        floor = leader.floor_index() if leader is not None else replica.applier.floor_index
-        index = min(index, floor)
-        if index >= context.tail.first_available_index:
-            context.out.append(fx.RemoveSegments(index))
+        self.checkpoints.on_written(item)
 
     _handlers: ClassVar[dict[type[Any], Any]] = {
         fx.Request: _on_request,
@@ -560,3 +514,9 @@ class Node:
         fx.SnapshotWritten: _on_snapshot_written,
         fx.SnapshotInstalled: _on_snapshot_installed,
     }
+
+
+def _configuration_of(database: Database) -> Configuration:
+    members = tuple(Member.from_tuple(fields) for fields in database.cluster())
+    removed = frozenset(str(fields[0]) for fields in rows_of(database, REMOVED_SPACE))
+    return Configuration(members, removed)

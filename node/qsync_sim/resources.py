@@ -98,24 +98,21 @@ def check_end(shell: "Shell", node: "Node") -> None:
     Raises:
         Violation: it keeps a request.
     """
-    clients, forwarding, reads, commits = (
-        node.clients, node.forwarding, node.reads, node.clients.commits,
-    )  # fmt: skip
-    if any(call.session == BROKER_SESSION for call in clients.waiting):
+    waiting, forwarding = node.shared.answers.waiting, node.forwarding
+    reads, commits = node.linearizable_reads, node.commits
+    if any(call.session == BROKER_SESSION for call in waiting):
         return  # the stand-in for brokers does not wait for its last answers
     # A call of a closed session is dropped at its deadline.
     oldest_ns = node.context.now_ns - node.settings.request_timeout_ns
     kept = {
-        "requests in the queue": len(clients.queue),
-        "requests after their deadline": sum(
-            call.arrived_ns < oldest_ns for call in clients.waiting
-        ),
+        "requests in the queue": len(node.shared.queue),
+        "requests after their deadline": sum(call.arrived_ns < oldest_ns for call in waiting),
         "forwarded requests": len(forwarding.outgoing),
         "answers that wait for their index": len(forwarding.covering),
         "proofs of reads": len(reads.proofs),
         "questions for an index": len(reads.asked),
         "reads that wait for an index": len(reads.applying),
-        "paused reads": len(clients.stepped_reads),
+        "paused reads": len(node.stepped_reads),
         "statements that wait": len(commits.waiters) + len(commits.unplaced),
         "answers without a proof": len(commits.unproven),
     }

@@ -16,12 +16,13 @@ from qsync_node.archive.restore.origin import restored_bodies
 from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import fold
 from qsync_node.consensus.settings import SECOND
-from qsync_node.transactions.own_rows import read_term_body
 from qsync_node.errors import QsyncError
+from qsync_node.format.body import FIRST_USER_SPACE
 from qsync_node.format.keys import RAFT_CONFIRM
 from qsync_node.format.walk import space_of
 from qsync_node.log.checkpoint import Snapshot, open_snapshot
 from qsync_node.log.files import OsFileSystem
+from qsync_node.transactions.own_rows import read_term_body
 from qsync_sim.model import SPACE
 from qsync_sim.violation import Violation
 from qsync_sim.world import World
@@ -33,7 +34,6 @@ PART = 0.5
 """The part of the schedules with an archive in which it is restored."""
 FORM_NS = 60 * SECOND
 KEY = 2_000_000
-FIRST_USER_SPACE = 512
 
 
 def check_restore(world: World) -> None:

@@ -416,7 +416,7 @@ class Schedule:
 
 
 def _writes_checkpoint(shell: Shell) -> bool:
-    return shell.node is not None and shell.node.is_checkpointing
+    return shell.node is not None and shell.node.checkpoints.is_writing
 
 
 def _is_accepted(operation: Operation) -> bool:

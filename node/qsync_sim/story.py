@@ -42,7 +42,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.transactions.status import role_of
+from qsync_node.transactions.users import check_state_is_served
 from qsync_sim.clients import BEGIN, COMMIT, ROLLED_BACK, SELECT, UNKNOWN, build_body
 from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE
 from qsync_sim.world import World
@@ -344,7 +344,7 @@ class Story:
             context = node.context
             tail, limbo = context.tail, context.limbo
             self.say(
-                f"{name} {role_of(node):9} term {context.term} last {tail.last_index} "
+                f"{name} {node.status.role():9} term {context.term} last {tail.last_index} "
                 f"on disk {tail.durable_index} confirmed {limbo.confirmed_index} limbo {len(limbo)}"
             )
 
@@ -357,7 +357,7 @@ class Story:
     @staticmethod
     def _read_state(node: "Node", body: bytes) -> str:
         try:
-            node.clients.check_state_is_served()
+            check_state_is_served(node.replica)
         except ClientError as error:
             return f"refused ({ErrorCode(error.code).name})"
         request = decode_request(SELECT, body)

@@ -69,7 +69,7 @@ def is_building(shell: Shell) -> bool:
 def is_logged(shell: Shell) -> bool:
     """Return whether a row that changes the schema is in the log and not confirmed."""
     context = node_of(shell).context
-    return node_of(shell).clients.commits.ddl_barrier > context.limbo.confirmed_index
+    return node_of(shell).state.ddl_barrier > context.limbo.confirmed_index
 
 
 def check_indexes(driven: Driven) -> None:

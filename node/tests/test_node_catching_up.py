@@ -97,7 +97,7 @@ def test_step_runs_a_bounded_number_of_requests() -> None:
     driven = Driven(3, work_per_step=20_000)
     leader = driven.leader()
     driven.run(200)
-    commits = node_of(leader).clients.commits
+    commits = node_of(leader).commits
     batches: list[int] = []
     append = commits._append
 

@@ -159,7 +159,7 @@ def test_linearizable_read_at_cut_off_follower_is_answered_by_its_deadline() -> 
     for key in range(100):
         assert driven.ask(leader, REPLACE, put(key, "x")).code == 0
     driven.world.network.heal()
-    reads = node_of(behind).reads
+    reads = node_of(behind).linearizable_reads
     assert driven.run(5000, node_of(behind).forwarding.can_forward)
     behind.disk_delay_ns = 50 * MILLISECOND
     read = driven.send(behind, SELECT, get(5, LINEARIZABLE))

@@ -191,9 +191,9 @@ def test_rows_of_brokers_delay_no_other_write() -> None:
     node = node_of(leader)
     driven.send(leader, REPLACE, put(1, "x"))
     driven.send(leader, REPLACE, row(A, 1))
-    before = node.clients.commits.ddl_barrier
+    before = node.state.ddl_barrier
     driven.run(200)
-    assert node.clients.commits.ddl_barrier == before
+    assert node.state.ddl_barrier == before
 
 
 def test_transaction_compares_and_changes_rows_of_the_key_space() -> None:

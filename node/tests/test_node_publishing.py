@@ -496,7 +496,7 @@ def test_publications_of_one_client_take_several_short_steps(driven: Driven) -> 
     syncs = [driven.next_sync() for _ in range(1_000)]
     body = publish(b"x")
     leader.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])
-    pending = leader.node.clients.commits.pending
+    pending = leader.node.state.pending
     assert pending is not None
     row = publishing.publisher_of(pending, JOURNAL, ID)
     assert row is not None

@@ -22,7 +22,6 @@ from qsync_node.archive.restore.journals import (
 )
 from qsync_node.engine.database import Database
 from qsync_node.engine.requests import put_body
-from qsync_node.transactions.own_rows import rows_of
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,
@@ -39,6 +38,7 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import INSERT
 from qsync_node.format.mp import pack
+from qsync_node.transactions.own_rows import rows_of
 
 BROKER = BrokerId("zone", "broker-0")
 NAME = "a/journal"

@@ -248,7 +248,7 @@ class TestResources:
         leader = driven.leader()
         assert leader.node is not None
         resources.check_end(leader, leader.node)
-        leader.node.reads.applying.append((1, None))  # type: ignore[arg-type]  # only counted
+        leader.node.linearizable_reads.applying.append((1, None))  # type: ignore[arg-type]  # only counted
         with pytest.raises(Violation, match="T11"):
             resources.check_end(leader, leader.node)
 

@@ -74,7 +74,7 @@ def test_transactions_of_a_removed_member_end_with_their_connections() -> None:
     leader = world.leader()
     assert leader is not None
     assert leader.node is not None
-    context, streams = leader.node.context, leader.node.clients.streams
+    context, streams = leader.node.context, leader.node.streams
     world.run_for(5 * SECOND, lambda: context.limbo.configuration.by_uuid(member.uuid) is not None)
     world.run_for(SECOND)
     member.step([fx.Request(900, 1, BEGIN, b"", 1, "admin", None)])

@@ -28,18 +28,18 @@ from qsync_node.archive.manifest import (
     encode_root,
 )
 from qsync_node.archive.reader import load_archive
+from qsync_node.consensus.entries import control_body
+from qsync_node.consensus.membership import Member
 from qsync_node.engine.database import Database
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.engine.statements import execute_write
-from qsync_node.consensus.entries import control_body
-from qsync_node.consensus.membership import Member
-from qsync_node.node import Node
 from qsync_node.errors import ClientError
 from qsync_node.format.keys import DELETE, INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
+from qsync_node.node import Node
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.decode import runs as runs_module
 from qsync_spark.report.findings import INCOMPLETE, PASSED, VIOLATED

@@ -16,10 +16,7 @@ from uuid import uuid4
 from qsync_node.archive.restore.origin import restored_bodies, with_users
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.node import Node
 from qsync_node.consensus.filtering import refusal_to_start
-from qsync_node.transactions.status import status
-from qsync_node.transactions.own_rows import read_term_body
 from qsync_node.errors import QsyncError
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
@@ -28,6 +25,7 @@ from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import Limits, Storage
+from qsync_node.node import Node
 from qsync_node.server.admission import HANDSHAKES_MAX, Admission, RequestBytes
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
@@ -39,6 +37,7 @@ from qsync_node.server.peers import Peers
 from qsync_node.server.session import LOGIN_S, Session
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace
+from qsync_node.transactions.own_rows import read_term_body
 
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0
@@ -419,7 +418,7 @@ class NodeServer:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the core and of the disk threads."""
-        said = status(self.node)
+        said = self.node.status.report()
         said["is_disk_full"] = said["is_disk_full"] or self.disk.is_full
         return said
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from qsync_node.transactions.status import role_of
-
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
 
@@ -76,7 +74,7 @@ GAUGES = (
     Series("qsync_memory_bytes", "Accounted size of all tuples.",
            lambda now: now.status["memory_bytes"]),
     Series("qsync_is_leader", "1 on the leader, else 0.",
-           lambda now: float(role_of(now.server.node) == "leader")),
+           lambda now: float(now.server.node.status.role() == "leader")),
     Series("qsync_is_writable", "1 if the member accepts writes, else 0.",
            lambda now: float(now.status["is_writable"])),
     Series("qsync_split_brain", "1 if the member's log contradicts another member's, else 0.",

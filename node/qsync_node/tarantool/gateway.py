@@ -33,13 +33,14 @@ Invariants
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.filtering import NEEDS_EVERYTHING, refusal_to_serve
 from qsync_node.consensus.membership import STOCK_ROLE
 from qsync_node.consensus.messages import Ack
+from qsync_node.consensus.replica import Replica
 from qsync_node.engine import system
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
@@ -60,20 +61,23 @@ from qsync_node.tarantool.wire import (
     read_spaces,
     read_uuid,
 )
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
+from qsync_node.transactions.registrar import Registrar
+from qsync_node.transactions.state import State
+from qsync_node.transactions.users import check_state_is_served
 
 HEARTBEAT_NS = 500_000_000
 """Half of Tarantool's `replication_timeout`; silence of four timeouts ends a connection."""
 STALLED_NS = 600_000_000_000
 
 
-class Stock:
+class Gateway:
     """All Tarantool replicas that are connected to this member."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(self, replica: Replica, state: State, registrar: Registrar) -> None:
+        self.context = replica.context
+        self.replica = replica
+        self.state = state
+        self.registrar = registrar
         self.sessions: dict[int, StockSession] = {}
         self.known_from = 0
         self._removed_firsts: list[int] = []
@@ -106,14 +110,14 @@ class Stock:
 
     def first_servable(self) -> int:
         """Return the first index after which this member can serve rows."""
-        return max(self.known_from, self.node.context.tail.first_available_index - 1)
+        return max(self.known_from, self.context.tail.first_available_index - 1)
 
     def pinned_index(self) -> int | None:
         """Return the index after which files are kept for views being sent, or None (S4).
 
         The log after such a view must stay until its replica follows.
         """
-        oldest_ns = self.node.context.now_ns - STALLED_NS
+        oldest_ns = self.context.now_ns - STALLED_NS
         pinned = [
             signature(session.clock)
             for session in self.sessions.values()
@@ -147,7 +151,7 @@ class Stock:
         if session is None:
             session = self.sessions[item.session] = StockSession(item.session)
         session.sync, session.request = item.sync, item.type
-        session.touched_ns = self.node.context.now_ns
+        session.touched_ns = self.context.now_ns
         session.spaces, session.is_confined = spaces, is_confined
         if item.type == Type.FETCH_SNAPSHOT:
             self._begin_view(session)
@@ -161,8 +165,8 @@ class Stock:
 
     def _vote(self, item: fx.StockRequest) -> None:
         """Answer the VOTE request that a starting replica sends before it identifies itself."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         is_writable = leader is not None and leader.is_confirmed
         has_origin = context.has_origin
@@ -176,16 +180,16 @@ class Stock:
             6: has_origin,
         }
         body = pack({int(Key.BALLOT): ballot})
-        answer = encode_ok(item.sync, self.node.database.schema_version, body)
+        answer = encode_ok(item.sync, self.state.database.schema_version, body)
         context.out.append(fx.StockPackets(item.session, [answer], False, False))
 
     def _check_served(self, spaces: frozenset[int]) -> None:
-        if not self.node.context.has_origin:
+        if not self.context.has_origin:
             raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
-        reason = refusal_to_serve(self.node.context.ballot.spaces, spaces)
+        reason = refusal_to_serve(self.context.ballot.spaces, spaces)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
-        self.node.clients.check_state_is_served()
+        check_state_is_served(self.replica)
 
     def _check_access(self, item: fx.StockRequest, spaces: frozenset[int]) -> bool:
         """Check access as Tarantool does: read the universe and, to register, write `_cluster`.
@@ -199,7 +203,7 @@ class Stock:
         Returns:
             Whether the replica gets its listed spaces only.
         """
-        user = self.node.database.user_by_name(item.user)
+        user = self.state.database.user_by_name(item.user)
         if user is None:
             raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{item.user}' is not found")
         if not user.universe & system.READ:
@@ -215,7 +219,7 @@ class Stock:
         return False
 
     def _check_identity(self, uuid: str) -> None:
-        context = self.node.context
+        context = self.context
         if uuid == context.uuid:
             raise ClientError(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")
         if context.is_removed(uuid):
@@ -235,9 +239,8 @@ class Stock:
 
     def _join(self, session: StockSession) -> None:
         """Register the replica if necessary; continue when the registration is confirmed."""
-        node = self.node
-        context = node.context
-        replica = node.replica
+        context = self.context
+        replica = self.replica
         if context.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
             if session.request == Type.JOIN:
                 self._begin_view(session)
@@ -255,20 +258,21 @@ class Stock:
             raise ClientError(
                 ErrorCode.READONLY, f"Can't modify data because this instance is read-only: {where}"
             )
-        if not leader.is_confirmed or not node.registrar.is_open():
+        if not leader.is_confirmed or not self.registrar.is_open():
             raise ClientError(
                 ErrorCode.LOADING, "the replica cannot join: the leader has no quorum yet; retry"
             )
         is_written = context.limbo.configuration.by_uuid(session.uuid) is not None
         if not is_written and not leader.can_change_membership():
-            node.registrar.register_stock(session.uuid)
+            self.registrar.register_stock(session.uuid)
 
     def _begin_view(self, session: StockSession) -> None:
-        node = self.node
-        context = node.context
+        context = self.context
         session.clock = normalised(context.limbo.confirmed_vclock)
         session.stage = Stage.VIEW
-        session.rows = self._view_packets(session, node.database.view(session.spaces).bodies())
+        session.rows = self._view_packets(
+            session, self.state.database.view(session.spaces).bodies()
+        )
         index = context.limbo.confirmed_index
         if session.request == Type.JOIN:
             self._hold_files(session.uuid, index)
@@ -290,8 +294,8 @@ class Stock:
 
     def _hold_files(self, uuid: str, index: int) -> None:
         """Record a registered replica's position, for status and to keep its files (S5)."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         member = context.limbo.configuration.by_uuid(uuid)
         if replica.leader is None or member is None or member.role != STOCK_ROLE:
             return
@@ -301,7 +305,7 @@ class Stock:
     # --- subscribing ----------------------------------------------------------------------------
 
     def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
-        replicaset = self.node.context.ballot.replicaset_uuid
+        replicaset = self.context.ballot.replicaset_uuid
         # A list of spaces is no copy of the cluster: its replica may learn the UUID by the answer.
         may_ask = bool(session.spaces) and int(Key.REPLICASET_UUID) not in fields
         given = replicaset if may_ask else read_uuid(fields, Key.REPLICASET_UUID)
@@ -314,7 +318,7 @@ class Stock:
         session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
         session.clock = read_clock(fields)
         self._check_identity(session.uuid)
-        known = self.node.context.limbo.configuration.by_uuid(session.uuid)
+        known = self.context.limbo.configuration.by_uuid(session.uuid)
         if session.is_confined and known is not None:
             raise ClientError(
                 ErrorCode.ACCESS_DENIED,
@@ -327,7 +331,7 @@ class Stock:
         session.stage = Stage.WAITING
 
     def _begin_subscription(self, session: StockSession) -> None:
-        context = self.node.context
+        context = self.context
         known = context.limbo.confirmed_configuration.by_uuid(session.uuid)
         if known is None and not session.is_anonymous:
             raise ClientError(
@@ -347,7 +351,7 @@ class Stock:
 
     def _begin_rows(self, session: StockSession) -> None:
         """Start sending rows after the replica's clock, which this log must have passed (Q2)."""
-        context = self.node.context
+        context = self.context
         index = signature(session.clock)
         if index < self.first_servable():
             raise _gap(index, self.first_servable())
@@ -370,7 +374,7 @@ class Stock:
         index = signature(read_clock(read_fields(item.body)))
         if session.acked_index <= index <= session.sent_index:
             session.acked_index = index
-            session.touched_ns = self.node.context.now_ns
+            session.touched_ns = self.context.now_ns
             if not session.is_anonymous:
                 self._hold_files(session.uuid, index)
 
@@ -385,7 +389,7 @@ class Stock:
                 self._refuse(session.number, session.sync, error)
 
     def _advance(self, session: StockSession) -> None:
-        context = self.node.context
+        context = self.context
         if session.stage is Stage.IDLE:
             return
         self._check_served(session.spaces)
@@ -407,7 +411,7 @@ class Stock:
     def _send_view(self, session: StockSession) -> None:
         packets: list[bytes] = []
         size = 0
-        limit = self.node.settings.relay_chunk_bytes
+        limit = self.context.settings.relay_chunk_bytes
         for packet in session.rows:
             packets.append(packet)
             size += len(packet)
@@ -418,10 +422,10 @@ class Stock:
         self._send(session, packets)
 
     def _pump(self, session: StockSession) -> None:
-        context = self.node.context
+        context = self.context
         limit = context.limbo.confirmed_index
         if session.sent_index < limit and not session.is_reading:
-            chunk = self.node.settings.relay_chunk_bytes
+            chunk = self.context.settings.relay_chunk_bytes
             batches = context.tail.batches_after(session.sent_index, chunk)
             if batches is None:
                 self._check_kept(session)
@@ -440,8 +444,8 @@ class Stock:
 
     def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
         """Send rows up to the confirmed index, where a transaction ends (Q1)."""
-        limit = self.node.context.limbo.confirmed_index
-        member = self.node.context.limbo.confirmed_configuration.by_uuid(session.uuid)
+        limit = self.context.limbo.confirmed_index
+        member = self.context.limbo.confirmed_configuration.by_uuid(session.uuid)
         is_own_known = session.request == Type.SUBSCRIBE and not session.is_anonymous
         own_uuid, own_id = "", 0
         if member is not None and is_own_known:
@@ -461,7 +465,7 @@ class Stock:
             self._send(session, packets)
 
     def _send(self, session: StockSession, packets: list[bytes]) -> None:
-        context = self.node.context
+        context = self.context
         session.is_blocked = True
         session.touched_ns = context.now_ns
         session.heartbeat_at_ns = context.now_ns + HEARTBEAT_NS
@@ -489,23 +493,23 @@ class Stock:
 
     def _check_kept(self, session: StockSession) -> None:
         """Raise `ClientError` if another member's snapshot has replaced the log (S3, Q3)."""
-        if session.sent_index + 1 < self.node.context.tail.first_available_index:
+        if session.sent_index + 1 < self.context.tail.first_available_index:
             raise _gap(session.sent_index, self.first_servable())
 
     # --- ends -----------------------------------------------------------------------------------
 
     def _refuse(self, number: int, sync: int, error: ClientError) -> None:
         self.sessions.pop(number, None)
-        context = self.node.context
+        context = self.context
         context.report("stock_refused", code=int(error.code), reason=error.message)
-        version = self.node.database.schema_version
+        version = self.state.database.schema_version
         packet = encode_error(sync, version, int(error.code), error.message)
         context.out.append(fx.StockPackets(number, [packet], False, True))
 
     def _close(self, session: StockSession) -> None:
         """Close without an error: a Tarantool replica then reconnects, but stops at some errors."""
         self.sessions.pop(session.number, None)
-        self.node.context.out.append(fx.StockPackets(session.number, [], False, True))
+        self.context.out.append(fx.StockPackets(session.number, [], False, True))
 
     def on_session_closed(self, number: int) -> None:
         self.sessions.pop(number, None)

@@ -20,7 +20,6 @@ Invariants
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from qsync_node.consensus.decisions import effective, is_covered
 from qsync_node.consensus.entries import Entry, Kind
@@ -30,11 +29,9 @@ from qsync_node.engine.overlay import Extent, Layer
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.engine.statements import execute_write
 from qsync_node.errors import ClientError, ErrorCode
-
-if TYPE_CHECKING:
-    from qsync_node.format.row import Row
-    from qsync_node.node import Node
-    from qsync_node.transactions.calls import Call
+from qsync_node.format.row import Row
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.shared import Shared
 
 BUILD_SHARE = 8
 """The part of a step's work that a build takes: writes beside it wait for one such part."""
@@ -49,8 +46,12 @@ _SCHEMA_MARKS = tuple(
 class Builds:
     """The build of the next large schema change, and the statements that wait for one."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(self, shared: Shared) -> None:
+        self.context = shared.context
+        self.doubt = shared.replica.doubt
+        self.state = shared.state
+        self.queue = shared.queue
+        self.answers = shared.answers
         self._call: Call | None = None  # the statement whose build runs
         self._is_aside = False  # it is in no queue until its build has caught up
         self._waiting: deque[Call] = deque()  # statements that need a build after it
@@ -59,7 +60,7 @@ class Builds:
     @property
     def is_active(self) -> bool:
         """Whether a build continues in the next step."""
-        build = self.node.database.build
+        build = self.state.database.build
         return build is not None and build.failure is None and not build.is_complete
 
     # --- statements of clients ------------------------------------------------------------------
@@ -70,7 +71,6 @@ class Builds:
         Raises:
             ClientError: the new indexes would exceed the memory limit.
         """
-        node = self.node
         self._check_memory(build)
         if build.failure is not None:
             raise build.failure
@@ -79,16 +79,16 @@ class Builds:
             return
         if self._call is None:
             # A build that begins again, because the space was replaced, has the usual deadline.
-            node.clients.waiting.pop(call, None)
+            self.answers.waiting.pop(call, None)
         self._call = call
         self._is_aside = True
         self._discard()
-        node.database.build = build
-        node.context.report("build", space=build.space.name, tuples=build.extent)
+        self.state.database.build = build
+        self.context.report("build", space=build.space.name, tuples=build.extent)
 
     def _check_memory(self, build: Build) -> None:
         """End a build whose indexes and recorded changes would exceed the memory limit."""
-        database, limit = self.node.database, self.node.settings.memory_bytes_max
+        database, limit = self.state.database, self.context.settings.memory_bytes_max
         if limit and database.memory_bytes + database.memory_of(build) > limit:
             build.fail(
                 ClientError(
@@ -106,7 +106,7 @@ class Builds:
         """
         if call is not self._call:
             return True
-        build = self.node.database.build
+        build = self.state.database.build
         if build is None:
             return True
         if build.failure is not None:
@@ -115,10 +115,9 @@ class Builds:
 
     def advance(self) -> None:
         """Continue the build, and return a statement to the queue when its build has caught up."""
-        node = self.node
-        build = node.database.build
+        build = self.state.database.build
         if build is not None and self.is_active:
-            build.advance(node.settings.work_per_step // BUILD_SHARE)
+            build.advance(self.context.settings.work_per_step // BUILD_SHARE)
             if self._is_aside:
                 self._check_memory(build)
         call = self._call
@@ -126,28 +125,28 @@ class Builds:
             return
         if call.done:
             # A row in the log still needs the build, even if its deadline passed.
-            if node.clients.commits.ddl_barrier <= node.context.limbo.confirmed_index:
+            if self.state.ddl_barrier <= self.context.limbo.confirmed_index:
                 self._end()
         elif self._is_aside and not self.is_active:
             self._is_aside = False
             self._await_answer(call)
-            node.clients.queue.appendleft(call)
+            self.queue.appendleft(call)
 
     def _await_answer(self, call: "Call") -> None:
         """Give the statement a deadline from now on, unless it has one."""
-        if call not in self.node.clients.waiting:
-            call.arrived_ns = self.node.context.now_ns
-            self.node.clients.waiting[call] = None
+        if call not in self.answers.waiting:
+            call.arrived_ns = self.context.now_ns
+            self.answers.waiting[call] = None
 
     def _end(self) -> None:
         """Let the next statement run: the row of this one was confirmed, or there is none."""
         self._call = None
         self._discard()
-        self.node.clients.queue.extend(call for call in self._waiting if not call.done)
+        self.queue.extend(call for call in self._waiting if not call.done)
         self._waiting.clear()
 
     def _discard(self) -> None:
-        self.node.database.discard_build()
+        self.state.database.discard_build()
         self._row_index = 0
 
     def take_back(self) -> "list[Call]":
@@ -169,7 +168,7 @@ class Builds:
         call = self._call
         if call is None or call.owner != owner or call.may_be_logged:
             return
-        self.node.clients.waiting.pop(call, None)
+        self.answers.waiting.pop(call, None)
         call.done = True
 
     def drop_link(self, link: int) -> None:
@@ -185,10 +184,9 @@ class Builds:
 
         It is the end of a transaction, and lies before a row whose build is not complete.
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
         limbo = context.limbo
-        if replica.doubt.is_state_wrong:
+        if self.doubt.is_state_wrong:
             return index  # rows are not applied
         covering = effective(limbo.decisions) if limbo.decisions else []
         for entry in limbo.entries:
@@ -212,17 +210,17 @@ class Builds:
 
         Begin its build if it needs one.
         """
-        database = self.node.database
+        database = self.state.database
         if self._row_index != index:
             database.discard_build()
             self._row_index = index
             build = database.build = self._build_for(row)
             if build is not None:
-                self.node.context.report("build", space=build.space.name, tuples=build.extent)
+                self.context.report("build", space=build.space.name, tuples=build.extent)
         return not self.is_active
 
     def _build_for(self, row: "Row") -> Build | None:
-        layer = Layer(self.node.database, Extent.IN_PARTS)
+        layer = Layer(self.state.database, Extent.IN_PARTS)
         try:
             request = decode_request(row.type, row.body)
             assert not isinstance(request, Select), "rows are writes"

@@ -14,26 +14,27 @@ Invariants
   K4  A stream's requests run at the leader that received its BEGIN, or fail with a conflict (T10).
 """
 
-from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.membership import REMOVED_REASON
-from qsync_node.engine.access import User
 from qsync_node.engine.build import NeedsBuildError
 from qsync_node.engine.publishing import procedure_of
 from qsync_node.engine.requests import decode_user_request
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
+from qsync_node.transactions.builds import Builds
 from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.commits import BATCH_BYTES_MAX, Commits
+from qsync_node.transactions.forwarding import Forwarding
 from qsync_node.transactions.idempotency import check_key, digest_of
-from qsync_node.transactions.procedures import call_fields
-from qsync_node.transactions.stepped_reads import TUPLE_WORK, SteppedReads
+from qsync_node.transactions.limits import WriteLimits
+from qsync_node.transactions.linearizable import LinearizableReads, isolation_of
+from qsync_node.transactions.procedures import Procedures, call_fields
+from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stepped_reads import SteppedReads
 from qsync_node.transactions.streams import Streams
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
+from qsync_node.transactions.users import check_state_is_served
 
 _COUNTED = {
     1: "SELECT",
@@ -44,8 +45,6 @@ _COUNTED = {
     9: "UPSERT",
     10: "CALL",
 }
-REQUEST_WORK = 1_000
-"""Cost of running a request in addition to its bytes: a step runs about 2,000 small ones."""
 WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
 CALL_TYPES = frozenset({int(Type.CALL), int(Type.CALL_16)})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
@@ -54,49 +53,43 @@ KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
 class Clients:
     """Requests of this node's sessions and, on the leader, requests that members forward."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
-        self.queue: deque[Call] = deque()
-        self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
-        self._work = 0  # work units of this step
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        commits: Commits,
+        limits: WriteLimits,
+        streams: Streams,
+        stepped_reads: SteppedReads,
+        linearizable_reads: LinearizableReads,
+        builds: Builds,
+        forwarding: Forwarding,
+        procedures: Procedures,
+    ) -> None:
+        self.context = shared.context
+        self.replica = shared.replica
+        self.shared = shared
+        self.state = shared.state
+        self.queue = shared.queue
+        self.homes = shared.homes
+        self.answers = shared.answers
+        self.budget = shared.budget
+        self.users = shared.users
+        self.counters = shared.counters
+        self.commits = commits
+        self.limits = limits
+        self.streams = streams
+        self.stepped_reads = stepped_reads
+        self.linearizable_reads = linearizable_reads
+        self.builds = builds
+        self.forwarding = forwarding
+        self.procedures = procedures
         self._closed: set[int] = set()  # sessions that ended while the queue held calls
-        self.commits = Commits(node, self)
-        self._users: dict[str, User] = {}
-        self._refusal: ClientError | None = None
-        # By (session, stream): the link and term of the leader that received the BEGIN.
-        self.homes: dict[tuple[int, int], tuple[int, int]] = {}
-        self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
-        self.counters: dict[str, int] = {}
-        self.streams = Streams(node, self)
-        self.stepped_reads = SteppedReads(node, self)
-
-    # --- answers ------------------------------------------------------------------------------
-
-    def answer(self, call: Call, tuples: list[bytes], index: int = 0) -> None:
-        self.finish(call, 0, "", tuples, index)
-
-    def refuse(self, call: Call, code: int, reason: str, index: int = 0) -> None:
-        self.finish(call, code, reason, [], index)
-
-    def finish(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
-        if call.is_expired:
-            return
-        assert not call.done, "K1: a request is answered exactly once"
-        call.done = True
-        self.waiting.pop(call, None)
-        if code and call.type == Type.BEGIN and not call.link:
-            self._forget_stream(call)
-        if call.link:
-            self.node.forwarding.reply(call, int(code), reason, tuples, index)
-        elif call.session != NODE_SESSION:
-            self.node.context.out.append(
-                fx.Answer(call.session, call.sync, int(code), reason, tuples, index, call.position)
-            )
 
     # --- arrival ------------------------------------------------------------------------------
 
     def on_request(self, item: fx.Request) -> None:
-        self.take(Call(item, self.node.context.now_ns))
+        self.take(Call(item, self.context.now_ns))
 
     def take(self, call: Call) -> None:
         """Run, queue or forward one request; errors of the request itself become its answer."""
@@ -105,12 +98,13 @@ class Clients:
         try:
             self._route(call)
         except ClientError as error:
-            self.refuse(call, error.code, error.message)
+            self.answers.refuse(call, error.code, error.message)
         if not call.done and (call.type not in CALL_TYPES or call.request is not None):
-            self.waiting[call] = None  # a CALL that writes nothing has a deadline of its own
+            self.answers.waiting[call] = (
+                None  # a CALL that writes nothing has a deadline of its own
+            )
 
     def _route(self, call: Call) -> None:
-        node = self.node
         name, arguments = "", list[Any]()
         if call.type in CALL_TYPES:
             name, arguments = call_fields(call.body)
@@ -125,16 +119,16 @@ class Clients:
                     "write outside a transaction can; send it without header field 0x70",
                 )
             call.digest = digest_of(call.body)
-        if not node.context.has_origin:
+        if not self.context.has_origin:
             raise ClientError(
                 ErrorCode.LOADING,
                 "the member is unavailable: it has not joined its cluster yet; use another "
                 "member or retry",
             )
         if call.type in CALL_TYPES and not is_write:
-            node.procedures.on_call(call, name, arguments)
+            self.procedures.on_call(call, name, arguments)
             return
-        if node.context.is_removed(node.context.uuid):
+        if self.context.is_removed(self.context.uuid):
             raise ClientError(ErrorCode.UNKNOWN_REPLICA, REMOVED_REASON)
         if call.type == Type.SELECT and not call.stream:
             call.request = decode_user_request(call.type, call.body)
@@ -152,84 +146,32 @@ class Clients:
 
     # --- work of a step -----------------------------------------------------------------------
 
-    def begin_step(self) -> None:
-        self._work = 0
-        self.node.database.work = 0
-
-    def is_budget_spent(self) -> bool:
-        """Return whether further requests have to wait for the next step (G1)."""
-        return self._spent() >= self.node.settings.work_per_step
-
-    def is_read_budget_spent(self) -> bool:
-        """Return whether further reads have to wait: half of a step is reserved for the queue."""
-        return self._spent() >= self.node.settings.work_per_step // 2
-
     def has_work_left(self) -> bool:
         """Return whether requests wait for the budget of the next step only."""
         if len(self.stepped_reads):
             return True
-        return self.is_read_budget_spent() and (bool(self.queue) or self.node.reads.is_waiting)
-
-    def _spent(self) -> int:
-        return self._work + self.node.database.work
-
-    def charge(self, size: int) -> None:
-        """Count a request that handles `size` bytes."""
-        self._work += REQUEST_WORK + size
-
-    def spend(self, tuples: list[bytes]) -> None:
-        """Count the tuples that a read returned."""
-        self.charge(sum(map(len, tuples)) + len(tuples) * TUPLE_WORK)
+        return self.budget.is_read_budget_spent() and (
+            bool(self.queue) or self.linearizable_reads.is_waiting
+        )
 
     def _read(self, call: Call) -> None:
         """Serve a single read, from this member's confirmed state by default (R1, R2)."""
-        node = self.node
-        if self.is_read_budget_spent() and not call.link:
-            self.defer(call)
+        if self.budget.is_read_budget_spent() and not call.link:
+            self.answers.defer(call)
             return
-        self.check_state_is_served()
-        isolation = node.reads.isolation_of(call.request)
+        check_state_is_served(self.replica)
+        isolation = isolation_of(call.request)
         if isolation == "linearizable":
-            node.reads.start(call)
+            self.linearizable_reads.start(call)
             return
         self.stepped_reads.serve(call, is_dirty=isolation == "read-committed")
-
-    def defer(self, call: Call) -> None:
-        """Return a local client's read to its session, which repeats it later."""
-        call.done = True
-        self.waiting.pop(call, None)
-        self.node.context.out.append(fx.Deferred(call.session, call.sync))
-
-    def check_state_is_served(self) -> None:
-        context = self.node.context
-        replica = self.node.replica
-        if context.split_brain:
-            raise ClientError(
-                ErrorCode.SPLIT_BRAIN, f"Split-Brain discovered: {context.split_brain}"
-            )
-        if replica.doubt.is_open:
-            raise ClientError(
-                ErrorCode.LOADING,
-                "the member is unavailable: state repair is loading a snapshot from "
-                "another member; use another member or retry",
-            )
-
-    def user_of(self, call: Call) -> User:
-        user = self._users.get(call.user)
-        if user is not None and not user.is_dropped:
-            return user
-        user = self.node.database.user_by_name(call.user)
-        if user is None:
-            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{call.user}' is not found")
-        self._users[call.user] = user
-        return user
 
     # --- queue --------------------------------------------------------------------------------
 
     def run_queue(self) -> None:
         """Run queued requests in order; forward them when another member leads (T10)."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         commits = self.commits
         if not self.queue:
             return
@@ -237,12 +179,12 @@ class Clients:
             self._forward_queue()
             return
         is_ready = is_any = False
-        while self.queue and not (is_any and self.is_budget_spent()):
+        while self.queue and not (is_any and self.budget.is_budget_spent()):
             is_any = True
             # Within a step, only our own flush or DDL changes whether requests may run.
             if not is_ready and not self._can_execute():
                 return
-            barrier = commits.ddl_barrier
+            barrier = self.state.ddl_barrier
             call = self.queue.popleft()
             if self._is_over(call) or self._is_homeless(call, (0, context.term)):
                 continue
@@ -254,10 +196,10 @@ class Clients:
                 needs_proof = not call.stream and call.type != Type.SELECT
                 commits.depend(call, int(error.code), error.message, [], needs_proof)
             self._forget_home(call)
-            is_ready = commits.ddl_barrier == barrier and commits.batch_bytes < BATCH_BYTES_MAX
+            is_ready = self.state.ddl_barrier == barrier and commits.batch_bytes < BATCH_BYTES_MAX
 
     def _forward_queue(self) -> None:
-        forwarding = self.node.forwarding
+        forwarding = self.forwarding
         while self.queue and forwarding.can_forward():
             call = self.queue.popleft()
             if self._is_over(call):
@@ -265,7 +207,7 @@ class Clients:
             if not call.link and self._is_homeless(call, forwarding.home()):
                 continue
             if call.link:
-                self.refuse(
+                self.answers.refuse(
                     call,
                     ErrorCode.NOT_LEADER,
                     "the request was not logged: it was forwarded to a member that does "
@@ -284,16 +226,14 @@ class Clients:
         """
         if not call.stream or call.link:
             return False
-        key = (call.session, call.stream)
-        bound = call.home or self.homes.get(key)
+        bound = call.home or self.homes.of(call)
         call.home = bound
         if bound is None:
             if call.type == Type.BEGIN:
-                self.homes[key] = home
-                self._streams_of.setdefault(call.session, set()).add(call.stream)
+                self.homes.bind(call, home)
             elif call.key is not None:
                 # The key's transaction is unknown here, so no outcome may be reported (T9).
-                self.refuse(
+                self.answers.refuse(
                     call,
                     ErrorCode.TRANSACTION_CONFLICT,
                     "COMMIT with an idempotency key failed: no transaction is open in "
@@ -302,7 +242,7 @@ class Clients:
                 return True
             elif call.type in (Type.COMMIT, Type.ROLLBACK):
                 # Tarantool answers COMMIT and ROLLBACK without a transaction with success.
-                self.answer(call, [])
+                self.answers.answer(call, [])
                 return True
             else:
                 call.stream = 0  # a statement without BEGIN is a transaction of its own
@@ -311,9 +251,9 @@ class Clients:
             return False
         self._forget_home(call)
         if call.type == Type.ROLLBACK:
-            self.answer(call, [])
+            self.answers.answer(call, [])
         else:
-            self.refuse(
+            self.answers.refuse(
                 call,
                 ErrorCode.TRANSACTION_CONFLICT,
                 "Transaction has been aborted by conflict: its leader lost leadership; "
@@ -324,19 +264,11 @@ class Clients:
     def _forget_home(self, call: Call) -> None:
         """Unbind the stream after COMMIT or ROLLBACK: its next request starts a transaction."""
         if call.type in (Type.COMMIT, Type.ROLLBACK) and not call.link:
-            self._forget_stream(call)
-
-    def _forget_stream(self, call: Call) -> None:
-        self.homes.pop((call.session, call.stream), None)
-        streams = self._streams_of.get(call.session)
-        if streams is not None:
-            streams.discard(call.stream)
-            if not streams:
-                del self._streams_of[call.session]
+            self.homes.forget(call)
 
     def _can_execute(self) -> bool:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         commits = self.commits
         leader = replica.leader
         if leader is None or not leader.is_confirmed or not leader.can_append():
@@ -344,11 +276,11 @@ class Clients:
         if replica.doubt.is_open:
             # A read-only leader hands over soon; no request runs against this state (T7).
             return False
-        if commits.ddl_barrier > context.limbo.confirmed_index:
+        if self.state.ddl_barrier > context.limbo.confirmed_index:
             return False
         if commits.batch_bytes >= BATCH_BYTES_MAX:
             commits.flush()
-        self._refusal = self._find_refusal()
+        self.limits.look()
         return True
 
     def _execute(self, call: Call) -> bool:
@@ -362,100 +294,39 @@ class Clients:
         commits = self.commits
         if call.key is not None and commits.answer_by_key(call):
             return True  # a retry gets the first attempt's outcome, even if writes are refused now
-        if self.is_refused(call):
+        if self.limits.is_refused(call):
             return True
-        assert commits.pending is not None
-        builds = self.node.builds
+        assert self.state.pending is not None
+        builds = self.builds
         if not builds.is_ready(call):
             return False
         request = call.request
         if request is None:
             request = call.request = decode_user_request(call.type, call.body)
-        self.charge(len(call.body))
+        self.budget.charge(len(call.body))
         try:
-            executed = commits.pending.execute(request, self.user_of(call))
+            executed = self.state.pending.execute(request, self.users.user_of(call))
         except NeedsBuildError as needed:
             builds.begin(call, needed.build)
             return True
-        self._work += sum(map(len, executed.answer))
+        self.budget.add(sum(map(len, executed.answer)))
         return commits.log(call, executed)
-
-    def is_refused(self, call: Call) -> bool:
-        """Return whether a limit of the leader refused the call before logging (T11, D5).
-
-        The answer does not depend on pending rows, so it waits for none of them. The memory limit
-        refuses no DELETE: it must be possible to delete rows until others fit again.
-        """
-        refusal = self._refusal
-        if refusal is None:
-            return False
-        if refusal.code == ErrorCode.MEMORY_ISSUE and call.type == Type.DELETE:
-            return False
-        self.refuse(call, refusal.code, refusal.message)
-        return True
-
-    def _find_refusal(self) -> ClientError | None:
-        """Return the error for writes while none may be logged, or None; checked once per batch."""
-        try:
-            self._check_limits()
-        except ClientError as error:
-            return error
-        return None
-
-    def _check_limits(self) -> None:
-        node = self.node
-        context = node.context
-        replica = node.replica
-        settings, limbo = node.settings, context.limbo
-        assert replica.leader is not None
-        if context.is_space_low:
-            raise ClientError(
-                ErrorCode.DISK_FULL,
-                "the write was not logged: the leader's disk is nearly full; free space "
-                "on it, then retry",
-            )
-        if replica.election.is_caretaker:
-            raise ClientError(
-                ErrorCode.READONLY,
-                "the write was not logged: the leader is read-only until another member can "
-                "lead; retry",
-            )
-        node.registrar.check_open()
-        full = limbo.bytes + self.commits.batch_bytes > settings.limbo_bytes_max
-        if full or len(limbo) > settings.limbo_entries_max:
-            raise ClientError(
-                ErrorCode.SYNC_QUEUE_FULL,
-                "the write was not logged: the queue of unconfirmed transactions is "
-                "full; retry later",
-            )
-        if limbo.oldest_wait_ns(context.now_ns) > settings.synchro_timeout_ns // 2:
-            raise ClientError(
-                ErrorCode.SYNC_QUEUE_FULL,
-                "the write was not logged: the quorum confirms transactions more slowly "
-                "than they arrive; retry later",
-            )
-        # The last check: it refuses no DELETE, which must pass all others.
-        if settings.memory_bytes_max and node.database.memory_bytes > settings.memory_bytes_max:
-            raise ClientError(
-                ErrorCode.MEMORY_ISSUE,
-                "the write was not logged: the memory limit is reached; delete rows or "
-                "raise `memory`",
-            )
 
     # --- leadership ---------------------------------------------------------------------------
 
     def on_leadership_lost(self, reason: str) -> None:
         """Requeue unlogged requests for the next leader and refuse forwarded ones."""
         self.queue.extend(self.commits.on_leadership_lost(reason))
-        self.queue.extend(self.node.builds.take_back())
+        self.queue.extend(self.builds.take_back())
         self.streams.on_leadership_lost()
-        remote = [call for call in self.queue if call.link]
         # Statements of the leader itself end with its leadership.
-        self.queue = deque(
-            call for call in self.queue if not call.link and call.session != NODE_SESSION
+        ended = self.shared.keep_in_queue(
+            lambda call: not call.link and call.session != NODE_SESSION
         )
-        for call in remote:
-            self.refuse(
+        for call in ended:
+            if not call.link:
+                continue
+            self.answers.refuse(
                 call,
                 ErrorCode.NOT_LEADER,
                 "the request was not logged: the leader lost leadership; retry",
@@ -466,8 +337,8 @@ class Clients:
 
         On a follower no client waits for pending entries.
         """
-        self._users.clear()
-        self.commits.ddl_barrier = 0
+        self.users.on_state_replaced()
+        self.state.ddl_barrier = 0
         self.stepped_reads.on_state_replaced()
 
     # --- ends ---------------------------------------------------------------------------------
@@ -476,19 +347,18 @@ class Clients:
         """End the open transactions of a closed session; logged writes are unaffected."""
         self.streams.close((0, session))
         self.stepped_reads.on_session_closed((0, session))
-        self.node.builds.drop(session, 0)
-        for stream in self._streams_of.pop(session, ()):
-            self.homes.pop((session, stream), None)
+        self.builds.drop(session, 0)
+        self.homes.on_session_closed(session)
         if self.queue:
             self._closed.add(session)  # its calls are dropped when their turn comes
-        self.node.forwarding.on_session_closed(session)
+        self.forwarding.on_session_closed(session)
 
     def on_link_down(self, link: int) -> None:
-        self.queue = deque(call for call in self.queue if call.link != link)
-        for call in [call for call in self.waiting if call.link == link]:
-            del self.waiting[call]
+        self.shared.keep_in_queue(lambda call: call.link != link)
+        for call in [call for call in self.answers.waiting if call.link == link]:
+            del self.answers.waiting[call]
         self.stepped_reads.on_link_down(link)
-        self.node.builds.drop_link(link)
+        self.builds.drop_link(link)
         self.streams.close_link(link)
 
     def tick(self) -> None:
@@ -506,12 +376,12 @@ class Clients:
         """
         if not self.queue:
             return
-        context = self.node.context
+        context = self.context
         oldest = context.now_ns - 4 * context.settings.election_timeout_ns
         while self.queue and self.queue[0].arrived_ns < oldest:
             call = self.queue.popleft()
             if not self._is_over(call):
-                self.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
+                self.answers.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
 
     def _is_over(self, call: Call) -> bool:
         """Return whether the call was answered or its session has closed."""
@@ -519,11 +389,11 @@ class Clients:
 
     def _expire(self) -> None:
         """Answer the calls whose deadline has passed (G3)."""
-        context = self.node.context
+        context = self.context
         oldest = context.now_ns - context.settings.request_timeout_ns
         is_any = False
-        while self.waiting:
-            call = next(iter(self.waiting))
+        while self.answers.waiting:
+            call = next(iter(self.answers.waiting))
             if call.arrived_ns > oldest:
                 break
             is_any = True
@@ -532,18 +402,18 @@ class Clients:
                     "the outcome is unknown: the deadline passed before the write was "
                     "confirmed or rolled back; read the data before you retry"
                 )
-                self.refuse(call, ErrorCode.OUTCOME_UNKNOWN, reason)
+                self.answers.refuse(call, ErrorCode.OUTCOME_UNKNOWN, reason)
             else:
                 if call.stream:
                     self.streams.doom(call)
                 reason = "the request was not logged: its deadline passed; retry"
-                self.refuse(call, ErrorCode.TIMEOUT, reason)
+                self.answers.refuse(call, ErrorCode.TIMEOUT, reason)
             call.is_expired = True
         if is_any:
-            self.node.reads.drop_answered()
+            self.linearizable_reads.drop_answered()
 
     def why_not_writable(self) -> str:
-        replica = self.node.replica
+        replica = self.replica
         leader = replica.leader
         if leader is None:
             return "the request was not logged: the member knows no leader; retry"

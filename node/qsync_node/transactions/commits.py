@@ -19,19 +19,16 @@ Invariants
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from qsync_node.consensus.entries import Entry, Kind
-from qsync_node.engine.overlay import Pending
+from qsync_node.engine.overlay import Executed, Pending
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import space_of
+from qsync_node.transactions.applying import RowApplier
 from qsync_node.transactions.calls import Call, Waiter, Write
 from qsync_node.transactions.own_rows import OWN_SPACES, SCHEMA_SPACE, is_own_mark
-
-if TYPE_CHECKING:
-    from qsync_node.engine.overlay import Executed
-    from qsync_node.node import Node
-    from qsync_node.transactions.clients import Clients
+from qsync_node.transactions.shared import Shared
 
 SYNC_FLAGS = 6
 ASYNC_FLAGS = 0
@@ -42,17 +39,27 @@ ROW_HEADER_BYTES = 24
 class Commits:
     """The unconfirmed transactions of this leader's clients."""
 
-    def __init__(self, node: "Node", clients: "Clients") -> None:
-        self.node = node
-        self.clients = clients
-        self.pending: Pending | None = None
+    def __init__(self, shared: Shared, rows: RowApplier, doom: Callable[[Call], None]) -> None:
+        """Create the queue of decisions.
+
+        Args:
+            shared: what the components of transactions share.
+            rows: applies confirmed rows of other leaders.
+            doom: marks the transaction of a call as unable to commit (T8).
+        """
+        self.context = shared.context
+        self.replica = shared.replica
+        self.state = shared.state
+        self.queue = shared.queue
+        self.answers = shared.answers
+        self.rows = rows
+        self.doom = doom
         self.batch: list[Write] = []
         self.batch_bytes = 0
         self.batch_rows = 0
         self.waiters: deque[Waiter] = deque()
         self.unplaced: list[Waiter] = []
         self.unproven: deque[Waiter] = deque()  # decided, but without a proof of leadership
-        self.ddl_barrier = 0
         self.pending_keys: dict[tuple[str, int], Write] = {}
 
     # --- writing ------------------------------------------------------------------------------
@@ -72,7 +79,7 @@ class Commits:
         if not executed.rows:
             self.depend(call, 0, "", executed.answer, needs_proof)
             return True
-        context = self.node.context
+        context = self.context
         if executed.is_ddl:
             if touches_own_rows(executed.rows):
                 raise ClientError(
@@ -82,31 +89,31 @@ class Commits:
                 )
             if not self.is_log_decided():
                 return False
-        key = self.node.keys.row_key(call.key, call.digest) if call.key is not None else None
+        key = self.state.keys.row_key(call.key, call.digest) if call.key is not None else None
         write = Write(call, executed, key)
         call.may_be_logged = True
         if key is not None:
             self.pending_keys[key[0], key[1]] = write
-        assert self.pending is not None
-        self.pending.push(executed.changes)
+        assert self.state.pending is not None
+        self.state.pending.push(executed.changes)
         self.batch.append(write)
         self.batch_rows += len(executed.rows)
         for _, body in executed.rows:
             self.batch_bytes += len(body) + ROW_HEADER_BYTES
         if executed.is_ddl:
             self.flush()
-            self.ddl_barrier = context.tail.last_index
+            self.state.ddl_barrier = context.tail.last_index
         return True
 
     def is_log_decided(self) -> bool:
         """Return whether the pending state equals the confirmed state."""
-        context = self.node.context
+        context = self.context
         return not self.batch and context.limbo.confirmed_index >= context.tail.last_index
 
     def flush(self) -> None:
         """Append this step's writes as one batch, after a CONFIRM if one is due (T3)."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         batch = self.batch
         base = context.tail.last_index
         if batch:
@@ -125,7 +132,7 @@ class Commits:
             self._release_waiters()
 
     def _append(self, writes: list[Write], flags: int) -> None:
-        context = self.node.context
+        context = self.context
         transactions = [
             [(row_type, body, write.key) for row_type, body in write.rows] for write in writes
         ]
@@ -142,12 +149,11 @@ class Commits:
 
     def answer_by_key(self, call: Call) -> bool:
         """Answer a retry with the outcome of the first attempt; it never runs twice (T9)."""
-        node = self.node
-        index = node.keys.find(call.key, call.digest, node.context.limbo.confirmed_index)
+        index = self.state.keys.find(call.key, call.digest, self.context.limbo.confirmed_index)
         if index is not None:
-            self.clients.answer(call, [], index)
+            self.answers.answer(call, [], index)
             return True
-        wanted = node.keys.row_key(call.key, call.digest)
+        wanted = self.state.keys.row_key(call.key, call.digest)
         write = self.pending_keys.get((wanted[0], wanted[1]))
         if write is None:
             return False
@@ -172,11 +178,11 @@ class Commits:
 
         With `needs_proof` the answer also waits until this member is known to lead (R2, K5).
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         limbo = context.limbo
         if self.is_log_decided() and not needs_proof:
-            self.clients.finish(call, code, reason, tuples, limbo.confirmed_index)
+            self.answers.finish(call, code, reason, tuples, limbo.confirmed_index)
             return
         waiter = Waiter(call, code, reason, tuples)
         waiter.rows_before = self.batch_rows
@@ -186,7 +192,7 @@ class Commits:
         self.unplaced.append(waiter)
 
     def _release_waiters(self) -> None:
-        confirmed = self.node.context.limbo.confirmed_index
+        confirmed = self.context.limbo.confirmed_index
         while self.waiters and self.waiters[0].index <= confirmed:
             waiter = self.waiters.popleft()
             if waiter.sequence and not waiter.must_repeat:
@@ -197,10 +203,10 @@ class Commits:
 
     def on_round(self) -> None:
         """Send the answers that a heartbeat reply or a confirmed row proves."""
-        leader = self.node.replica.leader
+        leader = self.replica.leader
         if not self.unproven or leader is None:
             return
-        proven, confirmed = leader.proven_sequence(), self.node.context.limbo.confirmed_index
+        proven, confirmed = leader.proven_sequence(), self.context.limbo.confirmed_index
         while self.unproven:
             waiter = self.unproven[0]
             if waiter.sequence > proven and waiter.index >= confirmed:
@@ -212,14 +218,14 @@ class Commits:
         if call.done:
             return
         if not waiter.must_repeat:
-            self.clients.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
+            self.answers.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
         elif call.stream and waiter.code != -1:
-            self.clients.streams.doom(call)
-            self.clients.refuse(
+            self.doom(call)
+            self.answers.refuse(
                 call, ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
         else:
-            self.clients.queue.append(call)
+            self.queue.append(call)
 
     def tick(self) -> None:
         self.on_round()  # a single voter gets no replies that would trigger this
@@ -237,8 +243,8 @@ class Commits:
                 return
 
     def _answer_async(self) -> None:
-        limbo = self.node.context.limbo
-        durable = self.node.context.tail.durable_index
+        limbo = self.context.limbo
+        durable = self.context.tail.durable_index
         for entry in limbo.entries:
             if entry.batch.last_index > durable:
                 return
@@ -249,34 +255,31 @@ class Commits:
             if entry.payload is not None and not entry.is_answered:
                 entry.is_answered = True
                 for write in entry.payload:
-                    self.clients.answer(write.call, write.answer, write.last_index)
+                    self.answers.answer(write.call, write.answer, write.last_index)
 
     def on_confirmed(self, entries: list[Entry]) -> None:
-        node = self.node
         for entry in entries:
             writes = entry.payload
-            if writes is not None and self.pending is not None:
+            if writes is not None and self.state.pending is not None:
                 self._confirm_writes(entry, writes)
-            elif self.pending is not None and entry.kind in (Kind.USER, Kind.MEMBERSHIP):
-                node.apply_rows(entry)
-        if self.pending is not None:
+            elif self.state.pending is not None and entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+                self.rows.apply_rows(entry)
+        if self.state.pending is not None:
             self._answer_async()
         if self.waiters:
             self._release_waiters()
-        node.reads.on_confirmed()
-        node.forwarding.on_confirmed()
 
     def _confirm_writes(self, entry: Entry, writes: list[Write]) -> None:
-        pending = self.pending
+        pending = self.state.pending
         assert pending is not None
         for write in writes:
             pending.confirm(write.changes)
             if write.key is not None:
-                self.node.keys.remember(write.key, write.last_index)
+                self.state.keys.remember(write.key, write.last_index)
                 self.pending_keys.pop((write.key[0], write.key[1]), None)
             if not entry.is_answered:
-                self.clients.answer(write.call, write.answer, write.last_index)
-        self.node.bytes_since_checkpoint += len(entry.batch.data)
+                self.answers.answer(write.call, write.answer, write.last_index)
+        self.state.bytes_since_checkpoint += len(entry.batch.data)
 
     def on_rolled_back(self, entries: list[Entry]) -> None:
         """Report the entries that a confirmed decision removed, and no earlier (T6)."""
@@ -287,7 +290,7 @@ class Commits:
         code = ErrorCode.SYNC_QUORUM_TIMEOUT
         for entry in entries:
             if entry.is_answered:
-                self.node.lost_acknowledged += len(entry.payload or ()) or entry.answered_writes
+                self.state.lost_acknowledged += len(entry.payload or ()) or entry.answered_writes
             for write in entry.payload or ():
                 if write.key is not None:
                     self.pending_keys.pop((write.key[0], write.key[1]), None)
@@ -295,18 +298,18 @@ class Commits:
                     reason = "Quorum collection for a synchronous transaction is timed out"
                     if code is ErrorCode.SYNC_ROLLBACK:
                         reason = "A rollback for a synchronous transaction is received"
-                    self.clients.refuse(write.call, code, reason)
+                    self.answers.refuse(write.call, code, reason)
                 code = ErrorCode.SYNC_ROLLBACK
 
     def on_decision_written(self) -> None:
         """Rebuild the overlay: statements now run over the state after the decision (T5, K3)."""
-        if self.pending is None:
+        if self.state.pending is None:
             return
         survivors = []
-        for entry in self.node.context.limbo.surviving():
+        for entry in self.context.limbo.surviving():
             for write in entry.payload or ():
                 survivors.append(write.changes)
-        self.pending.rebuild(survivors)
+        self.state.pending.rebuild(survivors)
 
     # --- leadership ---------------------------------------------------------------------------
 
@@ -315,12 +318,12 @@ class Commits:
 
         Statements run once the PROMOTE and with it the inherited tail are confirmed.
         """
-        self.pending = Pending(self.node.database)
+        self.state.pending = Pending(self.state.database)
 
     def on_leadership_lost(self, reason: str) -> list[Call]:
         """Answer *unknown* for logged writes; return the requests that were never logged."""
-        self.pending = None
-        self.ddl_barrier = 0
+        self.state.pending = None
+        self.state.ddl_barrier = 0
         self.pending_keys.clear()
         text = f"the outcome is unknown: {reason}; read the data before you retry"
         unlogged = [write.call for write in self.batch]
@@ -328,10 +331,10 @@ class Commits:
             call.may_be_logged = False
         self.batch = []
         self.batch_bytes = self.batch_rows = 0
-        for entry in self.node.context.limbo.entries:
+        for entry in self.context.limbo.entries:
             for write in entry.payload or ():
                 if not entry.is_answered:
-                    self.clients.refuse(write.call, ErrorCode.OUTCOME_UNKNOWN, text)
+                    self.answers.refuse(write.call, ErrorCode.OUTCOME_UNKNOWN, text)
             if entry.is_answered and entry.payload is not None:
                 entry.answered_writes = len(entry.payload)
             entry.payload = None
@@ -342,7 +345,7 @@ class Commits:
             if waiter.call.done:
                 continue
             if waiter.call.stream:
-                self.clients.refuse(
+                self.answers.refuse(
                     waiter.call,
                     ErrorCode.TRANSACTION_CONFLICT,
                     "the transaction was aborted: its leader lost leadership; run it "

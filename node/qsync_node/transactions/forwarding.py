@@ -7,17 +7,12 @@ the write is committed however far this member lags. A lost link means *unknown*
 have been logged. A request is forwarded once: the receiver refuses a request that it cannot serve.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from qsync_node.consensus.effects import Request
-from qsync_node.consensus.membership import REMOVED_REASON, Configuration
+from qsync_node.consensus.membership import Configuration
 from qsync_node.consensus.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import Call
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
+from qsync_node.transactions.shared import Shared
 
 COVER_DEADLINE_HEARTBEATS = 5
 LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)})
@@ -36,34 +31,35 @@ class Outgoing:
 
 
 class Forwarding:
-    """Both ends of forwarded requests."""
+    """Requests of this member's clients at the leader."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(self, shared: Shared) -> None:
+        self.context = shared.context
+        self.replica = shared.replica
+        self.queue = shared.queue
+        self.answers = shared.answers
         self.outgoing: dict[int, Outgoing] = {}
         self.covering: list[int] = []
         self._next = 1
         self._bound: set[tuple[int, int]] = set()  # (session, link) with forwarded streams
         self._configuration: Configuration | None = None  # the one seen last
 
-    # --- forwarding member --------------------------------------------------------------------
-
     def can_forward(self) -> bool:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         uuid = replica.election.leader_uuid
         return bool(uuid) and uuid != context.uuid and context.link_to(uuid) is not None
 
     def home(self) -> tuple[int, int]:
         """Return the home of a stream that is forwarded now: the link and the leader's term."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         link = context.link_to(replica.election.leader_uuid)
         return (link.number if link is not None else -1), context.term
 
     def forward(self, call: Call) -> None:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         link = context.link_to(replica.election.leader_uuid)
         assert link is not None
         number = self._next
@@ -86,18 +82,17 @@ class Forwarding:
             ),
         )
 
-    def _on_reply(self, link: int, reply: ForwardReply) -> None:
+    def on_reply(self, link: int, reply: ForwardReply) -> None:
         outgoing = self.outgoing.get(reply.request)
         if outgoing is None or outgoing.link != link or outgoing.reply is not None:
             return
         outgoing.reply = reply
-        clients = self.node.clients
-        context = self.node.context
+        context = self.context
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
             # The leader logged nothing: wait for the next one.
             outgoing.call.may_be_logged = False
             del self.outgoing[reply.request]
-            clients.queue.append(outgoing.call)
+            self.queue.append(outgoing.call)
             return
         if reply.code or reply.log_index <= context.limbo.confirmed_index:
             self._finish(reply.request, outgoing)
@@ -111,12 +106,11 @@ class Forwarding:
         del self.outgoing[number]
         reply = outgoing.reply
         assert reply is not None
-        clients = self.node.clients
         if reply.code:
-            clients.refuse(outgoing.call, reply.code, reply.reason, reply.log_index)
+            self.answers.refuse(outgoing.call, reply.code, reply.reason, reply.log_index)
         else:
             outgoing.call.position = reply.position or None
-            clients.answer(outgoing.call, reply.tuples, reply.log_index)
+            self.answers.answer(outgoing.call, reply.tuples, reply.log_index)
 
     def on_confirmed(self) -> None:
         """Send the answers that the confirmed index now covers.
@@ -126,7 +120,7 @@ class Forwarding:
         self._leave_removed()
         if not self.covering:
             return
-        confirmed = self.node.context.limbo.confirmed_index
+        confirmed = self.context.limbo.confirmed_index
         waiting = []
         for number in self.covering:
             outgoing = self.outgoing.get(number)
@@ -141,7 +135,7 @@ class Forwarding:
     def tick(self) -> None:
         if not self.covering:
             return
-        now = self.node.context.now_ns
+        now = self.context.now_ns
         for number in list(self.covering):
             outgoing = self.outgoing.get(number)
             if outgoing is not None and now >= outgoing.deadline_ns:
@@ -150,7 +144,7 @@ class Forwarding:
 
     def _leave_removed(self) -> None:
         """Wait no longer for a leader that was removed: its messages are ignored (M5)."""
-        context = self.node.context
+        context = self.context
         configuration = context.limbo.confirmed_configuration
         if configuration is self._configuration:
             return
@@ -171,7 +165,7 @@ class Forwarding:
             if outgoing.reply is not None:
                 continue
             del self.outgoing[number]
-            self.node.clients.refuse(
+            self.answers.refuse(
                 outgoing.call,
                 ErrorCode.OUTCOME_UNKNOWN,
                 f"the outcome is unknown: {cause}; read the data before you retry",
@@ -181,55 +175,5 @@ class Forwarding:
     def on_session_closed(self, session: int) -> None:
         for bound in [bound for bound in self._bound if bound[0] == session]:
             self._bound.discard(bound)
-            if bound[1] in self.node.context.links:
-                self.node.context.send(bound[1], ForwardClosed(session))
-
-    # --- receiving member ---------------------------------------------------------------------
-
-    def on_message(self, link: int, uuid: str, message: Any) -> None:
-        if type(message) is Forward:
-            item = Request(
-                message.session,
-                message.request,
-                message.type,
-                message.body,
-                message.stream,
-                message.user,
-                message.key,
-            )
-            call = Call(item, self.node.context.now_ns)
-            call.link = link
-            if self.node.replica.leader is None:
-                reason = (
-                    "the request was not logged: it was forwarded to a member that does not "
-                    "lead; retry"
-                )
-                self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
-                return
-            if message.stream and message.term != self.node.context.term:
-                # Sent to an earlier term's leader: the transaction ended with that term.
-                code = int(ErrorCode.TRANSACTION_CONFLICT)
-                reason = (
-                    "Transaction has been aborted by conflict: its leader lost leadership; "
-                    "run the transaction again from BEGIN"
-                )
-                self.reply(call, code, reason, [], 0)
-                return
-            self.node.clients.take(call)
-        elif type(message) is ForwardReply:
-            self._on_reply(link, message)
-        elif type(message) is ForwardClosed:
-            self.node.clients.streams.close((link, message.session))
-            self.node.clients.stepped_reads.on_session_closed((link, message.session))
-
-    def refuse_removed(self, link: int, message: Forward) -> None:
-        """Refuse a request that a removed instance forwards: its client must not wait (K1)."""
-        code = int(ErrorCode.UNKNOWN_REPLICA)
-        self.node.context.send(
-            link, ForwardReply(message.request, code, REMOVED_REASON, [], 0, b"")
-        )
-
-    def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
-        if call.link in self.node.context.links:
-            message = ForwardReply(call.sync, code, reason, tuples, index, call.position or b"")
-            self.node.context.send(call.link, message)
+            if bound[1] in self.context.links:
+                self.context.send(bound[1], ForwardClosed(session))

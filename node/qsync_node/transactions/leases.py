@@ -19,7 +19,7 @@ Invariants
 """
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.engine.fields import decode
@@ -28,9 +28,7 @@ from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, decode
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.transactions.calls import NODE_SESSION, Call
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
+from qsync_node.transactions.shared import Shared
 
 LOOK_NS = 100_000_000
 """Interval between two looks; a lease ends at most this much too late."""
@@ -51,8 +49,11 @@ class _Lease:
 class Leases:
     """The leases that this member has observed as the leader."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(self, shared: Shared) -> None:
+        self.context = shared.context
+        self.replica = shared.replica
+        self.state = shared.state
+        self.queue = shared.queue
         self._leases: dict[BrokerId, _Lease] = {}
         self._seen: dict[BrokerId, _Lease] = {}  # in the current pass over the rows
         self._after: Any = None  # entry key at which the next look continues
@@ -60,13 +61,13 @@ class Leases:
 
     def tick(self) -> None:
         """Look at the next rows, and remove those whose lease has expired."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None or not leader.is_confirmed or context.now_ns < self._look_at_ns:
             return
         self._look_at_ns = context.now_ns + LOOK_NS
-        space = self.node.database.find_space(BROKER_SPACE)
+        space = self.state.database.find_space(BROKER_SPACE)
         index = space.indexes.get(0) if space is not None else None
         if not isinstance(index, TreeIndex):
             return  # journals are not enabled
@@ -86,7 +87,7 @@ class Leases:
         except ValueError:
             return  # not written by a broker
         assert isinstance(row, BrokerRow)
-        now_ns = self.node.context.now_ns
+        now_ns = self.context.now_ns
         renewal = row.process, row.renewals
         lease = self._leases.get(row.id)
         if lease is None or lease.renewal != renewal:
@@ -96,21 +97,20 @@ class Leases:
             self._expire(lease, row, key, packed)
 
     def _expire(self, lease: _Lease, row: BrokerRow, key: Any, packed: bytes) -> None:
-        node = self.node
-        pending = node.clients.commits.pending
+        pending = self.state.pending
         space = pending.find_space(BROKER_SPACE) if pending is not None else None
         index = space.indexes.get(0) if space is not None else None
         if index is None or index.get(key) != packed:
             return  # a renewal, or a removal of the row or its space, is not confirmed yet
         if lease.call is None:
-            node.context.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
+            self.context.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
         elif not lease.call.done:
             return
         body = pack({int(Key.SPACE_ID): BROKER_SPACE, int(Key.KEY): row.key})
         request = fx.Request(NODE_SESSION, 0, int(Type.DELETE), body, 0, "admin", None)
-        lease.call = Call(request, node.context.now_ns)
+        lease.call = Call(request, self.context.now_ns)
         # Nothing that could renew the lease may run between the check and the removal.
-        node.clients.queue.appendleft(lease.call)
+        self.queue.appendleft(lease.call)
 
     def on_leadership_lost(self) -> None:
         """Forget all observations: the next leader grants every lease a full period."""

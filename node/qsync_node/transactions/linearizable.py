@@ -6,17 +6,25 @@ in this term. No later leader can then have confirmed anything before the read b
 asks the leader for the index and waits until it has applied it. Leases prove nothing here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
+from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError, ErrorCode
-
-if TYPE_CHECKING:
-    from qsync_node.engine.requests import Select
-    from qsync_node.node import Node
-    from qsync_node.transactions.calls import Call
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stepped_reads import SteppedReads
+from qsync_node.transactions.users import check_state_is_served
 
 _LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 4: "linearizable"}
+
+
+def isolation_of(request: "Select") -> str:
+    """Return the isolation level that the SELECT requests; the default is `confirmed` (R1)."""
+    level = _LEVELS.get(request.isolation)
+    if level is None:
+        raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level")
+    return level
 
 
 class Proof:
@@ -35,25 +43,20 @@ class Proof:
 class LinearizableReads:
     """Reads of this member's clients, and read indexes for other members."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(self, shared: Shared, stepped_reads: SteppedReads) -> None:
+        self.context = shared.context
+        self.replica = shared.replica
+        self.answers = shared.answers
+        self.budget = shared.budget
+        self.stepped_reads = stepped_reads
         self.proofs: list[Proof] = []
         self.asked: dict[int, tuple[Call, int]] = {}
         self.applying: list[tuple[int, Call]] = []
         self._next = 1
 
-    def isolation_of(self, request: "Select") -> str:
-        """Return the isolation level that the SELECT requests; the default is `confirmed` (R1)."""
-        level = _LEVELS.get(request.isolation)
-        if level is None:
-            raise ClientError(
-                ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
-            )
-        return level
-
     def start(self, call: "Call") -> None:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         if replica.leader is not None:
             proof = self._prove()
             proof.call = call
@@ -72,16 +75,16 @@ class LinearizableReads:
 
     def _prove(self) -> Proof:
         """Request a round that begins after now: no later leader existed when it began (R2)."""
-        leader = self.node.replica.leader
+        leader = self.replica.leader
         assert leader is not None
-        proof = Proof(self.node.context.limbo.confirmed_index, leader.want_round())
+        proof = Proof(self.context.limbo.confirmed_index, leader.want_round())
         self.proofs.append(proof)
         return proof
 
     def on_message(self, link: int, message: Any) -> None:
         if type(message) is ReadIndex:
-            if self.node.replica.leader is None:
-                self.node.context.send(link, ReadIndexReply(message.request, 0))
+            if self.replica.leader is None:
+                self.context.send(link, ReadIndexReply(message.request, 0))
                 return
             proof = self._prove()
             proof.link, proof.request = link, message.request
@@ -92,15 +95,15 @@ class LinearizableReads:
             return
         if not message.log_index:
             self._fail(asked[0])
-        elif message.log_index <= self.node.context.limbo.confirmed_index:
+        elif message.log_index <= self.context.limbo.confirmed_index:
             self._serve(asked[0])
         else:
             self.applying.append((message.log_index, asked[0]))
 
     def on_round(self) -> None:
         """Serve the reads that a heartbeat answer has proven."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None or not self.proofs or not leader.is_confirmed:
             return
@@ -111,7 +114,7 @@ class LinearizableReads:
             index = max(proof.index, leader.promote_index)
             if proof.sequence > proven or index > context.limbo.confirmed_index:
                 waiting.append(proof)
-            elif proof.call is not None and self.node.clients.is_read_budget_spent():
+            elif proof.call is not None and self.budget.is_read_budget_spent():
                 waiting.append(proof)  # it stays proven and is served in a later step
             elif proof.call is not None:
                 self._serve(proof.call)
@@ -123,10 +126,10 @@ class LinearizableReads:
         self.on_round()
         if not self.applying:
             return
-        confirmed = self.node.context.limbo.confirmed_index
+        confirmed = self.context.limbo.confirmed_index
         applying, self.applying = self.applying, []
         for index, call in applying:
-            if index > confirmed or self.node.clients.is_read_budget_spent():
+            if index > confirmed or self.budget.is_read_budget_spent():
                 self.applying.append((index, call))
             else:
                 self._serve(call)
@@ -144,22 +147,21 @@ class LinearizableReads:
     def tick(self) -> None:
         if self.proofs or self.applying:
             self.on_confirmed()
-        now = self.node.context.now_ns
+        now = self.context.now_ns
         for number, (call, deadline) in list(self.asked.items()):
             if now >= deadline:
                 del self.asked[number]
                 self._fail(call)
 
     def _serve(self, call: "Call") -> None:
-        clients = self.node.clients
         try:
-            clients.check_state_is_served()
-            clients.stepped_reads.serve(call, self.node.context.limbo.confirmed_index)
+            check_state_is_served(self.replica)
+            self.stepped_reads.serve(call, self.context.limbo.confirmed_index)
         except ClientError as error:
-            clients.refuse(call, error.code, error.message)
+            self.answers.refuse(call, error.code, error.message)
 
     def _fail(self, call: "Call") -> None:
-        self.node.clients.refuse(
+        self.answers.refuse(
             call,
             ErrorCode.NOT_LEADER,
             "the read failed: the leader did not return a read index; retry",
@@ -170,5 +172,5 @@ class LinearizableReads:
         for proof in proofs:
             if proof.call is not None:
                 self._fail(proof.call)
-            elif proof.link in self.node.context.links:
-                self.node.context.send(proof.link, ReadIndexReply(proof.request, 0))
+            elif proof.link in self.context.links:
+                self.context.send(proof.link, ReadIndexReply(proof.request, 0))

@@ -6,7 +6,7 @@ a node, and those that move leadership. Any other name is error 33.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.filtering import refusal_to_change
@@ -18,10 +18,10 @@ from qsync_node.format.journals import PUBLISHER_SPACE
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 from qsync_node.transactions.calls import Call
-from qsync_node.transactions.status import read_only_reason, status
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
+from qsync_node.transactions.registrar import Registrar
+from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.status import Status
+from qsync_node.transactions.users import check_state_is_served
 
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
 WAIT_MAX_S = 1e6
@@ -57,8 +57,26 @@ class Wait:
 class Procedures:
     """Functions of one node by name."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(
+        self, shared: Shared, registrar: Registrar, status: Status, checkpoint: Callable[[], bool]
+    ) -> None:
+        """Serve procedures and verbs.
+
+        Args:
+            shared: what the components of transactions share.
+            registrar: changes of the membership.
+            status: the answer of `status`.
+            checkpoint: begins a checkpoint; returns whether one has begun.
+        """
+        self.context = shared.context
+        self.replica = shared.replica
+        self.state = shared.state
+        self.answers = shared.answers
+        self.users = shared.users
+        self.counters = shared.counters
+        self.registrar = registrar
+        self.status = status
+        self._checkpoint = checkpoint
         self.waits: list[Wait] = []
         self.snapshot_calls: list[Call] = []
         self._functions: dict[str, Callable[[Call, list[Any]], Any]] = {
@@ -68,12 +86,12 @@ class Procedures:
             "box.ctl.demote": lambda call, args: self.demote(call),
             "box.ctl.wait_rw": self.wait_writable,
             "box.snapshot": lambda call, args: self.snapshot(call),
-            "qsync.mark": lambda call, args: self.node.context.limbo.confirmed_index,
-            "qsync.status": lambda call, args: status(self.node),
+            "qsync.mark": lambda call, args: self.context.limbo.confirmed_index,
+            "qsync.status": lambda call, args: self.status.report(),
         }
         self._publication_waits = 0
         self._verbs: dict[str, Callable[[Call, dict[str, Any]], Any]] = {
-            "status": lambda call, args: status(self.node),
+            "status": lambda call, args: self.status.report(),
             "promote": lambda call, args: self.promote(call),
             "demote": lambda call, args: self.demote(call),
             "switchover": lambda call, args: self.switchover(call, str(args["target"])),
@@ -95,16 +113,16 @@ class Procedures:
 
     def on_command(self, item: fx.Command) -> None:
         request = fx.Request(item.session, item.sync, int(Type.CALL), b"", 0, "admin", None)
-        call = Call(request, self.node.context.now_ns)
+        call = Call(request, self.context.now_ns)
         verb = self._verbs.get(item.verb)
         try:
             if verb is None:
                 raise ClientError(ErrorCode.NO_SUCH_PROC, f"unknown verb {item.verb!r}")
             self._answer(call, verb(call, item.arguments))
         except ClientError as error:
-            self.node.clients.refuse(call, error.code, error.message)
+            self.answers.refuse(call, error.code, error.message)
         except (ValueError, TypeError, OverflowError, LookupError) as error:
-            self.node.clients.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
+            self.answers.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
 
     def on_call(self, call: Call, name: str, arguments: list[Any]) -> None:
         """Run a client's CALL.
@@ -130,7 +148,7 @@ class Procedures:
         if name in _OPEN:
             return
         wanted = _EVERY_RIGHT if name in _ADMINISTRATIVE else _EXECUTE
-        if self.node.clients.user_of(call).universe & wanted != wanted:
+        if self.users.user_of(call).universe & wanted != wanted:
             raise ClientError(
                 ErrorCode.ACCESS_DENIED,
                 f"Execute access to function '{name}' is denied for user '{call.user}'",
@@ -138,22 +156,21 @@ class Procedures:
 
     def _answer(self, call: Call, value: Any) -> None:
         if value is not _LATER and not call.done:
-            self.node.clients.answer(call, [pack(value)])
+            self.answers.answer(call, [pack(value)])
 
     # --- queries ------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
         """Return the parts of Tarantool's box.info that apply here, with Qsync's own fields."""
-        node = self.node
-        context = node.context
-        replica = node.replica
-        now = status(node)
+        context = self.context
+        replica = self.replica
+        now = self.status.report()
         return {
             "version": "2.11.0-qsync",
             "id": now["replica_id"],
-            "uuid": node.uuid,
-            "name": node.settings.name,
-            "ro": bool(read_only_reason(node)),
+            "uuid": self.context.uuid,
+            "name": self.context.settings.name,
+            "ro": bool(self.status.read_only_reason()),
             "ro_reason": now["ro_reason"],
             "lsn": context.tail.vclock.get(context.replica_id, 0),
             "vclock": dict(context.tail.vclock),
@@ -190,31 +207,29 @@ class Procedures:
         }
 
     def stat(self) -> dict[str, Any]:
-        counters = self.node.clients.counters
-        return {name: {"total": total} for name, total in sorted(counters.items())}
+        return {name: {"total": total} for name, total in sorted(self.counters.items())}
 
     def publication(self, call: Call, arguments: list[Any]) -> Any:
         """Answer whether a publication is in its journal, and where; wait up to a timeout for it.
 
         The arguments are the journal, the sequence, and the timeout in seconds.
         """
-        clients = self.node.clients
-        clients.check_state_is_served()
+        check_state_is_served(self.replica)
         journal, sequence, timeout = [*arguments, 0][:3] if len(arguments) in (2, 3) else (0, 0, 0)
         if not isinstance(journal, str) or type(sequence) is not int or not is_number(timeout):
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS,
                 "qsync.publication takes a journal, a sequence, and a timeout in seconds",
             )
-        space = self.node.database.find_space(PUBLISHER_SPACE)
+        space = self.state.database.find_space(PUBLISHER_SPACE)
         if space is None:
             raise ClientError(ErrorCode.NO_SUCH_JOURNAL, "journals are not enabled in this cluster")
-        user = clients.user_of(call)
-        if not publishing.may_publish(self.node.database, journal, user):
+        user = self.users.user_of(call)
+        if not publishing.may_publish(self.state.database, journal, user):
             user.check_space(space.definition, system.READ)
 
         def found() -> dict[str, Any]:
-            return publishing.find_publication(self.node.database, journal, sequence)
+            return publishing.find_publication(self.state.database, journal, sequence)
 
         if found()["state"] == publishing.PUBLISHED or timeout <= 0:
             return found()
@@ -223,7 +238,7 @@ class Procedures:
                 ErrorCode.TOO_MANY, "too many calls wait for publications; retry without a timeout"
             )
         self._publication_waits += 1
-        deadline_ns = self.node.context.now_ns + int(min(timeout, WAIT_MAX_S) * 1e9)
+        deadline_ns = self.context.now_ns + int(min(timeout, WAIT_MAX_S) * 1e9)
 
         def is_done() -> bool:
             return bool(found()["state"] == publishing.PUBLISHED)
@@ -235,24 +250,24 @@ class Procedures:
 
     def promote(self, call: Call) -> Any:
         """Take over leadership by an ordinary vote; answer once this member is writable."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         if replica.leader is None:
             reason = replica.election.on_nominate(Nominate(context.term))
             if reason:
                 raise ClientError(ErrorCode.UNSUPPORTED, f"promote failed: {reason}")
-        return self._wait(call, "promote", lambda: not read_only_reason(self.node))
+        return self._wait(call, "promote", lambda: not self.status.read_only_reason())
 
     def nominate(self, term: int) -> Any:
-        reason = self.node.replica.election.on_nominate(Nominate(term))
+        reason = self.replica.election.on_nominate(Nominate(term))
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"nominate failed: {reason}")
         return "nominated"
 
     def demote(self, call: Call) -> Any:
         """Hand leadership to the best other voter (E9)."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         if replica.leader is None:
             return "the member does not lead"
         targets = replica.leader.successors(context.now_ns)
@@ -264,8 +279,8 @@ class Procedures:
         return self.switchover(call, targets[0])
 
     def switchover(self, call: Call, target: str) -> Any:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None:
             raise ClientError(
@@ -293,18 +308,18 @@ class Procedures:
                 "fence off their disks first",
             )
         lost = [str(uuid) for uuid in args["lost"]]
-        reason = self.node.replica.election.force(lost, is_rollback)
+        reason = self.replica.election.force(lost, is_rollback)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"force failed: {reason}")
-        return self._wait(call, "force", lambda: not read_only_reason(self.node))
+        return self._wait(call, "force", lambda: not self.status.read_only_reason())
 
     def fence(self, call: Call, is_fenced: bool) -> Any:
         """Set the fence, and answer once it is durable (E10).
 
         A fenced node hands over leadership, but still votes and acknowledges.
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         if context.ballot.is_fenced != is_fenced:
             context.store_ballot(replace(context.ballot, is_fenced=is_fenced))
             context.report("fence" if is_fenced else "unfence")
@@ -319,10 +334,10 @@ class Procedures:
     def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
         timeout = arguments[0] if arguments and is_number(arguments[0]) else 100
         timeout_ns = int(min(max(timeout, 0), WAIT_MAX_S) * 1e9)
-        return self._wait(call, "wait_rw", lambda: not read_only_reason(self.node), timeout_ns)
+        return self._wait(call, "wait_rw", lambda: not self.status.read_only_reason(), timeout_ns)
 
     def snapshot(self, call: Call) -> Any:
-        if not self.node.checkpoint():
+        if not self._checkpoint():
             raise ClientError(
                 ErrorCode.UNSUPPORTED,
                 "the snapshot was not started: another one is being written; wait for its end",
@@ -334,17 +349,15 @@ class Procedures:
         calls, self.snapshot_calls = self.snapshot_calls, []
         for call in calls:
             if item.reason:
-                self.node.clients.refuse(
-                    call, ErrorCode.SYSTEM, f"the snapshot failed: {item.reason}"
-                )
+                self.answers.refuse(call, ErrorCode.SYSTEM, f"the snapshot failed: {item.reason}")
             else:
                 self._answer(call, "ok")
 
     def unregister(self, call: Call, uuid: str) -> Any:
-        entry = self.node.registrar.unregister(uuid)
+        entry = self.registrar.unregister(uuid)
         if entry is None:
             return "unregistered"
-        context = self.node.context
+        context = self.context
         return self._wait(
             call, "unregister", lambda: context.limbo.confirmed_configuration.by_uuid(uuid) is None
         )
@@ -354,10 +367,10 @@ class Procedures:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, f"invalid role {role}: choose voter or async"
             )
-        entry = self.node.registrar.set_role(uuid, role)
+        entry = self.registrar.set_role(uuid, role)
         if entry is None:
             return role
-        limbo, index = self.node.context.limbo, entry.batch.last_index
+        limbo, index = self.context.limbo, entry.batch.last_index
         return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
 
     def set_key_window(self, call: Call, rows: int) -> Any:
@@ -367,9 +380,9 @@ class Procedures:
                 f"set_key_window failed: {rows} rows is out of range; choose "
                 f"{KEY_WINDOW_MIN} to {KEY_WINDOW_MAX}",
             )
-        if self.node.keys.window_rows != rows:
-            self.node.registrar.set_key_window(rows)
-        return self._wait(call, "set_key_window", lambda: self.node.keys.window_rows == rows)
+        if self.state.keys.window_rows != rows:
+            self.registrar.set_key_window(rows)
+        return self._wait(call, "set_key_window", lambda: self.state.keys.window_rows == rows)
 
     def configure(self, arguments: dict[str, Any]) -> Any:
         """Change settings of the running node; they apply at once, to waiting entries too."""
@@ -377,7 +390,7 @@ class Procedures:
         unknown = sorted(set(arguments) - known)
         if unknown:
             raise ClientError(ErrorCode.CFG, f"unknown setting {unknown[0]!r}")
-        before = self.node.settings
+        before = self.context.settings
         settings = replace(before, **arguments)
         if settings.role == "anonymous" and before.role != "anonymous":
             raise ClientError(
@@ -385,28 +398,27 @@ class Procedures:
                 "the role cannot change to anonymous: a registered replica stays "
                 "registered (M5); remove it and join with an empty directory",
             )
-        reason = refusal_to_change(self.node.context.ballot, before, settings)
+        reason = refusal_to_change(self.context.ballot, before, settings)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
-        self.node.settings = settings
-        self.node.context.settings = settings
+        self.context.settings = settings
         if settings.role != before.role:
             # The replica now registers with the leader and follows the whole log.
-            self.node.replica.source.restart()
-        if self.node.replica.leader is not None:
-            self.node.replica.leader.advance()
+            self.replica.source.restart()
+        if self.replica.leader is not None:
+            self.replica.leader.advance()
         return "configured"
 
     # --- waiting ------------------------------------------------------------------------------
 
     def _wait(self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0) -> Any:
         timeout_ns = timeout_ns or SWITCHOVER_TIMEOUT_NS
-        self.waits.append(Wait(call, what, self.node.context.now_ns + timeout_ns, is_done))
+        self.waits.append(Wait(call, what, self.context.now_ns + timeout_ns, is_done))
         self.tick()
         return _LATER
 
     def tick(self) -> None:
-        now = self.node.context.now_ns
+        now = self.context.now_ns
         waiting = []
         for wait in self.waits:
             if wait.result is not None and (wait.is_done() or now >= wait.deadline_ns):
@@ -415,7 +427,7 @@ class Procedures:
             elif wait.is_done():
                 self._answer(wait.call, "ok")
             elif now >= wait.deadline_ns:
-                self.node.clients.refuse(
+                self.answers.refuse(
                     wait.call,
                     ErrorCode.TIMEOUT,
                     f"{wait.what} did not finish in time: it may still take effect; check `status`",

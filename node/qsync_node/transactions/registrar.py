@@ -1,17 +1,14 @@
 """Membership on the leader: registering, unregistering, opening a new cluster (M1-M6)."""
 
-from typing import TYPE_CHECKING
-
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.filtering import NEEDS_EVERYTHING
 from qsync_node.consensus.membership import STOCK_ROLE, Member, delete_member, put_member
 from qsync_node.consensus.messages import Register, RegisterReply
+from qsync_node.consensus.replica import Replica
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.mp import pack
 from qsync_node.transactions.own_rows import OPEN_KEY, PLAN_KEY, body_of_key_window, schema_value
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
+from qsync_node.transactions.state import State
 
 SCHEMA_SPACE = 272
 SYNC_FLAGS = 6
@@ -20,8 +17,10 @@ SYNC_FLAGS = 6
 class Registrar:
     """Membership changes in the leader's log, one at a time (M2)."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node = node
+    def __init__(self, replica: Replica, state: State) -> None:
+        self.context = replica.context
+        self.replica = replica
+        self.state = state
         self._waiting: dict[str, tuple[int, int]] = {}  # uuid -> link, request
         self._opening_index = 0
         self._is_open = False
@@ -29,12 +28,12 @@ class Registrar:
     # --- opening ------------------------------------------------------------------------------
 
     def planned_voters(self) -> int:
-        return int(schema_value(self.node.database, PLAN_KEY) or 1)
+        return int(schema_value(self.state.database, PLAN_KEY) or 1)
 
     def is_open(self) -> bool:
         """Return whether user writes are open; once open, no later plan closes them (M1)."""
         if not self._is_open:
-            self._is_open = bool(schema_value(self.node.database, OPEN_KEY))
+            self._is_open = bool(schema_value(self.state.database, OPEN_KEY))
         return self._is_open
 
     def on_state_replaced(self) -> None:
@@ -42,7 +41,7 @@ class Registrar:
 
     def check_open(self) -> None:
         if not self.is_open():
-            voters = len(self.node.context.limbo.configuration.voters)
+            voters = len(self.context.limbo.configuration.voters)
             planned = self.planned_voters()
             raise ClientError(
                 ErrorCode.LOADING,
@@ -51,8 +50,8 @@ class Registrar:
             )
 
     def _consider_opening(self) -> None:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None or not leader.is_confirmed or self.is_open() or self._opening_index:
             return
@@ -72,8 +71,8 @@ class Registrar:
         Raises:
             ClientError: this member cannot append rows now.
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None:
             raise ClientError(
@@ -81,7 +80,7 @@ class Registrar:
             )
         if not leader.is_confirmed or not leader.can_append():
             raise ClientError(ErrorCode.NOT_LEADER, "the leader does not accept writes yet: retry")
-        floor = self.node.keys.start_of_window(context.tail.last_index + 1)
+        floor = self.state.keys.start_of_window(context.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
         entry = context.append_rows([[(3, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
@@ -90,8 +89,8 @@ class Registrar:
     # --- registering --------------------------------------------------------------------------
 
     def on_register(self, link: int, uuid: str, message: Register) -> None:
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None:
             self._reply(
@@ -136,8 +135,8 @@ class Registrar:
         Raises:
             ClientError: this member does not lead, or no replica id is free.
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         replica_id = context.limbo.configuration.free_id()
         if leader is None or not replica_id:
@@ -150,13 +149,13 @@ class Registrar:
         context.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
 
     def _reply(self, link: int, request: int, replica_id: int, code: int, reason: str) -> None:
-        if link in self.node.context.links:
-            self.node.context.send(link, RegisterReply(request, replica_id, int(code), reason))
+        if link in self.context.links:
+            self.context.send(link, RegisterReply(request, replica_id, int(code), reason))
 
     def on_confirmed(self) -> None:
         """Answer confirmed registrations; open the cluster once enough voters are registered."""
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         if replica.leader is None:
             return
         for uuid, (link, request) in list(self._waiting.items()):
@@ -178,8 +177,8 @@ class Registrar:
         Raises:
             ClientError: this member does not lead, or the removal is refused.
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None:
             raise ClientError(
@@ -203,8 +202,8 @@ class Registrar:
         Raises:
             ClientError: this member does not lead, or the change is refused.
         """
-        context = self.node.context
-        replica = self.node.replica
+        context = self.context
+        replica = self.replica
         leader = replica.leader
         if leader is None:
             raise ClientError(

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from qsync_node.consensus.context import Context
 from qsync_node.consensus.history import TermStart
 from qsync_node.engine.database import Database, StateView
 from qsync_node.transactions.idempotency import KeyTable
@@ -19,6 +20,7 @@ from qsync_node.transactions.own_rows import (
     read_key_body,
     read_term_body,
 )
+from qsync_node.transactions.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,22 @@ class SnapshotView:
             yield body_of_term(start)
         for key, value in self.keys:
             yield body_of_key(key, value)
+
+
+def view_of(context: Context, state: State, spaces: frozenset[int]) -> SnapshotView:
+    """Return a view of the confirmed state, vclock, history and keys, at once (S2).
+
+    Args:
+        context: the replica.
+        state: its state.
+        spaces: ids of the wanted user spaces; empty for all.
+    """
+    limbo = context.limbo
+    index = limbo.confirmed_index
+    starts = context.tail.history.up_to(index).starts
+    keys = list(state.keys.items())
+    vclock = dict(limbo.confirmed_vclock)
+    return SnapshotView(index, vclock, starts, state.database.view(spaces), keys)
 
 
 class StateLoader:

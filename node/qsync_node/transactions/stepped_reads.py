@@ -7,19 +7,16 @@ found, so only a few reads are paused at a time. The others start over once ther
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from qsync_node.engine.reads import Reading
 from qsync_node.errors import ClientError, ErrorCode
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
-    from qsync_node.transactions.calls import Call
-    from qsync_node.transactions.clients import Clients
+from qsync_node.transactions.budget import TUPLE_WORK
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.users import check_state_is_served
 
 PAUSED_MAX = 4
-TUPLE_WORK = 50
-"""Cost of finding a tuple in addition to its bytes, in units of 25 ns."""
 
 
 class _Paused(NamedTuple):
@@ -39,9 +36,13 @@ class _Queued(NamedTuple):
 class SteppedReads:
     """Reads of this member's confirmed state, or of its pending state for read-committed ones."""
 
-    def __init__(self, node: "Node", clients: "Clients") -> None:
-        self.node = node
-        self.clients = clients
+    def __init__(self, shared: Shared) -> None:
+        self.context = shared.context
+        self.replica = shared.replica
+        self.state = shared.state
+        self.answers = shared.answers
+        self.budget = shared.budget
+        self.users = shared.users
         self._paused: deque[_Paused] = deque()
         self._queued: deque[_Queued] = deque()
 
@@ -61,9 +62,9 @@ class SteppedReads:
         Raises:
             ClientError: the read is refused.
         """
-        user = self.clients.user_of(call)
-        pending = self.clients.commits.pending
-        state = pending if is_dirty and pending is not None else self.node.database
+        user = self.users.user_of(call)
+        pending = self.state.pending
+        state = pending if is_dirty and pending is not None else self.state.database
         reading = state.begin_read(call.request, user)
         if self._run_part(reading):
             self._finish(call, reading, log_index)
@@ -71,7 +72,7 @@ class SteppedReads:
             if call.link:
                 self._queued.append(_Queued(call, log_index, is_dirty))
             else:
-                self.clients.defer(call)
+                self.answers.defer(call)
         elif reading.pause():
             self._paused.append(_Paused(call, reading, log_index))
         else:
@@ -83,7 +84,7 @@ class SteppedReads:
         """Continue paused reads: at least one part, and more while the budget lasts."""
         self._serve_queued()
         is_any = False
-        while self._paused and not (is_any and self.clients.is_read_budget_spent()):
+        while self._paused and not (is_any and self.budget.is_read_budget_spent()):
             is_any = True
             paused = self._paused.popleft()
             if paused.call.done:
@@ -91,7 +92,7 @@ class SteppedReads:
             try:
                 is_done = self._run_part(paused.reading)
             except ClientError as error:
-                self.clients.refuse(paused.call, error.code, error.message)
+                self.answers.refuse(paused.call, error.code, error.message)
                 continue
             if is_done:
                 self._finish(paused.call, paused.reading, paused.log_index)
@@ -104,11 +105,11 @@ class SteppedReads:
             if queued.call.done:
                 continue
             try:
-                self.clients.check_state_is_served()
+                check_state_is_served(self.replica)
                 self.serve(queued.call, queued.log_index, is_dirty=queued.is_dirty)
             except ClientError as error:
-                self.clients.refuse(queued.call, error.code, error.message)
-            if self.clients.is_read_budget_spent():
+                self.answers.refuse(queued.call, error.code, error.message)
+            if self.budget.is_read_budget_spent():
                 return
 
     def on_session_closed(self, owner: tuple[int, int]) -> None:
@@ -126,16 +127,16 @@ class SteppedReads:
         for one in paused:
             if not one.call.done:
                 reason = "the read failed: a snapshot replaced the state of the member; retry"
-                self.clients.refuse(one.call, ErrorCode.LOADING, reason)
+                self.answers.refuse(one.call, ErrorCode.LOADING, reason)
 
     def _run_part(self, reading: Reading) -> bool:
         tuples, size = len(reading.found), reading.size
         try:
-            return reading.run(self.node.settings.read_part_tuples)
+            return reading.run(self.context.settings.read_part_tuples)
         finally:
             found = len(reading.found) - tuples
-            self.clients.charge(reading.size - size + found * TUPLE_WORK)
+            self.budget.charge(reading.size - size + found * TUPLE_WORK)
 
     def _finish(self, call: "Call", reading: Reading, log_index: int) -> None:
         call.position = reading.position
-        self.clients.answer(call, reading.found, log_index)
+        self.answers.answer(call, reading.found, log_index)

@@ -13,7 +13,7 @@ its own for the number. All unauthenticated clients together have separate bound
 cannot use up the memory of writers.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.engine.publishing import TRANSACTION_MAX, Publish
 from qsync_node.engine.requests import Select, decode_user_request
@@ -21,12 +21,12 @@ from qsync_node.engine.transaction import Transaction
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.commits import Commits
 from qsync_node.transactions.idempotency import digest_of_next
-
-if TYPE_CHECKING:
-    from qsync_node.node import Node
-    from qsync_node.transactions.calls import Call
-    from qsync_node.transactions.clients import Clients
+from qsync_node.transactions.limits import WriteLimits
+from qsync_node.transactions.linearizable import isolation_of
+from qsync_node.transactions.shared import Shared
 
 TIMEOUT_KEY = 0x56
 ISOLATION_KEY = 0x59
@@ -67,9 +67,14 @@ class Stream:
 class Streams:
     """Open transactions of this leader, by (link, session) and stream id."""
 
-    def __init__(self, node: "Node", clients: "Clients") -> None:
-        self.node = node
-        self.clients = clients
+    def __init__(self, shared: Shared, commits: Commits, limits: WriteLimits) -> None:
+        self.context = shared.context
+        self.state = shared.state
+        self.answers = shared.answers
+        self.budget = shared.budget
+        self.users = shared.users
+        self.commits = commits
+        self.limits = limits
         self.open: dict[tuple[tuple[int, int], int], Stream] = {}
         self._by_owner: dict[tuple[int, int], set[int]] = {}
         self._strangers = 0
@@ -91,15 +96,15 @@ class Streams:
             )
         transaction = self._living(stream)
         request = call.request or decode_user_request(call.type, call.body)
-        if not transaction.catch_up(self.clients):
+        if not transaction.catch_up(self.budget):
             return False
         needs_proof = stream.is_linearizable
         if isinstance(request, Select):
-            isolation = self.node.reads.isolation_of(request)
+            isolation = isolation_of(request)
             needs_proof |= isolation == "linearizable"
         else:
             stream.has_writes = True
-        user = self.clients.user_of(call)
+        user = self.users.user_of(call)
         self._make_room(stream, call)
         if isinstance(request, Publish):
             _count_publication(stream)
@@ -107,16 +112,16 @@ class Streams:
         try:
             tuples = transaction.execute(request, user)
         except ClientError as error:
-            self.clients.commits.depend(call, int(error.code), error.message, [], needs_proof)
+            self.commits.depend(call, int(error.code), error.message, [], needs_proof)
             return True
-        self.clients.spend(tuples)
+        self.budget.spend(tuples)
         self._hold(stream, sum(map(len, tuples)))
         call.position = transaction.position
-        self.clients.commits.depend(call, 0, "", tuples, needs_proof)
+        self.commits.depend(call, 0, "", tuples, needs_proof)
         return True
 
     def _make_room(self, stream: Stream, call: "Call") -> None:
-        settings = self.node.settings
+        settings = self.context.settings
         wanted = len(call.body)
         written = 0 if call.type == Type.SELECT else wanted
         if written and stream.written_bytes + written > settings.transaction_bytes_max:
@@ -170,7 +175,7 @@ class Streams:
                 "BEGIN failed: too many transactions are open; commit or roll back some of "
                 "them first",
             )
-        timeout_ns = self.node.settings.transaction_timeout_ns
+        timeout_ns = self.context.settings.transaction_timeout_ns
         fields = _options(call.body)
         wanted = fields.get(TIMEOUT_KEY)
         if wanted is not None:
@@ -186,13 +191,13 @@ class Streams:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
             )
-        pending = self.clients.commits.pending
+        pending = self.state.pending
         assert pending is not None
-        deadline_ns = self.node.context.now_ns + timeout_ns
+        deadline_ns = self.context.now_ns + timeout_ns
         self.open[key] = Stream(Transaction(pending), deadline_ns, is_strangers, isolation == 4)
         self._by_owner.setdefault(call.owner, set()).add(call.stream)
         self._strangers += is_strangers
-        self.clients.answer(call, [])
+        self.answers.answer(call, [])
 
     def _living(self, stream: Stream) -> Transaction:
         """Return the stream's transaction.
@@ -218,24 +223,24 @@ class Streams:
             )
         if call.type == Type.ROLLBACK:
             self._close(key)
-            self.clients.answer(call, [])
+            self.answers.answer(call, [])
             return True
         if call.key is not None:
             call.digest = stream.digest
         try:
-            if call.key is not None and self.clients.commits.answer_by_key(call):
+            if call.key is not None and self.commits.answer_by_key(call):
                 if call.done:
                     self._close(key)  # the first attempt is committed; this one never runs (T9)
                 return True
             transaction = self._living(stream)
-            if self.clients.is_refused(call):
+            if self.limits.is_refused(call):
                 self._close(key)
                 return True
-            prepared = transaction.prepare(self.clients)
+            prepared = transaction.prepare(self.budget)
             if prepared is None:
                 return False
             needs_proof = stream.has_writes or stream.is_linearizable
-            done = self.clients.commits.log(call, prepared, needs_proof)
+            done = self.commits.log(call, prepared, needs_proof)
         except ClientError:
             self._close(key)
             raise
@@ -262,7 +267,7 @@ class Streams:
             self._close(key)
 
     def tick(self) -> None:
-        now = self.node.context.now_ns
+        now = self.context.now_ns
         for stream in self.open.values():
             if now >= stream.deadline_ns and not stream.doomed:
                 stream.doomed = ErrorCode.TRANSACTION_TIMEOUT

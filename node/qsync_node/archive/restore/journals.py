@@ -23,7 +23,6 @@ from obstore.exceptions import BaseError
 from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store, store_of
 from qsync_node.engine.database import Database
 from qsync_node.engine.requests import put_body
-from qsync_node.transactions.own_rows import rows_of
 from qsync_node.errors import QsyncError
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
@@ -36,6 +35,7 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import DELETE, REPLACE, Key
 from qsync_node.format.mp import pack
+from qsync_node.transactions.own_rows import rows_of
 
 GAP_S = 6 * 3600
 """Age of a fragment in seconds after which a gap before it is final, as it is for brokers."""

@@ -1,0 +1,65 @@
+"""Answers: every request gets exactly one (K1)."""
+
+from collections import OrderedDict
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.context import Context
+from qsync_node.consensus.messages import ForwardReply
+from qsync_node.format.keys import Type
+from qsync_node.transactions.calls import NODE_SESSION, Call
+from qsync_node.transactions.homes import StreamHomes
+
+
+class Answers:
+    """The calls without an answer, and the way of an answer to its session or to its member.
+
+    Attributes:
+        waiting: unanswered calls, oldest first.
+    """
+
+    def __init__(self, context: Context, homes: StreamHomes) -> None:
+        self.context = context
+        self.homes = homes
+        self.waiting: OrderedDict[Call, None] = OrderedDict()
+
+    def answer(self, call: Call, tuples: list[bytes], index: int = 0) -> None:
+        self.finish(call, 0, "", tuples, index)
+
+    def refuse(self, call: Call, code: int, reason: str, index: int = 0) -> None:
+        self.finish(call, code, reason, [], index)
+
+    def finish(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
+        """Answer a call.
+
+        Args:
+            call: the request; the outcome of one whose deadline has passed is dropped.
+            code: 0, or the error.
+            reason: the sentence of the error.
+            tuples: the answer.
+            index: of the newest row that the answer depends on.
+        """
+        if call.is_expired:
+            return
+        assert not call.done, "K1: a request is answered exactly once"
+        call.done = True
+        self.waiting.pop(call, None)
+        if code and call.type == Type.BEGIN and not call.link:
+            self.homes.forget(call)
+        if call.link:
+            self.reply(call, int(code), reason, tuples, index)
+        elif call.session != NODE_SESSION:
+            self.context.out.append(
+                fx.Answer(call.session, call.sync, int(code), reason, tuples, index, call.position)
+            )
+
+    def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
+        """Return the outcome of a forwarded request to the member that forwarded it (T10)."""
+        if call.link in self.context.links:
+            message = ForwardReply(call.sync, code, reason, tuples, index, call.position or b"")
+            self.context.send(call.link, message)
+
+    def defer(self, call: Call) -> None:
+        """Return a local client's read to its session, which repeats it later."""
+        call.done = True
+        self.waiting.pop(call, None)
+        self.context.out.append(fx.Deferred(call.session, call.sync))

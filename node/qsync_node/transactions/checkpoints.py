@@ -1,0 +1,122 @@
+"""Checkpoints of the confirmed state, and the removal of log files that they cover (S2, S5).
+
+Any member writes checkpoints, with or without a leader. A log file is removed once a checkpoint
+covers it and every registered replica, every transfer and every unmodified replica has its rows.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.replica import Replica
+from qsync_node.consensus.settings import SECOND
+from qsync_node.transactions.snapshot import SnapshotView, view_of
+from qsync_node.transactions.state import State
+
+RELIEF_INTERVAL_NS = 10 * SECOND
+
+
+class Checkpoints:
+    """The newest checkpoint, and the one that is being written.
+
+    Attributes:
+        index: log index of the newest checkpoint.
+        is_writing: whether another one is being written.
+    """
+
+    def __init__(
+        self, replica: Replica, state: State, pinned_index: Callable[[], int | None]
+    ) -> None:
+        """Begin without a checkpoint.
+
+        Args:
+            replica: consensus of the member.
+            state: its state.
+            pinned_index: returns the index after which unmodified replicas need the log, or None.
+        """
+        self.replica = replica
+        self.context = replica.context
+        self.state = state
+        self._pinned_index = pinned_index
+        self.index = 0
+        self.is_writing = False
+        # Separate from the replica's: elections must not depend on checkpoints.
+        self._rng = Random(self.context.uuid)
+        self._bytes = self._draw_bytes()
+        self._relief_due_ns = 0
+
+    def begin(self) -> bool:
+        """Begin a checkpoint of the confirmed state; return whether one has begun (S2)."""
+        if self.is_writing or not self.context.has_origin:
+            return False
+        if self.replica.doubt.is_state_wrong:
+            return False
+        view = self.view()
+        self.is_writing = True
+        self.state.bytes_since_checkpoint = 0
+        self._bytes = self._draw_bytes()
+        bodies = view.bodies()
+        self.context.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
+        return True
+
+    def view(self, spaces: frozenset[int] = frozenset()) -> SnapshotView:
+        """Return a view of the confirmed state, vclock, history and keys, at once (S2).
+
+        Args:
+            spaces: ids of the wanted user spaces; empty for all.
+        """
+        return view_of(self.context, self.state, spaces)
+
+    def consider(self) -> None:
+        """Begin a checkpoint after enough log."""
+        if self.state.bytes_since_checkpoint >= self._bytes:
+            self.begin()
+
+    def _draw_bytes(self) -> int:
+        """Return the amount of log after which the next checkpoint begins, in bytes.
+
+        All members have the same log. With one common threshold they would all write a checkpoint
+        at the same row, and no member with an idle disk and processor would remain (G2).
+        """
+        return int(self.context.settings.checkpoint_bytes * self._rng.uniform(1.0, 1.5))
+
+    def on_written(self, item: fx.SnapshotWritten) -> None:
+        """Take note of a checkpoint, or of its failure."""
+        self.is_writing = False
+        if item.reason:
+            self.context.report("checkpoint_failed", reason=item.reason)
+            return
+        self.index = max(self.index, item.log_index)
+        self.context.report("checkpoint", index=item.log_index)
+        self.replica.doubt.on_state_replaced(item.log_index)
+        self.collect_garbage()
+
+    def on_state_replaced(self, index: int) -> None:
+        """Take note of a snapshot of another member that is this member's newest (S3)."""
+        self.index = index
+        self.state.bytes_since_checkpoint = 0
+
+    def on_space_low(self) -> None:
+        """Free disk space: write a checkpoint, or evict the slowest replica without one (S5)."""
+        if self.context.now_ns < self._relief_due_ns:
+            return
+        self._relief_due_ns = self.context.now_ns + RELIEF_INTERVAL_NS
+        if self.context.limbo.confirmed_index > self.index and self.begin():
+            return
+        if self.replica.leader is not None:
+            self.replica.leader.let_go_farthest(self.index)
+        self.replica.snapshots.release_stalled()
+        self.collect_garbage()
+
+    def collect_garbage(self) -> None:
+        """Remove log files that a snapshot covers and every registered replica has (S5)."""
+        replica = self.replica
+        index = self.index
+        for pinned in (replica.snapshots.pinned_index(), self._pinned_index()):
+            if pinned is not None:
+                index = min(index, pinned)
+        leader = replica.leader
+        floor = leader.floor_index() if leader is not None else replica.applier.floor_index
+        index = min(index, floor)
+        if index >= self.context.tail.first_available_index:
+            self.context.out.append(fx.RemoveSegments(index))

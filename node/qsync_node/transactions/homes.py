@@ -1,0 +1,39 @@
+"""Homes of streams: the leader that received the BEGIN of each open transaction (T10)."""
+
+from qsync_node.transactions.calls import Call
+
+Home = tuple[int, int]
+"""A leader as this member knows it: the link to it, 0 for itself, and its term."""
+
+
+class StreamHomes:
+    """The homes of this member's own sessions' streams."""
+
+    def __init__(self) -> None:
+        self._homes: dict[tuple[int, int], Home] = {}  # by session and stream
+        self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def of(self, call: Call) -> Home | None:
+        """Return the home of the call's stream, or None if no transaction is open in it."""
+        return self._homes.get((call.session, call.stream))
+
+    def bind(self, call: Call, home: Home) -> None:
+        """Bind the stream of a BEGIN to the leader that receives it."""
+        self._homes[call.session, call.stream] = home
+        self._streams_of.setdefault(call.session, set()).add(call.stream)
+
+    def forget(self, call: Call) -> None:
+        """Unbind the call's stream: its next request begins a transaction."""
+        self._homes.pop((call.session, call.stream), None)
+        streams = self._streams_of.get(call.session)
+        if streams is not None:
+            streams.discard(call.stream)
+            if not streams:
+                del self._streams_of[call.session]
+
+    def on_session_closed(self, session: int) -> None:
+        for stream in self._streams_of.pop(session, ()):
+            self._homes.pop((session, stream), None)

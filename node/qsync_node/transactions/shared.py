@@ -1,0 +1,47 @@
+"""What the components of transactions share: consensus, the state, and the requests in hand."""
+
+from collections import deque
+from collections.abc import Callable
+
+from qsync_node.consensus.context import Context
+from qsync_node.consensus.replica import Replica
+from qsync_node.transactions.answers import Answers
+from qsync_node.transactions.budget import Budget
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.homes import StreamHomes
+from qsync_node.transactions.state import State
+from qsync_node.transactions.users import Users
+
+
+class Shared:
+    """One per node.
+
+    Attributes:
+        context: identity, clock, log and effects of the replica.
+        replica: its consensus.
+        state: confirmed and pending state.
+        queue: requests that wait until they can run, in order.
+        homes: the leaders of open transactions.
+        answers: requests without an answer.
+        budget: the work of the step.
+        users: the users of requests.
+        counters: requests by type, since the start.
+    """
+
+    def __init__(self, context: Context, replica: Replica, state: State) -> None:
+        self.context = context
+        self.replica = replica
+        self.state = state
+        self.queue: deque[Call] = deque()
+        self.homes = StreamHomes()
+        self.answers = Answers(context, self.homes)
+        self.budget = Budget(context, state)
+        self.users = Users(state)
+        self.counters: dict[str, int] = {}
+
+    def keep_in_queue(self, is_kept: Callable[[Call], bool]) -> list[Call]:
+        """Drop the other requests from the queue, and return them."""
+        calls = list(self.queue)
+        self.queue.clear()
+        self.queue.extend(call for call in calls if is_kept(call))
+        return [call for call in calls if not is_kept(call)]

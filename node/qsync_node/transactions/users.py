@@ -1,0 +1,50 @@
+"""The users of requests, and whether this member serves its state to them."""
+
+from qsync_node.consensus.replica import Replica
+from qsync_node.engine.access import User
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.transactions.calls import Call
+from qsync_node.transactions.state import State
+
+
+class Users:
+    """Users by name, remembered between requests."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._users: dict[str, User] = {}
+
+    def user_of(self, call: Call) -> User:
+        """Return the user of a request.
+
+        Raises:
+            ClientError: the user was dropped.
+        """
+        user = self._users.get(call.user)
+        if user is not None and not user.is_dropped:
+            return user
+        user = self.state.database.user_by_name(call.user)
+        if user is None:
+            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{call.user}' is not found")
+        self._users[call.user] = user
+        return user
+
+    def on_state_replaced(self) -> None:
+        self._users.clear()
+
+
+def check_state_is_served(replica: Replica) -> None:
+    """Check that this member's state may be read (L4, T7).
+
+    Raises:
+        ClientError: it stopped after a split brain, or repairs its state.
+    """
+    if replica.context.split_brain:
+        reason = f"Split-Brain discovered: {replica.context.split_brain}"
+        raise ClientError(ErrorCode.SPLIT_BRAIN, reason)
+    if replica.doubt.is_open:
+        raise ClientError(
+            ErrorCode.LOADING,
+            "the member is unavailable: state repair is loading a snapshot from "
+            "another member; use another member or retry",
+        )
