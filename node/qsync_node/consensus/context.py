@@ -1,4 +1,4 @@
-"""The state that the components of consensus share, and what they do with it.
+"""The state that the components of consensus share.
 
 One replica has one `Context`: who it is, the time of the step, its ballot, the end of its log, its
 connections and the effects of the step. Components read it, append rows to its log, replace its
@@ -50,7 +50,7 @@ class Context:
         rng: source of random waits.
         now_ns: monotonic clock of the step, in nanoseconds.
         wall_s: wall clock of the step, in seconds.
-        ballot: term, vote and NACKs; `is_settled` tells whether the disk has them.
+        ballot: term, vote and NACKs; `is_settled` states whether the disk has them.
         tail: the end of the log, durable or not.
         limbo: the rows after the confirmed index.
         links: connections by number.
@@ -249,7 +249,7 @@ class Context:
             self.to_write = []
 
     def forget_unwritten(self) -> None:
-        """Drop what the log has not reported as durable."""
+        """Drop the rows that the log has not reported as durable."""
         self.unwritten.clear()
         self.to_write.clear()
 

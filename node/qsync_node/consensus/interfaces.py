@@ -1,4 +1,4 @@
-"""What the components of consensus require of the replica that joins them, and of the database.
+"""Interfaces that components of consensus require of the replica and of the database.
 
 A component gets these interfaces as arguments, together with the shared `Context`. It imports
 neither the replica nor a database.

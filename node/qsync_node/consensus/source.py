@@ -52,7 +52,7 @@ class Source:
         subscription: number of the newest SUBSCRIBE; answers to earlier ones are ignored.
         retry_at_ns: when an idle replica looks for a source again.
         since_ns: when the state was entered, or a chunk of a snapshot arrived.
-        histories: what the source answered to SUBSCRIBE.
+        histories: the answer of the source to SUBSCRIBE.
         refused: the reason of its last refusal, or empty.
         is_confirm_due: whether rows wait to be confirmed until the next step (G1).
     """

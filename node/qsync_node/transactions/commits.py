@@ -43,7 +43,7 @@ class Commits:
         """Create the queue of decisions.
 
         Args:
-            shared: what the components of transactions share.
+            shared: state and requests of all components.
             rows: applies confirmed rows of other leaders.
             doom: marks the transaction of a call as unable to commit (T8).
         """

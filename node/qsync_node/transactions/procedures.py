@@ -63,7 +63,7 @@ class Procedures:
         """Serve procedures and verbs.
 
         Args:
-            shared: what the components of transactions share.
+            shared: state and requests of all components.
             registrar: changes of the membership.
             status: the answer of `status`.
             checkpoint: begins a checkpoint; returns whether one has begun.

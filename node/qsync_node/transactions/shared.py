@@ -1,4 +1,4 @@
-"""What the components of transactions share: consensus, the state, and the requests in hand."""
+"""The common ground of the components of transactions: consensus, state, requests in hand."""
 
 from collections import deque
 from collections.abc import Callable
