@@ -24,11 +24,11 @@ from qsync_node.archive.manifest import (
 )
 from qsync_node.consensus.entries import control_body
 from qsync_node.consensus.membership import Member
-from qsync_node.node import Node
 from qsync_node.format.keys import INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row, encode_singles
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
+from qsync_node.node import Node
 
 SET = "22222222-2222-4222-8222-222222222222"
 MEMBERS = [f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2, 3)]
