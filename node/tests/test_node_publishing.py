@@ -492,7 +492,7 @@ def test_publications_of_one_client_take_several_short_steps(driven: Driven) -> 
     """A publication costs as much as several small requests, so a step runs fewer of them."""
     leader = driven.leader()
     assert leader.node is not None
-    leader.node.settings = Settings()  # with the budget of a leader in production
+    leader.node.context.settings = Settings()  # with the budget of a leader in production
     syncs = [driven.next_sync() for _ in range(1_000)]
     body = publish(b"x")
     leader.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])

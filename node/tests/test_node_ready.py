@@ -8,16 +8,14 @@ import pytest
 from qsync_node.server.admin import Admin
 
 
-def admin_of(**replica: Any) -> Any:
-    state = {
-        "has_origin": True,
-        "split_brain": "",
-        "doubt": SimpleNamespace(is_open=False),
-        "leader": None,
-        "election": SimpleNamespace(leader_uuid=""),
-        **replica,
-    }
-    node = SimpleNamespace(replica=SimpleNamespace(**state))
+def admin_of(is_open: bool = False, **context: Any) -> Any:
+    replica = SimpleNamespace(
+        doubt=SimpleNamespace(is_open=is_open),
+        leader=None,
+        election=SimpleNamespace(leader_uuid=""),
+    )
+    state = {"has_origin": True, "split_brain": "", **context}
+    node = SimpleNamespace(replica=replica, context=SimpleNamespace(**state))
     return SimpleNamespace(server=SimpleNamespace(node=node))
 
 
@@ -28,7 +26,7 @@ def admin_of(**replica: Any) -> Any:
         ({}, 200),  # confirmed rows are available without a leader
         ({"has_origin": False}, 503),
         ({"split_brain": "the logs contradict each other"}, 503),
-        ({"doubt": SimpleNamespace(is_open=True)}, 503),
+        ({"is_open": True}, 503),
     ],
 )
 async def test_member_is_ready_when_it_can_serve_reads(

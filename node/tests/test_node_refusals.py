@@ -13,7 +13,7 @@ from qsync_sim.model import SPACE
 def set_limits(driven: Driven, **limits: Any) -> None:
     """Change limits of the leader."""
     node = node_of(driven.leader())
-    node.settings = node.context.settings = replace(node.settings, **limits)
+    node.context.settings = replace(node.settings, **limits)
 
 
 def test_refused_statement_does_not_count_for_the_size_of_its_transaction() -> None:

@@ -11,6 +11,7 @@ import pytest
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.context import Context
 from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.consensus.filtering import (
     ids_of,
@@ -19,6 +20,7 @@ from qsync_node.consensus.filtering import (
     refusal_to_serve,
     refusal_to_start,
 )
+from qsync_node.consensus.replica import Replica
 from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
 from qsync_node.engine.requests import put_body
 from qsync_node.errors import ErrorCode
@@ -160,13 +162,18 @@ def test_the_list_is_part_of_the_ballot_and_costs_others_nothing() -> None:
 # --- simulated members ------------------------------------------------------------------------
 
 
-def replica_of(shell: Shell) -> Any:
+def replica_of(shell: Shell) -> Replica:
     assert shell.node is not None
     return shell.node.replica
 
 
+def context_of(shell: Shell) -> Context:
+    assert shell.node is not None
+    return shell.node.context
+
+
 def confirmed_of(shell: Shell) -> int:
-    index: int = replica_of(shell).limbo.confirmed_index
+    index: int = context_of(shell).limbo.confirmed_index
     return index
 
 
@@ -211,12 +218,12 @@ def test_a_filtered_replica_holds_its_spaces_and_every_index(listed: tuple[str |
     write_both(world, 4, 3)
     world.insert(280, [700, 1, "later", "memtx", 0, {}, []])
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
-    assert replica_of(reader).ballot.spaces == (SPACE,)
+    assert context_of(reader).ballot.spaces == (SPACE,)
     assert rows_of(reader, SPACE) == rows_of(leader, SPACE)
     assert len(rows_of(reader, SPACE)) == 6
     assert rows_of(reader, ASYNC_SPACE) == []
     assert rows_of(reader, 280) == rows_of(leader, 280)
-    assert replica_of(reader).tail.vclock == replica_of(leader).tail.vclock
+    assert context_of(reader).tail.vclock == context_of(leader).tail.vclock
     for isolation in (0, 4):
         assert len(select(world, reader, SPACE, isolation=isolation).tuples) == 6
         refused = select(world, reader, ASYNC_SPACE, isolation=isolation)
@@ -238,8 +245,8 @@ def test_a_list_waits_for_the_space_that_it_names() -> None:
     reader = world.add("anonymous", spaces=("later",))
     reader.start()
     world.run_for(2 * SECOND)
-    assert replica_of(reader).ballot.spaces == ()
-    assert not replica_of(reader).has_origin
+    assert context_of(reader).ballot.spaces == ()
+    assert not context_of(reader).has_origin
     assert world.counters["event spaces_unknown"] in range(1, 8)
     world.insert(280, [700, 1, "later", "memtx", 0, {}, []])
     world.insert(288, [700, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]])
@@ -278,7 +285,7 @@ def test_who_may_follow_a_filtered_replica() -> None:
     assert world.run_for(3 * SECOND, lambda: follows(same, leader))
     assert rows_of(same, SPACE) == rows_of(leader, SPACE)
     for reader in (other, full):
-        assert not replica_of(reader).has_origin
+        assert not context_of(reader).has_origin
         assert "holds only the spaces 512, 5" in replica_of(reader).source.refused
     world.network.heal()
     assert world.run_for(5 * SECOND, lambda: follows(full, leader) and follows(other, leader))
@@ -290,7 +297,7 @@ def test_a_registered_replica_cannot_ask_for_a_list() -> None:
     world, leader = cluster(4)
     follower = next(shell for shell in world.alive() if shell is not leader)
     sent: list[Any] = []
-    link = replica_of(leader).link_to(follower.uuid).number
+    link = context_of(leader).link_to(follower.uuid).number
     node = leader.node
     assert node is not None
 
@@ -298,7 +305,7 @@ def test_a_registered_replica_cannot_ask_for_a_list() -> None:
         leader_out = node.step(leader.now_ns(), 1e9, [fx.Received(link, message)])
         sent.extend(effect.message for effect in leader_out if type(effect) is fx.Send)
 
-    term = replica_of(leader).term
+    term = context_of(leader).term
     for is_anonymous in (False, True):
         tell(msg.Subscribe(99, term, is_anonymous, [SPACE]))
         refusal = next(m for m in sent if type(m) is msg.Refusal)
@@ -323,13 +330,13 @@ def test_a_filtered_replica_is_not_registered() -> None:
         assert "empty data directory" in answer.reason
     # Even if it sends REGISTER, the leader refuses it: the leader knows the list of its link.
     assert reader.node is not None
-    link = replica_of(leader).link_to(reader.uuid)
-    for number in list(replica_of(leader).links):
+    link = context_of(leader).link_to(reader.uuid)
+    for number in list(context_of(leader).links):
         if replica_of(leader).relays.list_of(number):
-            link = replica_of(leader).links[number]
+            link = context_of(leader).links[number]
     leader.step([fx.Received(link.number, msg.Register(1, "reader", "async", 1))])
     world.run_for(SECOND)
-    assert replica_of(leader).limbo.configuration.by_uuid(reader.uuid) is None
+    assert context_of(leader).limbo.configuration.by_uuid(reader.uuid) is None
 
 
 def test_a_filtered_state_in_doubt_is_replaced_by_a_filtered_one() -> None:
@@ -380,4 +387,4 @@ def test_lives_with_filtered_replicas(first: int, monkeypatch: pytest.MonkeyPatc
     for seed in range(first, first + 5):
         world = Schedule(seed).run()
         readers = [shell for shell in world.alive() if shell.settings.spaces]
-        assert any(replica_of(shell).ballot.spaces for shell in readers)
+        assert any(context_of(shell).ballot.spaces for shell in readers)
