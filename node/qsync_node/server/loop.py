@@ -1,51 +1,44 @@
-"""The node's event loop: all inputs of one turn are one step of the core.
-
-Sockets and disk threads append inputs to a list. One scheduled callback takes the list, steps the
-core and performs the effects. A request needs no task, future, lock or queue (architecture.md).
-"""
+"""One node: its files, listeners, connections and turns (turns.py), from opening to closing."""
 
 import asyncio
 import gc
 import ssl
 import time
+from itertools import count
 from random import SystemRandom
-from traceback import format_exc
+from traceback import format_exception
 from typing import Any
 from uuid import uuid4
 
-from qsync_node.archive.restore.origin import restored_bodies, with_users
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.filtering import refusal_to_start
-from qsync_node.errors import QsyncError
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
-from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import Limits, Storage
-from qsync_node.node import Node
-from qsync_node.server.admission import HANDSHAKES_MAX, Admission, RequestBytes
+from qsync_node.server.admission import HANDSHAKES_MAX
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
+from qsync_node.server.bootstrapping import StartError, first_state, write_first_state
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.disk import Disk
+from qsync_node.server.links import Links
 from qsync_node.server.listener import BACKLOG, Bounds, Listener
 from qsync_node.server.logs import Log
-from qsync_node.server.peerlink import PeerLink
 from qsync_node.server.peers import Peers
+from qsync_node.server.services import Services
 from qsync_node.server.session import LOGIN_S, Session
+from qsync_node.server.sessions import Sessions
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace
-from qsync_node.transactions.own_rows import read_term_body
+from qsync_node.server.turns import Turns
+from qsync_node.server.watchers import Watchers
 
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0
 LOG_IN_REPORT_S = 1.0
-
-
-class StartError(QsyncError):
-    """The node cannot start; the message states the cause and the remedy."""
 
 
 class NodeServer:
@@ -54,38 +47,27 @@ class NodeServer:
     def __init__(self, config: NodeConfig, log: Log) -> None:
         self.config = config
         self.log = log
-        self.sessions: dict[int, Session] = {}
-        self.links: dict[int, PeerLink] = {}
-        self._lost: dict[int, asyncio.Future[None]] = {}
-        self._next_number = 1
-        self._inputs: list[Any] = []
-        self._is_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self.loop, self._prepare, self._step, self._on_bug)
+        numbers = count(1)
+        self.sessions = Sessions(
+            numbers, config.max_connections, self.turns.feed, self.turns.schedule, log
+        )
+        self.links = Links(self.loop, numbers)
         self._commands: dict[int, asyncio.Future[fx.Answer]] = {}
         self._next_command = 1
-        self._dirty_sessions: list[Session] = []
-        self._dirty_links: list[PeerLink] = []
-        self._event_state: dict[str, bytes] = {}
-        self._ready: dict[Session, None] = {}  # sessions with deferred reads for the next turn
-        self._starved: dict[Session, None] = {}  # sessions that wait for the budget of requests
-        self.admission = Admission(config.max_connections)
-        self.requests = RequestBytes()
-        self.failed_log_ins = 0
-        self._unreported_log_ins = 0
-        self._log_in_reported_s = 0.0
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.peers = Peers(self)
+        self.ended: asyncio.Future[str] = self.loop.create_future()
         self.certificates: Certificates | None = None
-        self.peer_tls: ssl.SSLContext | None = None
         self.reports: dict[str, int] = {}
         self._is_space_unknown = False
         self.started_at = time.monotonic()
-        self.turns = 0
-        self.loop = asyncio.get_running_loop()
         self.server: asyncio.Server | Listener | None = None
         self.tls_server: asyncio.Server | Listener | None = None
         self._open()
+        self.watchers = Watchers(self.node, self.status, self.sessions)
+        self.peers = Peers(
+            config, self.uuid, self.links, self.sessions, self.feed, log, self.peer_address
+        )
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -138,7 +120,7 @@ class NodeServer:
             if reason:
                 raise StartError(f"cannot use {directory}: {reason}")
         self.trace = Trace(self.config.trace, birth) if self.config.trace is not None else None
-        self.disk = Disk(storage, self._deliver, self._on_broken)
+        self.disk = Disk(storage, self.turns.deliver, self._on_broken)
         self.archiver: Archiver | None = None
         if self.config.archive is not None:
             self.disk.allow(ArchiveFloor(0, 0, 0))  # until the manifest lists the archived files
@@ -161,7 +143,8 @@ class NodeServer:
         context: ssl.SSLContext | None = None
         if tls is not None:
             certificates = self.certificates = Certificates(tls)
-            context, self.peer_tls = certificates.listening, certificates.dialling
+            context = certificates.listening
+            self.peers.use_certificates(certificates)
             if tls.listen is not None:
                 self.tls_server = await self._listen_on(tls.listen, context)
                 context = context if tls.is_required else None
@@ -171,7 +154,7 @@ class NodeServer:
         self.peers.set_addresses(self.config.peers)
         self._watch_space()
         self._watch_archive()
-        self._schedule()
+        self.turns.schedule()
 
     def peer_address(self) -> tuple[str, int] | None:
         """Return (host, port) for other members, or None while the node does not listen.
@@ -188,10 +171,22 @@ class NodeServer:
         self, address: str, context: ssl.SSLContext | None
     ) -> asyncio.Server | Listener:
         host, port = split_address(address)
+        services = Services(
+            self.config,
+            self.uuid,
+            self.loop,
+            self.node,
+            self.feed,
+            self.sessions,
+            self.watchers,
+            self.certificates,
+            self.ended.done,
+            self.peers.accept,
+        )
         try:
             if context is not None:
                 listener = Listener(
-                    lambda: Session(self),
+                    lambda: Session(services),
                     context,
                     Bounds(HANDSHAKES_MAX, LOGIN_S),
                     takes_plain=False,
@@ -199,7 +194,7 @@ class NodeServer:
                 await listener.listen(host, port)
                 return listener
             return await self.loop.create_server(
-                lambda: Session(self),
+                lambda: Session(services),
                 host,
                 port,
                 backlog=BACKLOG,
@@ -215,107 +210,53 @@ class NodeServer:
 
     def feed(self, item: Any) -> None:
         """Append one input for the next step."""
-        self._inputs.append(item)
-        if not self._is_scheduled:
-            self._schedule()
+        self.turns.feed(item)
 
-    def _schedule(self) -> None:
-        self._is_scheduled = True
-        self.loop.call_soon(self._turn)
+    def _prepare(self) -> None:
+        self.sessions.work()
 
-    def _deliver(self, inputs: list[Any]) -> None:
-        """Pass inputs from a disk thread."""
-        self.loop.call_soon_threadsafe(self._feed_all, inputs)
-
-    def _feed_all(self, inputs: list[Any]) -> None:
-        self._inputs += inputs
-        if not self._is_scheduled:
-            self._turn()
-
-    def _turn(self) -> None:
-        """Perform one step of the core and all of its effects, or end this process run.
-
-        After an unforeseen error the run must not continue: the core might count rows that never
-        reach the disk. As after a failed write, only the disk is trusted (D4).
-        """
-        if self.ended.done():
-            self._is_scheduled = False
-            return
-        try:
-            ready, self._ready = self._ready, {}
-            for session in ready:
-                session.work()
-            self._is_scheduled = False
-            self._step()
-        except Exception as error:  # noqa: BLE001  # any failure ends this process run
-            self.log("bug", reason=f"{type(error).__name__}: {error}", traceback=format_exc())
-            self.end("restart")
-
-    def _step(self) -> None:
-        inputs, self._inputs = self._inputs, []
-        self.turns += 1
+    def _step(self, inputs: list[Any]) -> int:
+        """Perform one step of the node and all of its effects; return its next deadline."""
         now_ns, wall_s = time.monotonic_ns(), time.time()
         effects = self.node.step(now_ns, wall_s, inputs)
         if self.trace is not None:
             self.trace.record(now_ns, wall_s, inputs, effects)
         for effect in effects:
             self._perform(effect)
-        dirty, self._dirty_sessions = self._dirty_sessions, []
-        for session in dirty:
-            session.flush()
-        if self.admission.is_over_unread_budget():
-            self._close_slowest_readers()
-        if self._starved and self.requests.has_room():
-            starved, self._starved = self._starved, {}
-            for session in starved:
-                session.work()
-        for link in self._dirty_links:
-            link.flush()
-        self._dirty_links.clear()
-        if self._event_state:
-            self._notify_watchers()
-        self._set_timer()
+        self.sessions.flush()
+        self.links.flush()
+        self.watchers.notify(self.turns.count, self.reports.get("leader", 0))
+        return self.node.next_deadline_ns()
 
-    def _set_timer(self) -> None:
-        wait = max(self.node.next_deadline_ns() - time.monotonic_ns(), 0) / 1e9
-        at = self.loop.time() + wait
-        if self._timer is not None:
-            if self._timer_at <= at + 0.0005:
-                return
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self.loop.call_at(at, self._on_timer)
+    def _on_bug(self, error: Exception) -> None:
+        """End this process run after an unforeseen error.
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        if not self._is_scheduled:
-            self._turn()
+        It must not continue: the node might count rows that never reach the disk. As after a failed
+        write, only the disk is trusted (D4).
+        """
+        text = "".join(format_exception(error))
+        self.log("bug", reason=f"{type(error).__name__}: {error}", traceback=text)
+        self.end("restart")
 
     def _perform(self, effect: Any) -> None:
         kind = type(effect)
         if kind is fx.Answer:
             self._answer(effect)
         elif kind is fx.Deferred:
-            client = self.sessions.get(effect.session)
+            client = self.sessions.by_number.get(effect.session)
             if client is not None:
                 client.defer(effect.sync)
         elif kind is fx.Send:
-            link = self.links.get(effect.link)
-            if link is not None:
-                if not link.out:
-                    self._dirty_links.append(link)
-                link.send(effect.message)
+            self.links.send(effect.link, effect.message)
         elif kind is fx.StockPackets:
-            replica = self.sessions.get(effect.session)
+            replica = self.sessions.by_number.get(effect.session)
             if replica is not None:
                 replica.send_stock(effect)
         elif kind is fx.Report:
             self.reports[effect.event] = self.reports.get(effect.event, 0) + 1
             self.log(effect.event, **effect.fields)
         elif kind is fx.CloseLink:
-            closing = self.links.get(effect.link)
-            if closing is not None:
-                closing.close(effect.reason)
+            self.links.close(effect.link, effect.reason)
         elif kind is fx.Restart:
             self.log("restart", reason=effect.reason)
             self.end("restart")
@@ -323,12 +264,7 @@ class NodeServer:
             self.disk.take(effect)
 
     def _answer(self, answer: fx.Answer) -> None:
-        session = self.sessions.get(answer.session)
-        if session is not None:
-            if not session.out:
-                self._dirty_sessions.append(session)
-            session.answer(answer)
-        elif answer.session == COMMAND_SESSION:
+        if not self.sessions.answer(answer) and answer.session == COMMAND_SESSION:
             waiting = self._commands.pop(answer.sync, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
@@ -342,142 +278,11 @@ class NodeServer:
 
         self.loop.call_soon_threadsafe(restart)
 
-    # --- sessions and links -----------------------------------------------------------------------
-
-    def add_session(self, session: Session) -> int:
-        number = self._next_number
-        self._next_number += 1
-        self.sessions[number] = session
-        evicted = self.admission.connect(number)
-        if evicted is not None:
-            self.sessions[evicted].evict()
-        return number
-
-    def remove_session(self, session: Session) -> None:
-        if self.sessions.pop(session.number, None) is not None:
-            self.admission.close(session.number)
-            self._ready.pop(session, None)
-            self._starved.pop(session, None)
-            self.feed(fx.SessionClosed(session.number))
-
-    def note_ready(self, session: Session) -> None:
-        """Include the session in the next turn."""
-        self._ready[session] = None
-        if not self._is_scheduled:
-            self._schedule()
-
-    def may_read(self, session: Session) -> bool:
-        """Return whether the budget permits more requests. If not, resume the session later."""
-        if self.requests.is_full():
-            self._starved[session] = None
-            return False
-        return True
-
-    def _close_slowest_readers(self) -> None:
-        """Close the connections with most unread bytes until the others fit the budget."""
-        for number in self.admission.unread_sessions():
-            session = self.sessions.get(number)
-            size = session.unread_bytes() if session is not None else 0
-            self.admission.set_unread(number, size)
-        for number in self.admission.unread_sessions():
-            if not self.admission.is_over_unread_budget():
-                return
-            session = self.sessions[number]
-            self.log("client_closed", reason="unread answers", user=session.user,
-                     bytes=session.unread_bytes())  # fmt: skip
-            self.admission.set_unread(number, 0)
-            session.evict()
-
-    def note_failed_log_in(self, session: Session, user: str) -> None:
-        """Count a failed log-in. Report the count at most once per `LOG_IN_REPORT_S`."""
-        self.failed_log_ins += 1
-        self._unreported_log_ins += 1
-        now_s = time.monotonic()
-        if now_s - self._log_in_reported_s >= LOG_IN_REPORT_S:
-            self._log_in_reported_s = now_s
-            self.log("log_in_failed", user=user[:64], address=session.peer_name(),
-                     count=self._unreported_log_ins)  # fmt: skip
-            self._unreported_log_ins = 0
-
-    def add_link(self, link: PeerLink) -> int:
-        number = self._next_number
-        self._next_number += 1
-        self.links[number] = link
-        return number
-
-    def remove_link(self, link: PeerLink) -> None:
-        self.links.pop(link.number, None)
-        waiting = self._lost.pop(link.number, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-
-    async def until_lost(self, link: PeerLink) -> None:
-        if link.number in self.links:
-            future = self._lost.setdefault(link.number, self.loop.create_future())
-            await future
-
     def status(self) -> dict[str, Any]:
         """Return the status of the core and of the disk threads."""
         said = self.node.status.report()
         said["is_disk_full"] = said["is_disk_full"] or self.disk.is_full
         return said
-
-    # --- watchers -------------------------------------------------------------------------------
-
-    def event_value(self, key: str) -> bytes | None:
-        """Return the value of `key` as msgpack, or None for an unknown key."""
-        now = self.status()
-        values: dict[str, Any] = {
-            "box.id": {
-                "id": now["replica_id"],
-                "instance_uuid": self.uuid,
-                "replicaset_uuid": now["replicaset_uuid"],
-            },
-            "box.status": {
-                "is_ro": not now["is_writable"],
-                "is_ro_cfg": False,
-                "status": "running" if self.node.context.has_origin else "loading",
-            },
-            "box.election": {
-                "term": now["term"],
-                "role": self.node.replica.election.role.value,
-                "is_ro": not now["is_writable"],
-                "leader": now["leader_id"],
-                "leader_uuid": now["leader_uuid"],
-                "leader_name": now["leader_name"],
-            },
-        }
-        if key not in values:
-            return None
-        packed: bytes = pack(values[key])
-        return packed
-
-    def watch(self, session: Session, key: str, is_first: bool) -> None:
-        value = self.event_value(key)
-        known = self._event_state.get(key)
-        if value is not None:
-            self._event_state[key] = value
-        session.unacknowledged.discard(key)
-        if is_first or (value is not None and value != known):
-            session.unacknowledged.add(key)
-            session.notify(key, value)
-
-    def _notify_watchers(self) -> None:
-        """Notify watchers of changed keys: when this member becomes leader, and every 16th turn."""
-        if self.turns % 16 and self.reports.get("leader", 0) == self._reports_seen:
-            return
-        self._reports_seen = self.reports.get("leader", 0)
-        for key in list(self._event_state):
-            value = self.event_value(key)
-            if value is None or value == self._event_state[key]:
-                continue
-            self._event_state[key] = value
-            for session in list(self.sessions.values()):
-                if key in session.watched and key not in session.unacknowledged:
-                    session.unacknowledged.add(key)
-                    session.notify(key, value)
-
-    _reports_seen = 0
 
     # --- admin ----------------------------------------------------------------------------------
 
@@ -527,53 +332,31 @@ class NodeServer:
             raise StartError(f"the order is for instance {uuid}, not for this one, {self.uuid}")
         if self.node.context.has_origin:
             return
-        vclock, bodies = self._first_state(voters)
-        bodies = with_users(bodies, users, self.config.secret)
+        config = self.config
+        vclock, bodies = first_state(
+            config.bootstrap_from, self.uuid, config.name, config.replicaset_uuid, voters
+        )
         self.disk.stop()
-        storage = self.disk.storage
-        # A log is never ahead of the ballot (D2), so the ballot gets the restored terms first.
-        last_term = max((s.term for b in bodies if (s := read_term_body(b))), default=0)
         ballot = self.node.context.ballot
-        if last_term > ballot.term:
-            storage.store_ballot(ballot.in_term(last_term).encode())
-        storage.install_snapshot(vclock, bodies)
+        write_first_state(self.disk.storage, ballot, vclock, bodies, users, config.secret)
         self.log("bootstrap", uuid=uuid, voters=voters, index=sum(vclock.values()))
         self.end("restart")
-
-    def _first_state(self, voters: int) -> tuple[dict[int, int], list[bytes]]:
-        """Return clock and rows of the first state: an empty database, or the restored snapshot."""
-        config = self.config
-        names = (self.uuid, config.name, config.replicaset_uuid)
-        if config.bootstrap_from is None:
-            return {}, Node.bootstrap_bodies(*names, voters)
-        found = sorted(config.bootstrap_from.glob("*.snap"))
-        if len(found) != 1:
-            raise StartError(
-                f"cannot bootstrap from {config.bootstrap_from}: it contains {len(found)} "
-                "snapshots instead of one; restore the archive into an empty folder first"
-            )
-        snapshot = open_snapshot(OsFileSystem(), str(found[0]))
-        bodies = restored_bodies(list(snapshot.bodies()), snapshot.index, *names, voters)
-        return dict(snapshot.vclock), bodies
 
     def end(self, how: str) -> None:
         """End this incarnation. `how` is `restart`, or the reason why a person must act."""
         if not self.ended.done():
             self.ended.set_result(how)
+            self.turns.stop()
 
     def close(self, is_clean: bool) -> None:
         """Release all resources. A clean stop writes the clean mark (D3)."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.turns.stop()
         self.peers.stop()
         for listener in (self.server, self.tls_server):
             if listener is not None:
                 listener.close()
-        for session in list(self.sessions.values()):
-            if session.transport is not None:
-                session.transport.abort()
-        for link in list(self.links.values()):
-            link.transport.abort()
+        self.sessions.close()
+        self.links.close_all()
         if self.archiver is not None:
             self.archiver.stop()
         self.disk.stop()

@@ -1,7 +1,8 @@
 """One authenticated connection between two members: messages of the core in frames."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
@@ -14,9 +15,8 @@ from qsync_node.peering.frames import (
     encode_frames,
 )
 from qsync_node.peering.handshake import Established
-
-if TYPE_CHECKING:
-    from qsync_node.server.loop import NodeServer
+from qsync_node.server.links import Links
+from qsync_node.server.logs import Log
 
 UNSENT_BYTES_MAX = 256 << 20
 
@@ -33,7 +33,9 @@ class PeerLink:
 
     def __init__(
         self,
-        server: "NodeServer",
+        links: Links,
+        feed: Callable[[Any], None],
+        log: Log,
         transport: asyncio.Transport,
         found: Established,
         is_mine: bool,
@@ -41,12 +43,16 @@ class PeerLink:
         """Report the link to the core.
 
         Args:
-            server: the member.
+            links: all links of the member.
+            feed: takes an input of its node.
+            log: its log.
             transport: the connection.
             found: the other end.
             is_mine: whether this member has opened the connection.
         """
-        self.server = server
+        self._links = links
+        self._feed = feed
+        self._log = log
         self.transport = transport
         self.uuid = found.uuid
         self.life = found.life
@@ -54,8 +60,8 @@ class PeerLink:
         self._frames = Frames()
         self._keep_alive = KeepAlive()
         self._is_lost = False
-        self.number = server.add_link(self)
-        server.feed(fx.LinkUp(self.number, found.uuid, is_mine, found.level))
+        self.number = links.add(self)
+        feed(fx.LinkUp(self.number, found.uuid, is_mine, found.level))
 
     def send(self, message: Any) -> None:
         self.out.append(msg.encode(message))
@@ -81,17 +87,21 @@ class PeerLink:
         self._keep_alive.on_received()
         try:
             for message in self._frames.feed(data):
-                self.server.feed(fx.Received(self.number, msg.decode(message)))
+                self._feed(fx.Received(self.number, msg.decode(message)))
         except (FrameTooLong, ValueError) as error:
             self.close(str(error))
 
     def close(self, reason: str) -> None:
-        self.server.log("link_closed", peer=self.uuid, reason=reason)
+        self._log("link_closed", peer=self.uuid, reason=reason)
         self.transport.abort()
         self.lost()
+
+    def abort(self) -> None:
+        """Close the connection without a report to the node."""
+        self.transport.abort()
 
     def lost(self) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self.server.remove_link(self)
-            self.server.feed(fx.LinkDown(self.number))
+            self._links.remove(self)
+            self._feed(fx.LinkDown(self.number))

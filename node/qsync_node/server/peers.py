@@ -8,7 +8,7 @@ its body.
 import asyncio
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.peering.addresses import AddressBook
@@ -22,12 +22,13 @@ from qsync_node.peering.handshake import (
     Opening,
     answer_hello,
 )
-from qsync_node.server.config import ConfigError, split_address
+from qsync_node.server.config import ConfigError, NodeConfig, split_address
+from qsync_node.server.links import Links
+from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink
-
-if TYPE_CHECKING:
-    from qsync_node.server.loop import NodeServer
-    from qsync_node.server.session import Session
+from qsync_node.server.services import Newcomer
+from qsync_node.server.sessions import Sessions
+from qsync_node.server.tls import Certificates
 
 
 class Dialer(asyncio.Protocol):
@@ -89,9 +90,37 @@ class Dialer(asyncio.Protocol):
 class Peers:
     """The connections of a member: one opened to each known address, and accepted ones."""
 
-    def __init__(self, server: "NodeServer") -> None:
-        self.server = server
-        self._book = AddressBook(server.config.name)
+    def __init__(
+        self,
+        config: NodeConfig,
+        uuid: str,
+        links: Links,
+        sessions: Sessions,
+        feed: Callable[[Any], None],
+        log: Log,
+        address: Callable[[], tuple[str, int] | None],
+    ) -> None:
+        """Begin without connections.
+
+        Args:
+            config: the member's configuration.
+            uuid: its instance.
+            links: all links of the member.
+            sessions: all client connections; one that says HELLO becomes a link.
+            feed: takes an input of its node.
+            log: its log.
+            address: returns host and port for other members, or None while it does not listen.
+        """
+        self._config = config
+        self._uuid = uuid
+        self._links = links
+        self._sessions = sessions
+        self._feed = feed
+        self._log = log
+        self._listening_at = address
+        self._loop = asyncio.get_running_loop()
+        self._certificates: Certificates | None = None
+        self._book = AddressBook(config.name)
         self._dialling = Dialling(self._book)
         self._life = os.urandom(8)
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
@@ -100,18 +129,21 @@ class Peers:
 
     @property
     def _me(self) -> Identity:
-        server = self.server
-        config = server.config
-        has_certificate = server.certificates is not None
+        config = self._config
+        has_certificate = self._certificates is not None
         return Identity(
-            server.uuid, config.replicaset_uuid, config.secret, self._life, has_certificate
+            self._uuid, config.replicaset_uuid, config.secret, self._life, has_certificate
         )
+
+    def use_certificates(self, certificates: Certificates) -> None:
+        """Connect to other members with TLS."""
+        self._certificates = certificates
 
     # --- addresses ----------------------------------------------------------------------------
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
         """Set the configured targets, name -> host:port, and stop dialling removed ones."""
-        for attempt in self._dialling.set_configured(addresses, self.server.loop.time()):
+        for attempt in self._dialling.set_configured(addresses, self._loop.time()):
             task = self._tasks.pop(attempt, None)
             if task is not None:
                 task.cancel()
@@ -119,7 +151,7 @@ class Peers:
 
     def _dial(self) -> None:
         """Begin all attempts that are due, and return at the time of the next one."""
-        loop = self.server.loop
+        loop = self._loop
         for attempt in self._dialling.due(loop.time()):
             self._tasks[attempt] = loop.create_task(self._attempt(attempt))
         if self._timer is not None:
@@ -129,8 +161,8 @@ class Peers:
 
     def _own_address(self) -> dict[str, str]:
         """Return the name and address of this member; {} if others cannot use the address."""
-        config = self.server.config
-        address = self.server.peer_address()
+        config = self._config
+        address = self._listening_at()
         if address is None:
             return {}
         host, port = address
@@ -142,10 +174,10 @@ class Peers:
 
     def _discover(self, reported: Any) -> None:
         """Dial the members that another member reports and that are not known yet."""
-        now_s = self.server.loop.time()
+        now_s = self._loop.time()
         fresh = self._dialling.discover(reported, self._own_address(), now_s)
         for name, address in fresh.items():
-            self.server.log("peer_discovered", peer=name, address=address)
+            self._log("peer_discovered", peer=name, address=address)
         if fresh:
             self._dial()
 
@@ -159,8 +191,8 @@ class Peers:
         self, transport: asyncio.Transport, found: Established, *, is_mine: bool
     ) -> PeerLink:
         """Begin a link, and close links to earlier processes of the same instance."""
-        link = PeerLink(self.server, transport, found, is_mine)
-        for other in superseded(self.server.links.values(), found):
+        link = PeerLink(self._links, self._feed, self._log, transport, found, is_mine)
+        for other in superseded(self._links.by_number.values(), found):
             other.close("the peer was restarted")
         if self._watch is None:
             self._keep_alive()
@@ -168,7 +200,7 @@ class Peers:
         return link
 
     def _keep_alive(self) -> None:
-        for link in list(self.server.links.values()):
+        for link in list(self._links.by_number.values()):
             link.keep_alive()
         self._watch = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._keep_alive)
 
@@ -184,9 +216,9 @@ class Peers:
         """Connect, wait until the link is lost, and arrange the next attempt."""
         reason = await self._connect(attempt)
         self._tasks.pop(attempt, None)
-        now_s = self.server.loop.time()
+        now_s = self._loop.time()
         if reason:
-            self.server.log("link_lost", peer=attempt.name, address=attempt.address, reason=reason)
+            self._log("link_lost", peer=attempt.name, address=attempt.address, reason=reason)
             self._dialling.on_failed(attempt, now_s)
         else:
             self._dialling.on_lost(attempt, now_s)
@@ -198,7 +230,8 @@ class Peers:
         Returns:
             the reason of a failure to connect, or "" after a link was lost.
         """
-        loop = self.server.loop
+        loop = self._loop
+        tls = self._certificates.dialling if self._certificates is not None else None
         done: asyncio.Future[str] = loop.create_future()
         try:
             host, port = split_address(attempt.address)
@@ -207,18 +240,18 @@ class Peers:
                     lambda: Dialer(self, attempt.name, done),
                     host,
                     port,
-                    ssl=self.server.peer_tls,
-                    server_hostname="" if self.server.peer_tls else None,
+                    ssl=tls,
+                    server_hostname="" if tls else None,
                 )
                 reason = await done
         except (OSError, TimeoutError, ConfigError) as error:
             return str(error) or type(error).__name__
         if reason or dialer.link is None:
             return reason
-        await self.server.until_lost(dialer.link)
+        await self._links.until_lost(dialer.link.number)
         return ""
 
-    def accept(self, session: "Session", sync: int, fields: dict[int, Any]) -> None:
+    def accept(self, session: Newcomer, sync: int, fields: dict[int, Any]) -> None:
         """Check and answer a HELLO; if it is valid, turn the session into a peer link."""
         transport = session.transport
         assert transport is not None
@@ -235,6 +268,6 @@ class Peers:
             transport.write(encode_error(sync, 1, int(refusal.code), str(refusal)))
             transport.close()
             return
-        self.server.remove_session(session)
+        self._sessions.remove(session)
         transport.write(encode_ok(sync, 1, answer))
         session.peer = self.establish(transport, found, is_mine=False)

@@ -18,7 +18,7 @@ The resources of a connection are bounded (`admission.py` bounds all connections
 import asyncio
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from qsync_client.protocol.auth import EMPTY_HASH, is_valid
 from qsync_client.protocol.frame import (
@@ -42,12 +42,8 @@ from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack_bounded
 from qsync_node.format.proofs import marked_challenge
 from qsync_node.peering.handshake import HELLO
+from qsync_node.server.services import Peer, Services
 from qsync_node.transactions.idempotency import check_key
-
-if TYPE_CHECKING:
-    from qsync_node.server.loop import NodeServer
-    from qsync_node.server.peerlink import PeerLink
-
 
 IN_FLIGHT_MAX = 4096
 REQUEST_BYTES_MAX = 4 << 20
@@ -91,12 +87,12 @@ _BAD_CREDENTIALS = "User not found or supplied credentials are invalid"
 class Session(asyncio.Protocol):
     """One client connection."""
 
-    def __init__(self, server: "NodeServer") -> None:
-        self.server = server
+    def __init__(self, services: Services) -> None:
+        self.services = services
         self.number = 0
         self.user = "guest"
         self.salt = os.urandom(32)
-        self.decoder = FrameDecoder(min(server.config.max_request, UNAUTHENTICATED_BYTES_MAX))
+        self.decoder = FrameDecoder(min(services.config.max_request, UNAUTHENTICATED_BYTES_MAX))
         self.transport: asyncio.Transport | None = None
         self.binding = b""  # of this TLS connection; empty without TLS
         self.is_member = False  # the client presented a certificate of the cluster
@@ -108,7 +104,7 @@ class Session(asyncio.Protocol):
         self.deferred: deque[fx.Request] = deque()  # reads that the core returned
         self.out: list[bytes] = []
         self.out_bytes = 0
-        self.peer: PeerLink | None = None
+        self.peer: Peer | None = None
         self.watched: dict[str, int] = {}
         self.unacknowledged: set[str] = set()  # watched keys with an unacknowledged event
         self.is_authenticated = False
@@ -128,20 +124,20 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport, but not the class.
         self.transport = cast(asyncio.Transport, transport)
-        server = self.server
-        if server.ended.done():
+        services = self.services
+        if services.is_ended():
             # A TLS handshake outlived its listener: this process run no longer answers.
             self.transport.abort()
             return
-        if server.certificates is not None and self.transport.get_extra_info("ssl_object"):
-            self.binding = server.certificates.binding
-            self.is_member = server.certificates.is_member(self.transport)
+        if services.certificates is not None and self.transport.get_extra_info("ssl_object"):
+            self.binding = services.certificates.binding
+            self.is_member = services.certificates.is_member(self.transport)
         if self.is_member:
-            self.salt = marked_challenge(server.config.secret)
-        self.number = server.add_session(self)
+            self.salt = marked_challenge(services.config.secret)
+        self.number = services.sessions.add(self)
         self.transport.set_write_buffer_limits(high=UNAUTHENTICATED_BYTES_MAX)
-        self.transport.write(encode_greeting(server.uuid, self.salt))
-        self._login_timer = server.loop.call_later(LOGIN_S, self._check_log_in)
+        self.transport.write(encode_greeting(services.uuid, self.salt))
+        self._login_timer = services.loop.call_later(LOGIN_S, self._check_log_in)
 
     def _check_log_in(self) -> None:
         """Close the connection if it has neither logged in nor sent a request as guest."""
@@ -175,7 +171,7 @@ class Session(asyncio.Protocol):
             self._drop_backlog()
             self.deferred.clear()
             self._hold_bytes(-self.request_bytes)
-            self.server.remove_session(self)
+            self.services.sessions.remove(self)
 
     def pause_writing(self) -> None:
         """Stop reading requests: the client does not read its answers (back-pressure)."""
@@ -184,8 +180,8 @@ class Session(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._owes_drained:
             self._owes_drained = False
-            self.server.feed(fx.StockDrained(self.number))
-        self.server.admission.set_unread(self.number, self.unread_bytes())
+            self.services.feed(fx.StockDrained(self.number))
+        self.services.sessions.admission.set_unread(self.number, self.unread_bytes())
         self.work()
 
     def unread_bytes(self) -> int:
@@ -218,7 +214,7 @@ class Session(asyncio.Protocol):
             and self.request_bytes < REQUEST_BYTES_MAX // 2
             and self.unread_bytes() < UNREAD_BYTES_MAX // 2
         )
-        if has_room and self.server.may_read(self):
+        if has_room and self.services.sessions.may_read(self):
             self._is_reading = True
             transport.resume_reading()
 
@@ -245,7 +241,7 @@ class Session(asyncio.Protocol):
 
     def _hold_bytes(self, size: int) -> None:
         self.request_bytes += size
-        self.server.requests.add(size)
+        self.services.sessions.requests.add(size)
 
     def _drop_backlog(self) -> None:
         for frame in self.backlog:
@@ -258,7 +254,7 @@ class Session(asyncio.Protocol):
             return
         if self.deferred and not self._is_blocked():
             # One per turn: the core returned it because the reads of a turn have a budget.
-            self.server.feed(self.deferred.popleft())
+            self.services.feed(self.deferred.popleft())
         unchecked = 0
         while self.backlog and not self.deferred and not self._is_held:
             if not unchecked:
@@ -274,8 +270,8 @@ class Session(asyncio.Protocol):
         if self.backlog or self.deferred or self.request_bytes >= REQUEST_BYTES_MAX:
             self._pause_reading()
             if self.deferred and not self._is_blocked():
-                self.server.note_ready(self)
-        elif not self.server.may_read(self):
+                self.services.sessions.note_ready(self)
+        elif not self.services.sessions.may_read(self):
             self._pause_reading()
         else:
             self._consider_reading()
@@ -295,7 +291,7 @@ class Session(asyncio.Protocol):
         if not self._is_reading:
             self._is_reading = True
             transport.resume_reading()
-        self.server.loop.call_later(LINGER_S, transport.close)
+        self.services.loop.call_later(LINGER_S, transport.close)
 
     def _ignore(self, data: bytes) -> None:
         self._ignored_bytes += len(data)
@@ -310,7 +306,7 @@ class Session(asyncio.Protocol):
         return transport
 
     def _schema_version(self) -> int:
-        return self.server.node.database.schema_version
+        return self.services.node.database.schema_version
 
     def _take(self, frame: Frame) -> bool:
         """Handle one packet. Return True if it is a request that the core answers later."""
@@ -335,7 +331,7 @@ class Session(asyncio.Protocol):
             )
             self.calls[number] = request
             self.syncs[number] = sync
-            self.server.feed(request)
+            self.services.feed(request)
             return True
         elif kind == HELLO:
             if self.backlog:
@@ -354,7 +350,7 @@ class Session(asyncio.Protocol):
         """Return whether an unauthenticated client may send this packet; if not, refuse it."""
         self._packets += 1
         if kind in UNAUTHENTICATED_TYPES:
-            if self.server.config.guest or self._packets <= UNAUTHENTICATED_PACKETS_MAX:
+            if self.services.config.guest or self._packets <= UNAUTHENTICATED_PACKETS_MAX:
                 return True
             self._refuse(
                 sync, ErrorCode.TOO_MANY, "too many packets arrived before log-in: log in first"
@@ -363,7 +359,7 @@ class Session(asyncio.Protocol):
             return False
         # The operator watches with a certificate, even before any user can log in.
         is_watch = kind in (Type.WATCH, Type.UNWATCH) and self.is_member
-        if self.server.config.guest or is_watch:
+        if self.services.config.guest or is_watch:
             self._has_used_guest = True
             return True
         self._refuse(
@@ -409,7 +405,7 @@ class Session(asyncio.Protocol):
             self._end()
             return
         self.is_stock = self.is_stock or kind != _VOTE
-        self.server.feed(fx.StockRequest(self.number, sync, kind, body, self.user))
+        self.services.feed(fx.StockRequest(self.number, sync, kind, body, self.user))
 
     def send_stock(self, effect: fx.StockPackets) -> None:
         """Send packets of a stream. The core sends more once the connection has taken these."""
@@ -421,7 +417,7 @@ class Session(asyncio.Protocol):
             self._end()
         elif effect.tell_drained:
             if transport.get_write_buffer_size() <= DRAINED_BYTES:
-                self.server.feed(fx.StockDrained(self.number))
+                self.services.feed(fx.StockDrained(self.number))
             else:
                 self._owes_drained = True
 
@@ -444,7 +440,7 @@ class Session(asyncio.Protocol):
     def defer(self, number: int) -> None:
         """Queue, for a later turn, a read that the core did not execute."""
         self.deferred.append(self.calls[number])
-        self.server.note_ready(self)
+        self.services.sessions.note_ready(self)
 
     def flush(self) -> None:
         """Write the answers of this turn, and resume requests that waited for them."""
@@ -453,7 +449,7 @@ class Session(asyncio.Protocol):
         if transport is None:
             return
         transport.write(b"".join(out) if len(out) > 1 else out[0])
-        self.server.admission.set_unread(self.number, transport.get_write_buffer_size())
+        self.services.sessions.admission.set_unread(self.number, transport.get_write_buffer_size())
         if self.backlog or self.deferred or not self._is_reading:
             self.work()
 
@@ -500,7 +496,7 @@ class Session(asyncio.Protocol):
         fields = self._fields(sync, body)
         if fields is None:
             return
-        node = self.server.node
+        node = self.services.node
         if not node.context.has_origin:
             self._refuse(sync, ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
             return
@@ -518,7 +514,7 @@ class Session(asyncio.Protocol):
         user = node.database.user_by_name(name)
         stored = user.password_hash if user is not None else None
         if name == "guest" and stored in (None, EMPTY_HASH) and not proof:
-            if not self.server.config.guest:
+            if not self.services.config.guest:
                 self._refuse(
                     sync,
                     ErrorCode.ACCESS_DENIED,
@@ -540,7 +536,7 @@ class Session(asyncio.Protocol):
         except ClientError as error:
             self._refuse(sync, error.code, error.message)
             return
-        if name != "guest" and not self.server.admission.log_in(self.number, name):
+        if name != "guest" and not self.services.sessions.admission.log_in(self.number, name):
             reason = (
                 "log-in failed: too many connections are open; close some first, or raise "
                 "max_connections"
@@ -551,7 +547,7 @@ class Session(asyncio.Protocol):
         self.user = name
         if name != "guest":
             self.is_authenticated = True
-            self.decoder.limit_bytes = self.server.config.max_request
+            self.decoder.limit_bytes = self.services.config.max_request
             if self.transport is not None:
                 # Below `UNREAD_BYTES_MAX`: `resume_writing` must end a pause caused by that limit.
                 self.transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX // 2)
@@ -560,10 +556,10 @@ class Session(asyncio.Protocol):
     def _fail_log_in(self, sync: int, name: str) -> None:
         """Delay the answer, and stop reading until then: each guess costs `LOGIN_DELAY_S`."""
         self._login_failures += 1
-        self.server.note_failed_log_in(self, name)
+        self.services.sessions.note_failed_log_in(self, name)
         self._is_held = True
         self._pause_reading()
-        self.server.loop.call_later(LOGIN_DELAY_S, self._answer_failed_log_in, sync)
+        self.services.loop.call_later(LOGIN_DELAY_S, self._answer_failed_log_in, sync)
 
     def _answer_failed_log_in(self, sync: int) -> None:
         self._is_held = False
@@ -583,7 +579,7 @@ class Session(asyncio.Protocol):
         if not isinstance(key, str) or len(key) > WATCHED_KEY_MAX:
             self._refuse(sync, ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
         elif kind == Type.WATCH_ONCE:
-            value = self.server.event_value(key)
+            value = self.services.watchers.value_of(key)
             self._write(
                 encode_tuples(sync, self._schema_version(), [] if value is None else [value])
             )
@@ -600,7 +596,7 @@ class Session(asyncio.Protocol):
                 )
                 return
             self.watched[key] = sync
-            self.server.watch(self, key, is_first=first)
+            self.services.watchers.watch(self, key, is_first=first)
 
     def notify(self, key: str, value: bytes | None) -> None:
         """Send one event. The next one for this key waits for the client's acknowledgement."""
@@ -616,4 +612,4 @@ class Session(asyncio.Protocol):
         fields = self._fields(sync, body)
         if fields is None or self.transport is None:
             return
-        self.server.peers.accept(self, sync, fields)
+        self.services.accept(self, sync, fields)

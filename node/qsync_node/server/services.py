@@ -1,0 +1,58 @@
+"""The parts of a node that its client connections use."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qsync_node.node import Node
+from qsync_node.server.config import NodeConfig
+from qsync_node.server.sessions import Client, Sessions
+from qsync_node.server.tls import Certificates
+from qsync_node.server.watchers import Watchers
+
+
+class Peer(Protocol):
+    """The link that a connection has become."""
+
+    def feed(self, data: bytes) -> None: ...
+    def lost(self) -> None: ...
+
+
+class Newcomer(Client, Protocol):
+    """A client connection whose HELLO turns it into a link."""
+
+    transport: asyncio.Transport | None
+    salt: bytes
+    binding: bytes
+    is_member: bool
+    peer: Peer | None
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of a node that its sessions use.
+
+    Attributes:
+        config: the node's configuration.
+        uuid: its instance.
+        loop: the event loop.
+        node: users and the version of the schema.
+        feed: takes an input of the node.
+        sessions: all sessions and their common budgets.
+        watchers: values of watched keys.
+        certificates: of the TLS port, if there is one.
+        is_ended: returns whether this process run is over.
+        accept: answers a HELLO (session, sync, fields).
+    """
+
+    config: NodeConfig
+    uuid: str
+    loop: asyncio.AbstractEventLoop
+    node: Node
+    feed: Callable[[Any], None]
+    sessions: Sessions
+    watchers: Watchers
+    certificates: Certificates | None
+    is_ended: Callable[[], bool]
+    accept: Callable[["Newcomer", int, dict[int, Any]], None]
