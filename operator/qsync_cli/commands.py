@@ -156,7 +156,73 @@ JOURNALS = (
         ("qsync journals prune --dry-run --local events",),
     ),
 )
+DATA = (
+    Command(
+        "get",
+        "data.reading:get",
+        "Print the row with a key.",
+        (
+            "qsync get orders orders 1",
+            "qsync get orders orders 1 --linearizable -o json",
+        ),
+    ),
+    Command(
+        "select",
+        "data.reading:select",
+        "Print rows in the order of an index, page by page.",
+        (
+            "qsync select orders orders --limit 20",
+            "qsync select orders orders 10 --iterator GE -o json",
+        ),
+    ),
+    Command(
+        "count",
+        "data.reading:count",
+        "Print the number of rows of a space, or of a key.",
+        ("qsync count orders orders",),
+    ),
+    Command(
+        "put",
+        "data.writing:put",
+        "Insert a row, or replace the one with the same primary key.",
+        (
+            "qsync put orders orders '[1, \"alice\", 9.99]'",
+            'qsync put orders orders \'{"id": 1, "customer": "alice"}\'',
+        ),
+    ),
+    Command(
+        "insert",
+        "data.writing:insert",
+        "Insert a row; it is refused if one has its primary key.",
+        ("qsync insert orders orders '[2, \"bob\", 5]'",),
+    ),
+    Command(
+        "update",
+        "data.writing:update",
+        "Change fields of one row.",
+        ("qsync update orders orders 1 --set customer=bob --set total+=5",),
+    ),
+    Command(
+        "delete",
+        "data.writing:delete",
+        "Delete one row.",
+        ("qsync delete orders orders 1",),
+    ),
+    Command(
+        "spaces",
+        "data.schema:spaces",
+        "List the spaces of users: number of rows, fields.",
+        ("qsync spaces orders",),
+    ),
+    Command(
+        "describe",
+        "data.schema:describe",
+        "Print the fields and indexes of a space.",
+        ("qsync describe orders orders",),
+    ),
+)
 COMMANDS = (
+    *DATA,
     Command(
         "status",
         "status:status",

@@ -1,0 +1,1 @@
+"""Rows from the command line: one verb, one request."""

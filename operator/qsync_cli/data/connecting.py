@@ -1,0 +1,116 @@
+"""The cluster of a data verb: a local one by its name, or any one by the address of a member."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli import clusters
+from qsync_cli.failure import Failure, FailureReason
+from qsync_client import (
+    AccessDenied,
+    InvalidArgument,
+    QsyncError,
+    RequestFailed,
+    SchemaError,
+    SyncClient,
+)
+
+ClusterArgument = Annotated[
+    str, typer.Argument(help="Local cluster, or HOST:PORT of a member.", metavar="CLUSTER")
+]
+SpaceArgument = Annotated[str, typer.Argument(help="Name or id of the space.", metavar="SPACE")]
+UserOption = Annotated[
+    str | None,
+    typer.Option("--user", help="User, by default the one of the application.", show_default=False),
+]
+PasswordOption = Annotated[
+    str | None,
+    typer.Option(
+        "--password", envvar="QSYNC_PASSWORD", help="Password of the user.", show_default=False
+    ),
+]
+DEADLINE_S = 10.0
+_ADDRESS = re.compile(r".+:\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster and the user of a verb.
+
+    Attributes:
+        cluster: name of a local cluster, or HOST:PORT.
+        user: None for the user of the application, or `guest` at an address.
+        password: None for the password of that user.
+    """
+
+    cluster: str
+    user: str | None = None
+    password: str | None = None
+
+    @contextmanager
+    def connect(self) -> Iterator[SyncClient]:
+        """Yield a client, and convert its errors to failures.
+
+        Raises:
+            Failure: there is no such cluster, no member answers, or a request failed.
+        """
+        addresses, user, password = _target(self.cluster, self.user, self.password)
+        try:
+            with SyncClient(addresses, user, password, deadline_s=DEADLINE_S) as client:
+                yield client
+        except (SchemaError, InvalidArgument) as error:
+            raise Failure(FailureReason.INVALID, str(error)) from error
+        except (RequestFailed, AccessDenied) as error:
+            raise Failure(FailureReason.REFUSED, str(error)) from error
+        except (QsyncError, OSError) as error:
+            text = f"the request to {self.cluster} failed: {error}"
+            raise Failure(FailureReason.UNREACHABLE, text) from error
+
+
+_PARAMETERS: dict[str, Any] = {"user": UserOption, "password": PasswordOption}
+
+
+def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
+    """Return the verb with the argument CLUSTER and the options of its user as `target`."""
+
+    def run(*, cluster: str, user: str | None, password: str | None, **given: Any) -> None:
+        verb(target=Target(cluster, user, password), **given)
+
+    update_wrapper(run, verb)
+    del run.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
+    own = inspect.signature(verb, eval_str=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("cluster", keyword, annotation=ClusterArgument),
+        *(p.replace(kind=keyword) for p in own.parameters.values() if p.name != "target"),
+        *(
+            inspect.Parameter(name, keyword, default=None, annotation=annotation)
+            for name, annotation in _PARAMETERS.items()
+        ),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _target(cluster: str, user: str | None, password: str | None) -> tuple[list[str], str, str]:
+    if _ADDRESS.fullmatch(cluster):
+        return [cluster], user or "guest", password or ""
+    store = clusters.open_store(cluster)
+    clusters.ensure_supervisor(store)
+    secrets = clusters.secrets_of(store)
+    members = clusters.look(store).status.members
+    addresses = [member.address for member in members if not member.address.endswith(":0")]
+    if not addresses:
+        raise Failure(
+            FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"
+        )
+    if user is not None and user != secrets.username:
+        return addresses, user, password or ""
+    return addresses, secrets.username, password or secrets.password

@@ -1,0 +1,93 @@
+"""`qsync spaces`, `describe`: the schema as a user may see it."""
+
+from typing import Any
+
+from qsync_cli.data.connecting import SpaceArgument, Target, on_cluster
+from qsync_cli.data.reading import named
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, print_table, say
+from qsync_client import Space
+
+FIRST_USER_SPACE = 512
+
+
+@on_cluster
+def spaces(
+    target: Target,
+    output: OutputOption = None,
+) -> None:
+    """List the spaces of users: name, fields, indexes, number of rows."""
+    found = []
+    with target.connect() as client:
+        for space in client.schema():
+            if space.id >= FIRST_USER_SPACE and space.indexes:
+                found.append((space, client.count(space.id, iterator="ALL")))
+    if output in (Output.json, Output.yaml):
+        print_document([{**_document(space), "rows": rows} for space, rows in found], output)
+        return
+    lines = [
+        [space.name, str(space.id), str(rows), ", ".join(field.name for field in space.fields)]
+        for space, rows in found
+    ]
+    print_table(["SPACE", "ID", "ROWS", "FIELDS"], lines)
+
+
+@on_cluster
+def describe(
+    target: Target,
+    space: SpaceArgument,
+    output: OutputOption = None,
+) -> None:
+    """Print the fields and indexes of a space."""
+    wanted = named(space)
+    with target.connect() as client:
+        known = list(client.schema())
+    found = next((one for one in known if wanted in (one.name, one.id)), None)
+    if found is None:
+        raise Failure(
+            FailureReason.NOT_FOUND,
+            f"space {space} not found: `qsync spaces {target.cluster}` lists the visible ones",
+        )
+    document = _document(found)
+    if output in (Output.json, Output.yaml):
+        print_document(document, output)
+        return
+    say(f"{found.name}, id {found.id}")
+    say()
+    fields = [
+        [field["name"], field["type"], "yes" if field["is_nullable"] else "no"]
+        for field in document["fields"]
+    ]
+    print_table(["FIELD", "TYPE", "NULLABLE"], fields)
+    say()
+    indexes = [
+        [index["name"], index["type"], "yes" if index["is_unique"] else "no",
+         ", ".join(index["fields"])]
+        for index in document["indexes"]
+    ]  # fmt: skip
+    print_table(["INDEX", "TYPE", "UNIQUE", "FIELDS"], indexes)
+
+
+def _document(space: Space) -> dict[str, Any]:
+    names = [field.name for field in space.fields]
+    return {
+        "name": space.name,
+        "id": space.id,
+        "fields": [
+            {"name": field.name, "type": field.type, "is_nullable": field.is_nullable}
+            for field in space.fields
+        ],
+        "indexes": [
+            {
+                "name": index.name,
+                "id": index.id,
+                "type": index.type,
+                "is_unique": index.is_unique,
+                "fields": [
+                    names[part] if part < len(names) else str(part) for part in index.fields
+                ],
+            }
+            for index in space.indexes
+        ],
+    }
