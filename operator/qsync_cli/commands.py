@@ -160,7 +160,7 @@ DATA = (
     Command(
         "get",
         "data.reading:get",
-        "Print the row with a key.",
+        "Print the row with a key of a unique index.",
         (
             "qsync get orders orders 1",
             "qsync get orders orders 1 --linearizable -o json",
@@ -169,7 +169,7 @@ DATA = (
     Command(
         "select",
         "data.reading:select",
-        "Print rows in the order of an index, page by page.",
+        "Print rows in the order of an index, and the position of the next page.",
         (
             "qsync select orders orders --limit 20",
             "qsync select orders orders 10 --iterator GE -o json",
@@ -211,7 +211,7 @@ DATA = (
     Command(
         "spaces",
         "data.schema:spaces",
-        "List the spaces of users: number of rows, fields.",
+        "List the spaces of users with their number of rows and their fields.",
         ("qsync spaces orders",),
     ),
     Command(

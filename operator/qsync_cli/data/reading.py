@@ -99,7 +99,7 @@ def count(
     iterator: IteratorOption = "",
     output: OutputOption = None,
 ) -> None:
-    """Print the number of rows."""
+    """Print the number of rows of a space, or of a key."""
     with target.connect() as client:
         rows = client.count(
             named(space),

@@ -17,7 +17,7 @@ def spaces(
     target: Target,
     output: OutputOption = None,
 ) -> None:
-    """List the spaces of users: name, fields, indexes, number of rows."""
+    """List the spaces of users with their number of rows and their fields."""
     found = []
     with target.connect() as client:
         for space in client.schema():
