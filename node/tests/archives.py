@@ -156,9 +156,9 @@ def change_journals(world: World, folder: Path, journals: dict[str, dict[str, An
             world.change(REPLACE, pack({0x10: JOURNAL_SPACE, 0x21: row}))
 
     def are_equal() -> bool:
-        replicas = [shell.node.replica for shell in world.alive() if shell.node is not None]
-        ends = {end for one in replicas for end in (one.tail.last_index, one.limbo.confirmed_index)}
-        return len(replicas) == 3 and len(ends) == 1
+        members = [shell.node.context for shell in world.alive() if shell.node is not None]
+        ends = {end for one in members for end in (one.tail.last_index, one.limbo.confirmed_index)}
+        return len(members) == 3 and len(ends) == 1
 
     world.run_for(SECOND)  # the last rows are confirmed by a later one
     assert world.run_for(5 * SECOND, are_equal), "the members have different rows"

@@ -475,7 +475,7 @@ def test_build_that_exceeds_the_memory_limit_is_refused() -> None:
     leader = driven.leader()
     node = node_of(leader)
     limit = node.database.memory_bytes + TUPLES * 50
-    node.settings = node.context.settings = _with(node, memory_bytes_max=limit)
+    node.context.settings = _with(node, memory_bytes_max=limit)
     refused = driven.ask(leader, INSERT, create(BY_VALUE))
     assert refused.code == ErrorCode.MEMORY_ISSUE
     assert not is_building(leader)
@@ -489,7 +489,7 @@ def test_changes_beside_a_build_count_for_the_memory_limit() -> None:
     build = node.database.build
     assert build is not None
     limit = node.database.memory_bytes + node.database.memory_of(build) + 2000
-    node.settings = node.context.settings = _with(node, memory_bytes_max=limit)
+    node.context.settings = _with(node, memory_bytes_max=limit)
     for _ in range(20):
         build.record(None, packb([900, "x" * 100, 0]))
     driven.run(100)
