@@ -106,7 +106,7 @@ class Peers:
             config: the member's configuration.
             uuid: its instance.
             links: all links of the member.
-            sessions: all client connections; one that says HELLO becomes a link.
+            sessions: all client connections; one that sends HELLO becomes a link.
             feed: takes an input of its node.
             log: its log.
             address: returns host and port for other members, or None while it does not listen.

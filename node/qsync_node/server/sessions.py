@@ -125,7 +125,7 @@ class Sessions:
         return True
 
     def flush(self) -> None:
-        """Write the answers of a turn, and let sessions go on that waited for them."""
+        """Write the answers of a turn, and let sessions continue that waited for them."""
         dirty, self._dirty = self._dirty, []
         for session in dirty:
             session.flush()
