@@ -446,7 +446,10 @@ class Client:
             RequestFailed: a read failed; `outcome` is its outcome.
         """
         rows = self.scan(space, key, index=index, iterator=iterator, linearizable=linearizable)
-        return sum([1 async for _ in rows])
+        count = 0
+        async for _ in rows:
+            count += 1
+        return count
 
     async def watch(self, key: str) -> AsyncGenerator[Any, None]:
         """Yield the value of a key, and its newest value after each change.

@@ -211,8 +211,8 @@ DATA = (
     Command(
         "spaces",
         "data.schema:spaces",
-        "List the spaces of users with their number of rows and their fields.",
-        ("qsync spaces orders",),
+        "List the spaces of users with their fields, and with --rows their number of rows.",
+        ("qsync spaces orders --rows",),
     ),
     Command(
         "describe",

@@ -4,16 +4,15 @@ Every verb takes the same options for that, so they are written down once: `@aim
 function that has a parameter `where`.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import update_wrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from qsync_cli.options import AddressOption, CaOption, LocalOption, SecretOption
+from qsync_cli.signatures import option, signed
 
 ClusterOption = Annotated[
     str | None,
@@ -86,16 +85,5 @@ def aimed(verb: Callable[..., None]) -> Callable[..., None]:
         where.check()
         verb(where=where, **given)
 
-    update_wrapper(run, verb)
-    del run.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
-    own = inspect.signature(verb, eval_str=True)
-    kept = [p for p in own.parameters.values() if p.name != "where"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [
-        inspect.Parameter(name, keyword, default=None, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
-    ]
-    parameters = [*(p.replace(kind=keyword) for p in kept), *added]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+    options = [option(name, annotation) for name, annotation in _OPTIONS.items()]
+    return signed(run, verb, "where", last=options)

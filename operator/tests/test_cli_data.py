@@ -70,6 +70,7 @@ def test_table_shows_short_and_long_rows() -> None:
     assert titles == ["id", "name", "2"]
     assert cells == [["1", "-", "-"], ["2", "b", "null"]]
     assert cell_of({"a": 1}) == '{"a": 1}'
+    assert cell_of("a\x1b[2J\n") == '"a\\u001b[2J\\n"'
     assert table_of([], ["id"]) == (["id"], [])
 
 
@@ -137,8 +138,10 @@ def test_retry_with_a_key_is_executed_once(home: Home) -> None:
 
 
 def test_schema_is_shown(home: Home) -> None:
-    spaces = home.do("spaces", "orders").splitlines()
+    spaces = home.do("spaces", "orders", "--rows").splitlines()
     assert spaces[0].split() == ["SPACE", "ID", "ROWS", "FIELDS"]
+    without = json.loads(home.do("spaces", "orders", "-o", "json"))
+    assert [space["name"] for space in without if "rows" not in space] == ["orders"]
     assert any(line.startswith("orders ") for line in spaces)
     document = json.loads(home.do("describe", "orders", "orders", "-o", "json"))
     assert document["fields"][0]["name"] == "id"

@@ -1,17 +1,16 @@
 """The cluster of a data verb: a local one by its name, or any one by the address of a member."""
 
-import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import update_wrapper
 from typing import Annotated, Any
 
 import typer
 
 from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.signatures import argument, option, signed
 from qsync_client import (
     AccessDenied,
     InvalidArgument,
@@ -73,30 +72,19 @@ class Target:
             raise Failure(FailureReason.UNREACHABLE, text) from error
 
 
-_PARAMETERS: dict[str, Any] = {"user": UserOption, "password": PasswordOption}
-
-
 def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with the argument CLUSTER and the options of its user as `target`."""
 
     def run(*, cluster: str, user: str | None, password: str | None, **given: Any) -> None:
         verb(target=Target(cluster, user, password), **given)
 
-    update_wrapper(run, verb)
-    del run.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
-    own = inspect.signature(verb, eval_str=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("cluster", keyword, annotation=ClusterArgument),
-        *(p.replace(kind=keyword) for p in own.parameters.values() if p.name != "target"),
-        *(
-            inspect.Parameter(name, keyword, default=None, annotation=annotation)
-            for name, annotation in _PARAMETERS.items()
-        ),
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+    return signed(
+        run,
+        verb,
+        "target",
+        first=[argument("cluster", ClusterArgument)],
+        last=[option("user", UserOption), option("password", PasswordOption)],
+    )
 
 
 def _target(cluster: str, user: str | None, password: str | None) -> tuple[list[str], str, str]:

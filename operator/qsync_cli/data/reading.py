@@ -29,7 +29,9 @@ LinearizableOption = Annotated[
     bool,
     typer.Option("--linearizable", help="Read the newest state, confirmed by a quorum."),
 ]
-LimitOption = Annotated[int, typer.Option("--limit", help="Maximum number of rows.", min=1)]
+LimitOption = Annotated[
+    int, typer.Option("--limit", help="Maximum number of rows.", min=1, max=10_000)
+]
 AfterOption = Annotated[
     str,
     typer.Option("--after", help="Continue after a page: the text that it printed.",

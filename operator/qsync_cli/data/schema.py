@@ -1,36 +1,43 @@
 """`qsync spaces`, `describe`: the schema as a user may see it."""
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from qsync_cli.data.connecting import SpaceArgument, Target, on_cluster
 from qsync_cli.data.reading import named
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table, say
-from qsync_client import Space
+from qsync_client import Iterator, Space
+from qsync_node.format.body import FIRST_USER_SPACE
 
-FIRST_USER_SPACE = 512
+RowsOption = Annotated[bool, typer.Option("--rows", help="Count the rows: this reads them all.")]
 
 
 @on_cluster
-def spaces(
-    target: Target,
-    output: OutputOption = None,
-) -> None:
-    """List the spaces of users with their number of rows and their fields."""
-    found = []
+def spaces(target: Target, rows: RowsOption = False, output: OutputOption = None) -> None:
+    """List the spaces of users with their fields, and with --rows their number of rows."""
     with target.connect() as client:
-        for space in client.schema():
-            if space.id >= FIRST_USER_SPACE and space.indexes:
-                found.append((space, client.count(space.id, iterator="ALL")))
+        found = [
+            (space, client.count(space.id, iterator=Iterator.ALL) if rows else None)
+            for space in client.schema()
+            if space.id >= FIRST_USER_SPACE and space.indexes
+        ]
     if output in (Output.json, Output.yaml):
-        print_document([{**_document(space), "rows": rows} for space, rows in found], output)
+        documents = [
+            _document(space) | ({} if number is None else {"rows": number})
+            for space, number in found
+        ]
+        print_document(documents, output)
         return
+    titles = ["SPACE", "ID", *(["ROWS"] if rows else []), "FIELDS"]
     lines = [
-        [space.name, str(space.id), str(rows), ", ".join(field.name for field in space.fields)]
-        for space, rows in found
-    ]
-    print_table(["SPACE", "ID", "ROWS", "FIELDS"], lines)
+        [space.name, str(space.id), *([str(number)] if rows else []),
+         ", ".join(field.name for field in space.fields)]
+        for space, number in found
+    ]  # fmt: skip
+    print_table(titles, lines)
 
 
 @on_cluster

@@ -72,8 +72,8 @@ def json_of(value: Any) -> str:
 
 
 def cell_of(value: Any) -> str:
-    """Return a value as a cell of a table."""
-    return value if isinstance(value, str) else json_of(value)
+    """Return a value as a cell of a table; control characters of a row never reach a terminal."""
+    return value if isinstance(value, str) and value.isprintable() else json_of(value)
 
 
 def table_of(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[list[str], list[Any]]:
