@@ -186,17 +186,12 @@ class Recorder:
         original(term, vote)
         self.note("stand" if vote else "adopt", term=term)
 
-    def _store_ballot(
-        self,
-        original: Callable[..., None],
-        ballot: Ballot,
-        then: Callable[[], None] | None = None,
-    ) -> None:
+    def _store_ballot(self, original: Callable[..., None], ballot: Ballot) -> None:
         context = self.node.context
         before = context.ballot
         if ballot.forced_voters:
             self.recording.stop("forced")
-        original(ballot, then)
+        original(ballot)
         self._ballots[context.ballot_sequence] = Promises.of(ballot)
         if len(ballot.nacks) > len(before.nacks):
             self.note("nack", last=ballot.nacks[-1].index)

@@ -176,13 +176,11 @@ class Context:
         """Whether the ballot in memory is the ballot on disk."""
         return self._stored_sequence == self.ballot_sequence
 
-    def store_ballot(self, ballot: Ballot, then: Callable[[], None] | None = None) -> None:
-        """Replace the ballot; run `then` once it is durable (D2)."""
+    def store_ballot(self, ballot: Ballot) -> None:
+        """Replace the ballot, in memory now and on disk later (D2)."""
         self.ballot = ballot
         self.ballot_sequence += 1
         self.out.append(fx.StoreBallot(self.ballot_sequence, ballot.encode()))
-        if then is not None:
-            self._after_ballot.append((self.ballot_sequence, then))
 
     def when_settled(self, then: Callable[[], None]) -> None:
         """Run `then` once the ballot in memory is durable."""

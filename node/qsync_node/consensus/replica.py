@@ -258,6 +258,7 @@ class Replica:
         self.election.on_link_down(link.peer_uuid)
 
     def tick(self) -> None:
+        assert self.context.is_leading == (self.leader is not None), "set by the transitions only"
         if self.leader is not None:
             self.leader.tick()
         self.election.tick()
