@@ -336,7 +336,7 @@ class Transaction:
         while True:
             page = await self._run(
                 space,
-                lambda to, after=after: to.select(  # type: ignore[misc]  # of a default
+                lambda to, after=after: to.select(  # type: ignore[misc]  # mypy infers no default of a lambda
                     key, index, iterator, PAGE_ROWS, after=after, fetch_position=True
                 ),
             )

@@ -37,11 +37,11 @@ def fingerprint(seed: int) -> str:
             digest.update(_text(effect).encode())
         return effects
 
-    Node.step = observed  # type: ignore[assignment,method-assign]  # it observes
+    Node.step = observed  # type: ignore[assignment,method-assign]  # restored below
     try:
         problem = run_seed(seed).problem
     finally:
-        Node.step = step  # type: ignore[method-assign]  # it observes
+        Node.step = step  # type: ignore[method-assign]  # as it was
     return digest.hexdigest() + (" failed" if problem else "")
 
 

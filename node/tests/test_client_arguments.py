@@ -55,7 +55,7 @@ REQUESTS: list[Callable[[Client], Awaitable[Any]]] = [
     lambda client: client.call("name", decimal.Decimal(1)),
     lambda client: client.insert(SPACE, [b"x" * (16 << 20)]),
     lambda client: client.insert(SPACE, [1], request_key=RequestKey("a", -1, 0)),
-    lambda client: client.insert(SPACE, [1], request_key="key"),  # type: ignore[arg-type]  # wrong
+    lambda client: client.insert(SPACE, [1], request_key="key"),  # type: ignore[arg-type]  # refused
     lambda client: client.get(SPACE, None),
     lambda client: client.get(SPACE, []),
     lambda client: client.get(SPACE, ()),

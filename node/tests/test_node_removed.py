@@ -61,7 +61,7 @@ def test_leader_refuses_requests_that_a_removed_member_forwards() -> None:
     sync = driven.send(removed, REPLACE, put(1, "x"))
     driven.run(20)
     # It does not know of its removal, even after the row has arrived.
-    node_of(removed).context.is_removed = lambda uuid: False  # type: ignore[method-assign]  # does not know it
+    node_of(removed).context.is_removed = lambda uuid: False  # type: ignore[method-assign]  # its removal has not arrived
     driven.world.network.heal()
     assert driven.run(500, lambda: sync in driven.answers)
     assert driven.answers[sync].code == ErrorCode.UNKNOWN_REPLICA

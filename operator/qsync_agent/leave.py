@@ -54,6 +54,7 @@ def leave(document: dict[str, Any], linger_s: float = LINGER_S) -> None:
         failure = str(error)
     if failure:
         sys.stderr.write(f"qsync-pod: cannot hand over leadership: {failure}\n")
+    # Clients that learned this address a moment ago still connect to it.
     time.sleep(max(0.0, started_s + linger_s - time.monotonic()))
 
 
@@ -67,7 +68,7 @@ def await_end_of(port: int, patience_s: float = BROKER_S) -> bool:
             return True
         except OSError:
             pass  # it is busy
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # a closing port has no event
     return False
 
 

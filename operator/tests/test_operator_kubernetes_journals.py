@@ -84,7 +84,7 @@ async def kept(api: FakeApi, *documents: dict[str, Any]) -> AsyncIterator[Journa
     cache = Cache()
     for one in documents:
         cache.note("QsyncJournal", run_of_cluster(api.put(one), "QsyncJournal"))
-    keeper = JournalReconciler(api, cache, KEY, SECRET, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+    keeper = JournalReconciler(api, cache, KEY, SECRET, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # not called
     try:
         yield keeper
     finally:
@@ -212,7 +212,7 @@ async def test_a_journal_without_a_cluster_says_so_once() -> None:
 @pytest.mark.parametrize("journals", [[{"name": "orders/eu"}], [3], None])
 async def test_an_invalid_answer_of_a_broker_counts_as_none(journals: Any) -> None:
     async with broker(journals, []) as url:
-        reports = journalreports.JournalReports(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+        reports = journalreports.JournalReports(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # not called
         reports.ask({"orders-0": url}, ["orders/eu"])
         assert reports._task is not None
         await reports._task
@@ -227,7 +227,7 @@ async def test_many_journals_are_asked_for_in_several_requests(
     monkeypatch.setattr(journalreports, "NAMES_MAX", 2)
     asked: list[list[str]] = []
     async with broker([], asked) as url:
-        reports = journalreports.JournalReports(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+        reports = journalreports.JournalReports(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # not called
         reports.ask({"orders-0": url, "orders-1": "http://127.0.0.1:9"}, ["a/1", "a/2", "a/3"])
         assert reports._task is not None
         await reports._task
@@ -299,7 +299,7 @@ async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
             looks.append(voters)
             return BrokersView(missing=frozenset(voters))
 
-        platform._journals.observe = look  # type: ignore[method-assign, assignment]  # needs a node
+        platform._journals.observe = look  # type: ignore[method-assign, assignment]  # no broker runs here
         for number in range(4):
             await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
             found = await observed(platform, cluster)
