@@ -1,12 +1,15 @@
 """Recorded runs are behaviours of the specification, and changed ones are not. `make spec`."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from check import MODELS, settings_of
 from processes import PASSWORD, USER, running_cluster, wait_until
+from tlc import search
 from traces import Event, abstracted, compare, record, replay_processes
 
 from qsync_client import Client, Committed
@@ -52,6 +55,14 @@ def test_three_processes_with_killed_leaders(tmp_path: Path) -> None:
     assert not recording.end
     refusal = compare(JAR, [recording.events])
     assert refusal is None, refusal
+
+
+def test_concurrent_searches_share_no_file(tmp_path: Path) -> None:
+    model = MODELS["primary alone acknowledges"]
+    found = search(JAR, model.module, settings_of(model), tmp_path, 60, workers=1)
+    parsed = re.findall(r"^Parsing file (\S+)$", found.text, re.MULTILINE)
+    assert str(tmp_path / "Naturals.tla") in parsed
+    assert {Path(path).parent for path in parsed} == {tmp_path}
 
 
 def one_row_more(event: Event) -> None:

@@ -89,8 +89,12 @@ def search(
     (folder / "model.cfg").write_text(settings)
     simulation = ["-simulate", "-depth", str(DEPTH), "-seed", "1"] if simulation_s else []
     stop = [f"-Dtlc2.TLC.stopAfter={simulation_s}"] if simulation_s else []
+    # TLC unpacks its standard modules (Naturals.tla) into the temporary folder and removes them at
+    # its end, so a second search that shares the folder may find them gone while it parses.
+    own_files = f"-Djava.io.tmpdir={folder}"
     command = [
-        "java", "-XX:+UseParallelGC", "-Xss64m", "-Xmx4g", *stop, "-cp", str(jar.resolve()),
+        "java", "-XX:+UseParallelGC", "-Xss64m", "-Xmx4g", own_files, *stop,
+        "-cp", str(jar.resolve()),
         "tlc2.TLC", "-metadir", str(folder / "states"), "-workers", str(workers or os.cpu_count()),
         *simulation, "-config", "model.cfg", f"{module}.tla",
     ]  # fmt: skip
