@@ -146,5 +146,35 @@ class Iterator(IntEnum):
     NEIGHBOR = 11
 
 
+class Feature(IntEnum):
+    """Values of `Key.FEATURES` in the answer to ID."""
+
+    STREAMS = 0
+    TRANSACTIONS = 1
+    ERROR_EXTENSION = 2
+    WATCHERS = 3
+    PAGINATION = 4
+    SPACE_AND_INDEX_NAMES = 5
+    WATCH_ONCE = 6
+    DML_TUPLE_EXTENSION = 7
+    CALL_RET_TUPLE_EXTENSION = 8
+    CALL_ARG_TUPLE_EXTENSION = 9
+    FETCH_SNAPSHOT_CURSOR = 10
+    IS_SYNC = 11
+    INSERT_ARROW = 12
+
+
+PROTOCOL_VERSION = 6
+FEATURES = (
+    Feature.STREAMS,
+    Feature.TRANSACTIONS,
+    Feature.ERROR_EXTENSION,
+    Feature.WATCHERS,
+    Feature.PAGINATION,
+    Feature.WATCH_ONCE,
+    Feature.IS_SYNC,
+)
+"""Version and features of the protocol that a member answers to ID."""
+
 CLIENT_BYTES_MAX = 64
 """Maximum length of the name of a client in an idempotency key."""

@@ -15,10 +15,19 @@ from typing import Any
 
 import msgpack
 
+from qsync_client.protocol.markers import FIXMAP, FIXMAP_MAX
+
 BAD_MSGPACK = (ValueError, TypeError, msgpack.UnpackException)
 
 pack = partial(msgpack.packb, unicode_errors="surrogateescape")
 unpack = partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogateescape")
+
+
+def pack_map_head(size: int) -> bytes:
+    """Return the head of a map whose `size` keys and values follow, at most 15."""
+    assert size <= FIXMAP_MAX, size
+    return bytes((FIXMAP | size,))
+
 
 UNPACK_WORK_MAX = 4_000_000
 """Maximum work of `unpack_bounded`: 0.1 s of a slow core."""

@@ -16,7 +16,16 @@ from qsync_node.engine.requests import BODY_KEYS_MAX
 from qsync_node.engine.rows import PARTS_MAX
 from qsync_node.engine.tuples import NESTING_MAX, TUPLE_BYTES_MAX
 from qsync_node.errors import ErrorCode, OrderRefusal
-from qsync_node.server import admin, admission, orders, session
+from qsync_node.server import (
+    admin,
+    admission,
+    connection,
+    login,
+    orders,
+    requestqueue,
+    session,
+    watches,
+)
 from qsync_node.server.config import NodeConfig
 from qsync_node.transactions import procedures, streams
 from qsync_node.transactions.own_rows import KEY_WINDOW_ROWS
@@ -71,17 +80,17 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit("connections before log-in", count(admission.UNAUTHENTICATED_MAX), _OLDEST),
     Limit("TLS handshakes in progress", count(admission.HANDSHAKES_MAX), _OLDEST),
-    Limit("time until log-in", seconds(session.LOGIN_S), _closed(ErrorCode.TIMEOUT)),
+    Limit("time until log-in", seconds(connection.LOGIN_S), _closed(ErrorCode.TIMEOUT)),
     Limit(
         "packets before log-in, where `guest` is off",
-        count(session.UNAUTHENTICATED_PACKETS_MAX),
+        count(connection.UNAUTHENTICATED_PACKETS_MAX),
         _closed(ErrorCode.TOO_MANY),
     ),
     Limit(
         "failed log-ins on a connection",
-        count(session.LOGIN_FAILURES_MAX),
+        count(login.LOGIN_FAILURES_MAX),
         f"{_closed(ErrorCode.PASSWORD_MISMATCH)}. Each failure is answered after"
-        f" {seconds(session.LOGIN_DELAY_S)}",
+        f" {seconds(login.LOGIN_DELAY_S)}",
     ),
     Limit(
         "size of a request",
@@ -91,12 +100,14 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "size of a request before log-in",
-        size(session.UNAUTHENTICATED_BYTES_MAX),
+        size(connection.UNAUTHENTICATED_BYTES_MAX),
         _closed(ErrorCode.INVALID_MSGPACK),
     ),
-    Limit("requests in flight on a connection", count(session.IN_FLIGHT_MAX), _PAUSED),
+    Limit("requests in flight on a connection", count(requestqueue.IN_FLIGHT_MAX), _PAUSED),
     Limit(
-        "size of the requests in flight on a connection", size(session.REQUEST_BYTES_MAX), _PAUSED
+        "size of the requests in flight on a connection",
+        size(requestqueue.REQUEST_BYTES_MAX),
+        _PAUSED,
     ),
     Limit(
         "size of the requests in flight on all connections",
@@ -118,9 +129,9 @@ LIMITS: tuple[Limit, ...] = (
         size(ANSWER_BYTES_MAX),
         f"{ErrorCode.MEMORY_ISSUE}; read in pages",
     ),
-    Limit("watched keys of a connection", count(session.WATCHED_KEYS_MAX), f"{ErrorCode.TOO_MANY}"),
+    Limit("watched keys of a connection", count(watches.WATCHED_KEYS_MAX), f"{ErrorCode.TOO_MANY}"),
     Limit(
-        "length of a watched key", count(session.WATCHED_KEY_MAX), f"{ErrorCode.INVALID_MSGPACK}"
+        "length of a watched key", count(watches.WATCHED_KEY_MAX), f"{ErrorCode.INVALID_MSGPACK}"
     ),
     Limit("size of a tuple", size(TUPLE_BYTES_MAX), f"{ErrorCode.SLAB_ALLOC_MAX}"),
     Limit(

@@ -23,13 +23,14 @@ from qsync_node.server.admission import HANDSHAKES_MAX
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.bootstrapping import StartError, first_state, write_first_state
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
+from qsync_node.server.connection import LOGIN_S
 from qsync_node.server.disk import Disk
 from qsync_node.server.links import Links
 from qsync_node.server.listener import BACKLOG, Bounds, Listener
 from qsync_node.server.logs import Log
 from qsync_node.server.peers import Peers
 from qsync_node.server.services import Services
-from qsync_node.server.session import LOGIN_S, Session
+from qsync_node.server.session import Session
 from qsync_node.server.sessions import Sessions
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace

@@ -260,9 +260,9 @@ class Peers:
                 self._me,
                 self._book.known(self._own_address()),
                 fields,
-                salt=session.salt,
-                binding=session.binding,
-                is_member=session.is_member,
+                salt=session.connection.salt,
+                binding=session.connection.binding,
+                is_member=session.connection.is_member,
             )
         except HelloRefused as refusal:
             transport.write(encode_error(sync, 1, int(refusal.code), str(refusal)))
@@ -270,4 +270,4 @@ class Peers:
             return
         self._sessions.remove(session)
         transport.write(encode_ok(sync, 1, answer))
-        session.peer = self.establish(transport, found, is_mine=False)
+        session.become_peer(self.establish(transport, found, is_mine=False))

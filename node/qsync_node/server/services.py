@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from qsync_node.node import Node
 from qsync_node.server.config import NodeConfig
+from qsync_node.server.connection import ServerConnection
 from qsync_node.server.sessions import Client, Sessions
 from qsync_node.server.tls import Certificates
 from qsync_node.server.watchers import Watchers
@@ -23,10 +24,9 @@ class Newcomer(Client, Protocol):
     """A client connection whose HELLO turns it into a link."""
 
     transport: asyncio.Transport | None
-    salt: bytes
-    binding: bytes
-    is_member: bool
-    peer: Peer | None
+    connection: ServerConnection
+
+    def become_peer(self, peer: Peer) -> None: ...
 
 
 @dataclass(frozen=True)

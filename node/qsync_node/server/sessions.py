@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from qsync_node.consensus import effects as fx
 from qsync_node.server.admission import Admission, RequestBytes
 from qsync_node.server.logs import Log
+from qsync_node.server.watches import Watches
 
 LOG_IN_REPORT_S = 1.0
 
@@ -20,11 +21,11 @@ class Client(Protocol):
     """A client connection."""
 
     number: int
-    user: str
     out: list[bytes]
-    watched: dict[str, int]
-    unacknowledged: set[str]
+    watches: Watches
 
+    @property
+    def user(self) -> str: ...
     def work(self) -> None: ...
     def flush(self) -> None: ...
     def evict(self) -> None: ...

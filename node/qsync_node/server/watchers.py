@@ -63,9 +63,7 @@ class Watchers:
         known = self._values.get(key)
         if value is not None:
             self._values[key] = value
-        session.unacknowledged.discard(key)
         if is_first or (value is not None and value != known):
-            session.unacknowledged.add(key)
             session.notify(key, value)
 
     def notify(self, turn: int, leaderships: int) -> None:
@@ -86,6 +84,5 @@ class Watchers:
                 continue
             self._values[key] = value
             for session in list(self._sessions.by_number.values()):
-                if key in session.watched and key not in session.unacknowledged:
-                    session.unacknowledged.add(key)
+                if session.watches.may_notify(key):
                     session.notify(key, value)
