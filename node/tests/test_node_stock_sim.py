@@ -33,8 +33,15 @@ LIVES_MIN = 6
 class Subscriber:
     """One Tarantool replica, registered or anonymous."""
 
-    def __init__(self, world: World, is_anonymous: bool, spaces: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        world: World,
+        is_anonymous: bool,
+        spaces: tuple[int, ...] = (),
+        is_by_index: bool = False,
+    ) -> None:
         self.world = world
+        self.is_by_index = is_by_index
         self.rng = Random(world.seed)
         self.uuid = str(uuids.UUID(int=self.rng.getrandbits(128), version=4))
         self.is_anonymous = is_anonymous
@@ -86,6 +93,10 @@ class Subscriber:
         self.say(FETCH_SNAPSHOT if self.is_anonymous else JOIN, {0x24: self.uuid, **self.wanted})
 
     def subscribe(self) -> None:
+        if self.is_by_index:
+            wanted = {0x24: self.uuid, 0x71: self.index, 0x50: True, **self.wanted}
+            self.say(SUBSCRIBE, wanted)
+            return
         fields = {0x24: self.uuid, 0x25: self.world.replicaset_uuid, 0x26: self.clock}
         self.say(SUBSCRIBE, {**fields, **self.wanted, 0x50: self.is_anonymous})
 
@@ -166,12 +177,16 @@ def tuples_of(database: Database, space: int) -> list[bytes]:
 
 
 def live(
-    seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch, spaces: tuple[int, ...] = ()
+    seed: int,
+    is_anonymous: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    spaces: tuple[int, ...] = (),
+    is_by_index: bool = False,
 ) -> tuple[Subscriber, int]:
     """Run one schedule with faults; return the subscriber and its number of reads from disk."""
     schedule = Schedule(seed)
     world = schedule.world
-    subscriber = Subscriber(world, is_anonymous, spaces)
+    subscriber = Subscriber(world, is_anonymous, spaces, is_by_index)
     reads = 0
     take = Shell._take
 
@@ -238,6 +253,22 @@ def test_it_gets_the_listed_spaces_and_every_index(
             compared += live(seed, True, patch, spaces)[0].compared
     assert compared[SPACE]
     assert compared[ASYNC_SPACE]
+
+
+def test_subscriber_by_index_gets_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = moves = 0
+    for seed in range(LIVES_MIN):
+        with monkeypatch.context() as patch:
+            subscriber, _ = live(seed, True, patch, is_by_index=True)
+        removed += subscriber.check()
+        moves += subscriber.connections - subscriber.joins
+    assert removed
+    assert moves
+
+
+@pytest.mark.parametrize("index", ["1", -1, True])
+def test_malformed_index_is_refused(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors_of(SUBSCRIBE, {0x50: True, 0x71: index}, monkeypatch) == [INVALID_MSGPACK]
 
 
 @pytest.mark.parametrize("kind", [JOIN, REGISTER, SUBSCRIBE])

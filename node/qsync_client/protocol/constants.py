@@ -124,7 +124,7 @@ class Key(IntEnum):
     CHECKPOINT_VCLOCK = 0x63
     CHECKPOINT_LSN = 0x64
     IDEMPOTENCY = 0x70  # in TUPLE_META of a row's header: the transaction's key (T9)
-    INDEX = 0x71  # body of CONFIRM, ROLLBACK, PROMOTE: log index of the target row (L2)
+    INDEX = 0x71  # CONFIRM, ROLLBACK, PROMOTE: target row (L2); SUBSCRIBE: last row known (F5)
     INDEX_TERM = 0x72  # body of CONFIRM, ROLLBACK, PROMOTE: term of that row (L2)
     SPACES = 0x73  # body of FETCH_SNAPSHOT, SUBSCRIBE: user spaces that are wanted, as ids (F1)
 

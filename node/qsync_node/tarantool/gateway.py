@@ -18,7 +18,8 @@ them too.
 An anonymous replica may list the user spaces that it wants, which Tarantool never does. The rows of
 other user spaces then become NOPs, and the view omits their tuples (F1). The list of a user that
 cannot read the universe applies to system spaces as well, and the user must be able to read each
-listed space (F4).
+listed space (F4). It may also name the index after which its rows begin, in place of a clock: a
+consumer of changes counts rows and knows no terms (F5).
 
 Back-pressure. After each group of rows a stream waits until the shell reports that the connection
 has taken them. A step therefore holds one group per stream, from memory or from disk (T11).
@@ -59,6 +60,7 @@ from qsync_node.tarantool.wire import (
     read_clock,
     read_fields,
     read_spaces,
+    read_start,
     read_uuid,
 )
 from qsync_node.transactions.registrar import Registrar
@@ -306,8 +308,9 @@ class Gateway:
 
     def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
         replicaset = self.context.ballot.replicaset_uuid
-        # A list of spaces is no copy of the cluster: its replica may learn the UUID by the answer.
-        may_ask = bool(session.spaces) and int(Key.REPLICASET_UUID) not in fields
+        # Its rows are no copy of the cluster: such a replica may learn the UUID by the answer.
+        is_part = bool(session.spaces) or int(Key.INDEX) in fields
+        may_ask = is_part and int(Key.REPLICASET_UUID) not in fields
         given = replicaset if may_ask else read_uuid(fields, Key.REPLICASET_UUID)
         if given != replicaset:
             raise ClientError(
@@ -317,6 +320,7 @@ class Gateway:
         session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
         session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
         session.clock = read_clock(fields)
+        session.start_index = read_start(fields) if session.is_anonymous else None
         self._check_identity(session.uuid)
         known = self.context.limbo.configuration.by_uuid(session.uuid)
         if session.is_confined and known is not None:
@@ -340,10 +344,12 @@ class Gateway:
                 f"{context.ballot.replicaset_uuid}",
             )
         self._begin_rows(session)
-        fields = {
+        fields: dict[int, Any] = {
             int(Key.VCLOCK): normalised(context.limbo.confirmed_vclock),
             int(Key.REPLICASET_UUID): context.ballot.replicaset_uuid,
         }
+        if session.start_index is not None:
+            fields[int(Key.INDEX)] = session.start_index  # members of old versions ignore the key
         answer = encode_request(OK, session.sync, pack(fields), replica_id=context.replica_id)
         self._hold_files(session.uuid, session.sent_index)
         context.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
@@ -352,7 +358,9 @@ class Gateway:
     def _begin_rows(self, session: StockSession) -> None:
         """Start sending rows after the replica's clock, which this log must have passed (Q2)."""
         context = self.context
-        index = signature(session.clock)
+        if session.start_index is not None:
+            session.clock = context.tail.history.vclock_at(session.start_index)
+        index = signature(session.clock) if session.start_index is None else session.start_index
         if index < self.first_servable():
             raise _gap(index, self.first_servable())
         mine = context.tail.history.vclock_at(index)
@@ -396,7 +404,8 @@ class Gateway:
         if session.stage is Stage.JOINING:
             self._join(session)
         elif session.stage is Stage.WAITING:
-            if signature(session.clock) <= context.limbo.confirmed_index:
+            start = signature(session.clock) if session.start_index is None else session.start_index
+            if start <= context.limbo.confirmed_index:
                 self._begin_subscription(session)
         if session.is_blocked:
             if context.now_ns - session.touched_ns > STALLED_NS:

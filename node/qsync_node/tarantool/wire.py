@@ -41,6 +41,7 @@ class StockSession:
         "sent_index",
         "spaces",
         "stage",
+        "start_index",
         "sync",
         "touched_ns",
         "until_index",
@@ -58,6 +59,7 @@ class StockSession:
         self.stage = Stage.IDLE
         self.clock: VClock = {}  # of the view in transfer, or where its rows begin
         self.rows: Iterator[bytes] = iter(())
+        self.start_index: int | None = None  # the position that replaces the clock (F5)
         self.sent_index = 0
         self.until_index = 0  # REGISTER: where its rows end
         self.acked_index = 0
@@ -116,3 +118,13 @@ def read_spaces(fields: dict[int, Any]) -> frozenset[int]:
     if not isinstance(listed, list) or any(type(space) is not int for space in listed):
         raise _malformed()
     return frozenset(listed)
+
+
+def read_start(fields: dict[int, Any]) -> int | None:
+    """Return the index after which a subscriber wants rows, or None if its clock counts (F5)."""
+    index = fields.get(int(Key.INDEX))
+    if index is None:
+        return None
+    if type(index) is not int or index < 0:
+        raise _malformed()
+    return index
