@@ -220,6 +220,15 @@ DATA = (
         "Print the fields and indexes of a space.",
         ("qsync describe orders orders",),
     ),
+    Command(
+        "tail",
+        "data.tail:tail",
+        "Print confirmed changes as JSON lines, from an index of the log.",
+        (
+            "qsync tail orders",
+            "qsync tail orders orders --from 43 --follow",
+        ),
+    ),
 )
 COMMANDS = (
     *DATA,

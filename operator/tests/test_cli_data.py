@@ -31,7 +31,7 @@ def test_argument_is_json_or_text(text: str, value: object) -> None:
 def test_bytes_return_from_their_text() -> None:
     text = json_of({"key": [b"\x00\xff", 1]})
     assert value_of(text) == {"key": [b"\x00\xff", 1]}
-    with pytest.raises(typer.BadParameter, match="write base64"):
+    with pytest.raises(typer.BadParameter, match="is no bytes"):
         value_of('{"$bytes": "not base64"}')
 
 

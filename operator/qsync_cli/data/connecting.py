@@ -39,6 +39,15 @@ _ADDRESS = re.compile(r".+:\d+")
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Addresses of members as HOST:PORT, and the user of a verb."""
+
+    addresses: list[str]
+    user: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The cluster and the user of a verb.
 
@@ -53,20 +62,42 @@ class Target:
     password: str | None = None
 
     @contextmanager
+    def endpoint(self) -> Iterator[Endpoint]:
+        """Yield the addresses of the members.
+
+        Raises:
+            Failure: there is no such cluster, or it has no members.
+        """
+        yield _endpoint(self.cluster, self.user, self.password)
+
+    @contextmanager
     def connect(self) -> Iterator[SyncClient]:
         """Yield a client, and convert its errors to failures.
 
         Raises:
             Failure: there is no such cluster, no member answers, or a request failed.
         """
-        addresses, user, password = _target(self.cluster, self.user, self.password)
+        with self.endpoint() as endpoint, self.connect_to(endpoint) as client:
+            yield client
+
+    @contextmanager
+    def connect_to(self, endpoint: Endpoint) -> Iterator[SyncClient]:
+        """Yield a client of an endpoint, and convert its errors to failures.
+
+        Raises:
+            Failure: no member answers, or a request failed.
+        """
         try:
-            with SyncClient(addresses, user, password, deadline_s=DEADLINE_S) as client:
+            with SyncClient(
+                endpoint.addresses, endpoint.user, endpoint.password, deadline_s=DEADLINE_S
+            ) as client:
                 yield client
         except (SchemaError, InvalidArgument) as error:
             raise Failure(FailureReason.INVALID, str(error)) from error
         except (RequestFailed, AccessDenied) as error:
             raise Failure(FailureReason.REFUSED, str(error)) from error
+        except BrokenPipeError:
+            raise  # of the output
         except (QsyncError, OSError) as error:
             text = f"the request to {self.cluster} failed: {error}"
             raise Failure(FailureReason.UNREACHABLE, text) from error
@@ -87,9 +118,9 @@ def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     )
 
 
-def _target(cluster: str, user: str | None, password: str | None) -> tuple[list[str], str, str]:
+def _endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
     if _ADDRESS.fullmatch(cluster):
-        return [cluster], user or "guest", password or ""
+        return Endpoint([cluster], user or "guest", password or "")
     store = clusters.open_store(cluster)
     clusters.ensure_supervisor(store)
     secrets = clusters.secrets_of(store)
@@ -100,5 +131,5 @@ def _target(cluster: str, user: str | None, password: str | None) -> tuple[list[
             FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"
         )
     if user is not None and user != secrets.username:
-        return addresses, user, password or ""
-    return addresses, secrets.username, password or secrets.password
+        return Endpoint(addresses, user, password or "")
+    return Endpoint(addresses, secrets.username, password or secrets.password)

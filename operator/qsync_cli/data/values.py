@@ -2,11 +2,9 @@
 
 An argument that is valid JSON is that value, and any other argument is a string: `42` is a number,
 `"42"` and `alice` are strings. Bytes, which JSON lacks, are printed in base64 as `{"$bytes": ...}`,
-and this form is also read.
+decimals as `{"$decimal": ...}`, and so on (`extensions.py`); these forms are also read.
 """
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Sequence
@@ -14,7 +12,9 @@ from typing import Any
 
 import typer
 
-_BYTES = "$bytes"
+from qsync_cli.data import extensions
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _OPERATION = re.compile(r"(?P<field>[^=+\-&|^!]+)(?P<operator>\+=|-=|&=|\|=|\^=|=)(?P<value>.*)")
 
 
@@ -22,14 +22,14 @@ def value_of(text: str) -> Any:
     """Return the value of an argument.
 
     Raises:
-        BadParameter: it has the form of bytes, but no base64.
+        BadParameter: it has the form of an extension, but not its content.
     """
     try:
-        value = json.loads(text, object_hook=_bytes_of)
+        value = json.loads(text, object_hook=extensions.value_of_object)
     except json.JSONDecodeError:
         return text
-    except binascii.Error as error:
-        raise typer.BadParameter(f"{text} has no bytes: {error}; write base64") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} has no value: {error}") from error
     return value
 
 
@@ -68,7 +68,24 @@ def operation_of(text: str) -> tuple[str, str | int, Any]:
 
 def json_of(value: Any) -> str:
     """Return a value as JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    return json.dumps(plain_of(value), ensure_ascii=False)
+
+
+def plain_of(value: Any) -> Any:
+    """Return a value that JSON has: bytes and extensions, which are tuples, become objects."""
+    if type(value) in _SCALARS:
+        return value
+    found = extensions.object_of(value)
+    if found is not None:
+        return found
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else json_of(key): plain_of(one)
+            for key, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [plain_of(one) for one in value]
+    return str(value)
 
 
 def cell_of(value: Any) -> str:
@@ -88,15 +105,3 @@ def table_of(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[list[
         for row in rows
     ]
     return titles, cells
-
-
-def _bytes_of(fields: dict[str, Any]) -> Any:
-    if set(fields) == {_BYTES} and isinstance(fields[_BYTES], str):
-        return base64.b64decode(fields[_BYTES], validate=True)
-    return fields
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {_BYTES: base64.b64encode(value).decode()}
-    return str(value)

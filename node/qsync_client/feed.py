@@ -1,0 +1,266 @@
+"""Confirmed rows of a cluster over one connection, without input and output (sans-IO).
+
+A feed is an anonymous replica without data: it either follows the log from an index (`changes`), or
+receives the rows of spaces at one confirmed index (`snapshot`). The member never sends an
+unconfirmed row, and sends as fast as the caller reads.
+
+    state     input                                 output                       next state
+    GREETING  a greeting (128 bytes)                AUTH                         LOGIN
+    LOGIN     OK for AUTH                           SUBSCRIBE or FETCH_SNAPSHOT  ASKED
+    ASKED     OK                                    Started                      ROWS
+    ROWS      a row of the log, of the snapshot     Changed, Stored              ROWS
+    ROWS      a heartbeat                           nothing                      ROWS
+    ROWS      OK, in a snapshot                     Finished                     ENDED
+    any       an error, invalid bytes               raises FeedRefused           ENDED
+
+`index` counts the rows of the log, because a stream omits none: rows of other spaces are NOPs.
+To continue after a lost connection, open a feed of changes after the last `index`, at any member.
+"""
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from qsync_client.errors import QsyncError
+from qsync_client.packing import INVALID, pack, unpack
+from qsync_client.protocol.auth import MECHANISM, scramble
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
+
+ROW_BYTES_MAX = 64 << 20
+_BASE = int(Key.INDEX_BASE)
+_CODE_MASK = int(Type.ERROR) - 1
+_TSN, _TIME = int(Key.TSN), int(Key.TIMESTAMP)
+_SPACE, _TUPLE, _KEY, _OPS = int(Key.SPACE_ID), int(Key.TUPLE), int(Key.KEY), int(Key.OPS)
+
+
+class FeedRefused(QsyncError):  # noqa: N818  # named like RequestFailed
+    """The member refused the feed with an `ErrorCode`, or sent invalid bytes (code 0)."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The member sends rows from here on.
+
+    Attributes:
+        confirmed: confirmed index of the member at this time.
+        replicaset: UUID of the cluster, "" in a snapshot.
+    """
+
+    confirmed: int
+    replicaset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A confirmed row of the log.
+
+    Attributes:
+        index: its index in the log.
+        transaction: index of the first row of its transaction.
+        time_s: time at the leader that wrote it, in seconds since 1970.
+        kind: INSERT, REPLACE, UPDATE, DELETE or UPSERT.
+        space: id of the space.
+        row: the tuple, or None.
+        key: primary key of an update or deletion, or None.
+        operations: operations of an update or upsert, or None.
+    """
+
+    index: int
+    transaction: int
+    time_s: float
+    kind: Type
+    space: int
+    row: list[Any] | None
+    key: list[Any] | None
+    operations: list[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row of a snapshot."""
+
+    space: int
+    row: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All rows of a snapshot have arrived; `index` is the confirmed index that it shows."""
+
+    index: int
+
+
+Event = Started | Changed | Stored | Finished
+
+
+class _State(Enum):
+    GREETING = auto()
+    LOGIN = auto()
+    ASKED = auto()
+    ROWS = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    kind: Type
+    spaces: tuple[int, ...]
+    after: int | None
+    replicaset: str
+
+
+class Feed:
+    """One connection of a feed.
+
+    Attributes:
+        index: index of the last row that arrived, or after which the feed begins.
+    """
+
+    def __init__(self, user: str, password: str, wanted: _Wanted) -> None:
+        self.index = wanted.after or 0
+        self._wanted = wanted
+        self._user = user
+        self._password = password
+        self._state = _State.GREETING
+        self._received = b""
+        self._decoder = FrameDecoder(ROW_BYTES_MAX)
+        self._output: list[bytes] = []
+
+    @classmethod
+    def changes(
+        cls, user: str, password: str, *, after: int, spaces: Collection[int], replicaset: str = ""
+    ) -> "Feed":
+        """Return a feed of the rows after an index.
+
+        Args:
+            user: a user that may read the spaces.
+            password: its password.
+            after: index of the last row that the caller has, 0 for none.
+            spaces: ids of the spaces; none for all, if the user may read the universe.
+            replicaset: UUID of the cluster that must answer, "" for any.
+        """
+        wanted = _Wanted(Type.SUBSCRIBE, tuple(sorted(spaces)), after, replicaset)
+        return cls(user, password, wanted)
+
+    @classmethod
+    def snapshot(cls, user: str, password: str, *, spaces: Collection[int]) -> "Feed":
+        """Return a feed of the rows of spaces at the confirmed index of the member."""
+        wanted = _Wanted(Type.FETCH_SNAPSHOT, tuple(sorted(spaces)), None, "")
+        return cls(user, password, wanted)
+
+    def take_output(self) -> bytes:
+        """Return the bytes to send, and forget them."""
+        output = b"".join(self._output)
+        self._output.clear()
+        return output
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Return the events of received bytes.
+
+        Raises:
+            FeedRefused: the member refused the feed, or the bytes are invalid.
+        """
+        try:
+            return self._receive(data)
+        except (*INVALID, FrameError, GreetingError) as error:
+            self._state = _State.ENDED
+            raise FeedRefused(0, f"the member sent invalid bytes: {error}") from error
+
+    def _receive(self, data: bytes) -> list[Event]:
+        if self._state is _State.GREETING:
+            self._received += data
+            if len(self._received) < GREETING_BYTES:
+                return []
+            greeting = decode_greeting(self._received[:GREETING_BYTES])
+            data = self._received[GREETING_BYTES:]
+            self._state = _State.LOGIN
+            proof = [MECHANISM, scramble(self._password, greeting.salt)]
+            self._send(Type.AUTH, {int(Key.USER_NAME): self._user, _TUPLE: proof})
+        events: list[Event] = []
+        for kind, _, header, body in self._decoder.feed(data) if data else ():
+            if kind & Type.ERROR:
+                self._state = _State.ENDED
+                raise FeedRefused(kind & _CODE_MASK, str(unpack(body).get(int(Key.ERROR_24), "")))
+            if self._state is _State.ROWS and kind != Type.OK:
+                event = self._row(kind, header, body)
+            else:
+                event = self._answer(body) if kind == Type.OK else None
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _answer(self, body: bytes) -> Event | None:
+        fields = unpack(body) if body else {}
+        if self._state is _State.LOGIN:
+            self._state = _State.ASKED
+            self._ask()
+            return None
+        is_snapshot = self._wanted.kind is Type.FETCH_SNAPSHOT
+        confirmed = sum(fields.get(int(Key.VCLOCK), {}).values())
+        if self._state is _State.ASKED:
+            if not is_snapshot and fields.get(int(Key.INDEX)) != self._wanted.after:
+                self._state = _State.ENDED
+                raise FeedRefused(
+                    0, "the member cannot follow from an index: its version is too old"
+                )
+            self._state = _State.ROWS
+            return Started(confirmed, str(fields.get(int(Key.REPLICASET_UUID), "")))
+        if is_snapshot and self._state is _State.ROWS:
+            self._state = _State.ENDED
+            self.index = confirmed
+            return Finished(confirmed)
+        return None
+
+    def _ask(self) -> None:
+        wanted = self._wanted
+        fields: dict[int, Any] = {int(Key.INSTANCE_UUID): str(uuid.uuid4())}
+        if wanted.spaces:
+            fields[int(Key.SPACES)] = list(wanted.spaces)
+        if wanted.replicaset:
+            fields[int(Key.REPLICASET_UUID)] = wanted.replicaset
+        if wanted.kind is Type.SUBSCRIBE:
+            fields |= {int(Key.REPLICA_ANON): True, int(Key.INDEX): wanted.after}
+        self._send(wanted.kind, fields)
+
+    def _row(self, kind: int, header: dict[int, Any], body: bytes) -> Event | None:
+        fields = unpack(body) if body else {}
+        if self._wanted.kind is Type.FETCH_SNAPSHOT:
+            return Stored(fields[_SPACE], fields[_TUPLE])
+        self.index += 1
+        if kind == Type.NOP:
+            return None
+        changed, operations = fields.get(_TUPLE), fields.get(_OPS)
+        if kind == Type.UPDATE:
+            changed, operations = None, changed
+        base = fields.get(_BASE, 0)
+        if base and operations:
+            operations = [_from_zero(operation, base) for operation in operations]
+        return Changed(
+            self.index,
+            self.index - header.get(_TSN, 0),
+            header.get(_TIME, 0.0),
+            Type(kind),
+            fields[_SPACE],
+            changed,
+            fields.get(_KEY),
+            operations,
+        )
+
+    def _send(self, kind: Type, fields: dict[int, Any]) -> None:
+        packed = pack({int(Key.REQUEST_TYPE): int(kind), int(Key.SYNC): 1}) + pack(fields)
+        self._output.append(b"\xce" + len(packed).to_bytes(4, "big") + packed)
+
+
+def _from_zero(operation: list[Any], base: int) -> list[Any]:
+    """Return an operation whose field counts from 0; a negative number counts from the end."""
+    operator, field, *arguments = operation
+    is_counted = isinstance(field, int) and field >= base
+    return [operator, field - base if is_counted else field, *arguments]
