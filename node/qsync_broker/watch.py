@@ -2,11 +2,13 @@
 
     stage       input                      next        output
     ---------   ------------------------   ---------   ---------------------------------------------
-    GREETING    128 bytes                  AUTH        AUTH
-    AUTH        its answer                 SNAPSHOT    FETCH_SNAPSHOT
-    SNAPSHOT    rows, then the final OK    ROWS        a change with all rows; SUBSCRIBE
+    OPENING     greeting, then OK          SNAPSHOT    AUTH, then FETCH_SNAPSHOT
+    SNAPSHOT    rows, then the final OK    SUBSCRIBING a change with all rows; SUBSCRIBE
+    SUBSCRIBING OK                         ROWS        nothing
     ROWS        rows and heartbeats        ROWS        a change per batch of bytes; an ACK
     any         an error                   -           WatchError
+
+`ClientConnection` handles greeting, log-in and framing.
 
 The watch lists the spaces of the key space, so that rows of other spaces arrive without their
 contents (F1, F4). It passes every index of the log, and a change carries the index that it has
@@ -21,15 +23,21 @@ import msgpack
 
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Deleted, RowChange, Updated, Written
-from qsync_client.protocol.auth import scramble
-from qsync_client.protocol.frame import FrameDecoder, FrameError
-from qsync_client.protocol.greeting import GreetingError, decode_greeting
+from qsync_client.protocol.connection import (
+    ClientConnection,
+    Credentials,
+    Ended,
+    Opened,
+    Received,
+)
+from qsync_client.protocol.connection import State as ConnectionState
+from qsync_client.protocol.frame import FRAME_BYTES_LIMIT
 from qsync_node.format.journals import WATCHED_SPACES
-from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key, Type
+from qsync_node.format.keys import DELETE, FLAG_COMMIT, INSERT, NOP, REPLACE, UPDATE, Key, Type
 from qsync_node.format.vclock import signature
 
-_GREETING_BYTES = 128
-_FLAG_COMMIT = 1
+SNAPSHOT_OKS = 2
+"""Packets of type OK in the answer to FETCH_SNAPSHOT: before the rows and after them."""
 
 
 class WatchError(Exception):
@@ -37,8 +45,7 @@ class WatchError(Exception):
 
 
 class _Stage(Enum):
-    GREETING = "greeting"
-    AUTH = "log-in"
+    OPENING = "log-in"
     SNAPSHOT = "snapshot"
     SUBSCRIBING = "subscription"
     ROWS = "rows"
@@ -62,13 +69,13 @@ class WatchSession:
             replicaset: UUID of the cluster, or "" to accept any.
         """
         self.clock: dict[int, int] = {}
-        self._user = user
-        self._password = password
         self.replicaset = replicaset
         self._uuid = str(uuid.uuid4())
-        self._stage = _Stage.GREETING
-        self._greeting = b""
-        self._decoder = FrameDecoder()
+        self._stage = _Stage.OPENING
+        # A row of the log may be larger than an answer.
+        self._connection = ClientConnection(
+            Credentials(user, password), answer_max=FRAME_BYTES_LIMIT
+        )
         self._snapshot_oks = 0
         self._changes: list[RowChange] = []
         self._open: list[RowChange] = []  # rows of a transaction whose last row has not arrived
@@ -83,63 +90,54 @@ class WatchSession:
         Raises:
             WatchError: the connection must end.
         """
-        if self._stage is _Stage.GREETING:
-            self._greeting += data
-            if len(self._greeting) < _GREETING_BYTES:
-                return [], b""
-            greeting, data = self._greeting[:_GREETING_BYTES], self._greeting[_GREETING_BYTES:]
-            return [], self._log_in(greeting)
-        try:
-            frames = self._decoder.feed(data)
-        except FrameError as error:
-            raise WatchError(f"the watch received an invalid packet: {error}") from None
         changes: list[Watched] = []
-        output = b""
-        is_moved = False
-        for kind, _, header, body in frames:
-            if kind >= Type.ERROR:
-                raise WatchError(f"the {self._stage.value} was refused: {_reason(body)}")
-            if self._stage is _Stage.ROWS:
-                is_moved |= self._on_row(kind, header, body)
-            else:
-                whole, answer = self._on_answer(kind, body)
-                changes += whole
-                output += answer
+        is_moved = has_rows = False
+        is_greeted = self._connection.state is not ConnectionState.GREETING
+        for event in self._connection.receive(data):
+            if isinstance(event, Opened):
+                self._fetch()
+            elif isinstance(event, Ended):
+                stage = self._stage.value
+                cause = f"the {stage} was refused" if is_greeted else "the greeting was refused"
+                raise WatchError(f"{cause}: {event.reason}")
+            elif isinstance(event, Received):
+                has_rows = True
+                is_moved |= self._on_packet(event, changes)
         if is_moved:
             changes.append(Watched(signature(self.clock), self._changes))
             self._changes = []
-        if frames and self._stage is _Stage.ROWS:
-            output += _packet(int(Type.OK), {int(Key.VCLOCK): self.clock})
-        return changes, output
+        if has_rows and self._stage is _Stage.ROWS:
+            self._connection.stream(Type.OK, {int(Key.VCLOCK): self.clock})
+        return changes, self._connection.take_output()
 
-    def _log_in(self, greeting: bytes) -> bytes:
-        try:
-            salt = decode_greeting(greeting).salt
-        except GreetingError as error:
-            raise WatchError(f"the greeting was refused: {error}") from None
-        self._stage = _Stage.AUTH
-        proof = ["chap-sha1", scramble(self._password, salt)]
-        return _packet(int(Type.AUTH), {0x23: self._user, 0x21: proof})
+    def _on_packet(self, packet: Received, changes: list[Watched]) -> bool:
+        """Handle a packet of the stream, and return whether the revision has risen."""
+        if packet.kind >= Type.ERROR:
+            raise WatchError(f"the {self._stage.value} was refused: {_reason(packet.body)}")
+        if self._stage is _Stage.ROWS:
+            return self._on_row(packet.kind, packet.header, packet.body)
+        self._on_answer(packet.kind, packet.body, changes)
+        return False
 
-    def _on_answer(self, kind: int, body: bytes) -> tuple[list[Watched], bytes]:
-        if self._stage is _Stage.AUTH:
-            self._stage = _Stage.SNAPSHOT
-            wanted = {int(Key.INSTANCE_UUID): self._uuid, int(Key.SPACES): list(WATCHED_SPACES)}
-            return [], _packet(int(Type.FETCH_SNAPSHOT), wanted)
+    def _fetch(self) -> None:
+        self._stage = _Stage.SNAPSHOT
+        wanted = {int(Key.INSTANCE_UUID): self._uuid, int(Key.SPACES): list(WATCHED_SPACES)}
+        self._connection.stream(Type.FETCH_SNAPSHOT, wanted)
+
+    def _on_answer(self, kind: int, body: bytes, changes: list[Watched]) -> None:
         if self._stage is _Stage.SUBSCRIBING:
             if kind == Type.OK:
                 self._stage = _Stage.ROWS
                 self.replicaset = str(_map(body).get(int(Key.REPLICASET_UUID), self.replicaset))
-            return [], b""
+            return
         if kind != Type.OK:
             self._take_row(kind, body, self._changes)
-            return [], b""
+            return
         self._snapshot_oks += 1
-        if self._snapshot_oks < 2:
-            return [], b""
-        return self._subscribe(_map(body))
+        if self._snapshot_oks == SNAPSHOT_OKS:
+            changes.append(self._subscribe(_map(body)))
 
-    def _subscribe(self, fields: dict[int, Any]) -> tuple[list[Watched], bytes]:
+    def _subscribe(self, fields: dict[int, Any]) -> Watched:
         self.clock = dict(fields.get(int(Key.VCLOCK), {}))
         self._stage = _Stage.SUBSCRIBING
         whole = Watched(signature(self.clock), self._changes, True)
@@ -152,7 +150,8 @@ class WatchSession:
         }
         if self.replicaset:
             request[int(Key.REPLICASET_UUID)] = self.replicaset
-        return [whole], _packet(int(Type.SUBSCRIBE), request)
+        self._connection.stream(Type.SUBSCRIBE, request)
+        return whole
 
     def _on_row(self, kind: int, header: dict[int, Any], body: bytes) -> bool:
         """Apply a row of the log, and return whether the revision has risen."""
@@ -162,7 +161,7 @@ class WatchSession:
         self.clock[header.get(int(Key.REPLICA_ID), 0)] = lsn
         if kind != NOP:
             self._take_row(kind, body, self._open)
-        is_last = int(Key.TSN) not in header or header.get(int(Key.FLAGS), 0) & _FLAG_COMMIT
+        is_last = int(Key.TSN) not in header or header.get(int(Key.FLAGS), 0) & FLAG_COMMIT
         if is_last:
             self._changes += self._open
             self._open = []
@@ -190,7 +189,7 @@ class WatchSession:
 
 def _map(body: bytes) -> dict[int, Any]:
     try:
-        fields = msgpack.unpackb(body, strict_map_key=False)
+        fields = msgpack.unpackb(body, strict_map_key=False)  # text of the key space is UTF-8
     except (ValueError, msgpack.UnpackException) as error:
         raise WatchError(f"the watch received an invalid body: {error}") from None
     if not isinstance(fields, dict):
@@ -199,9 +198,4 @@ def _map(body: bytes) -> dict[int, Any]:
 
 
 def _reason(body: bytes) -> str:
-    return str(_map(body).get(0x31, "")) if body else ""
-
-
-def _packet(kind: int, fields: dict[int, Any]) -> bytes:
-    packed: bytes = msgpack.packb({0x00: kind, 0x01: 1}) + msgpack.packb(fields)
-    return b"\xce" + len(packed).to_bytes(4, "big") + packed
+    return str(_map(body).get(int(Key.ERROR_24), "")) if body else ""

@@ -1,10 +1,19 @@
-"""One connection to one member over asyncio: it drives a `Connection` and wakes waiting tasks."""
+"""One connection to one member over asyncio: drives a `ClientConnection`, and wakes tasks."""
 
 import asyncio
 from typing import Any
 
-from qsync_client.connection import Answered, Connection, Ended, Event, LoggedIn, Notified, State
 from qsync_client.errors import DENIED, AccessDenied, QsyncError
+from qsync_client.protocol.connection import (
+    Answered,
+    ClientConnection,
+    Credentials,
+    Ended,
+    Event,
+    Notified,
+    Opened,
+    State,
+)
 from qsync_client.requests import Request
 
 
@@ -49,7 +58,9 @@ class Link(asyncio.Protocol):
         self.uuid = ""
         self._streams = 0  # transactions that use this connection
         self._user = user
-        self._connection = Connection(user, password, self._loop.time(), silence_s)
+        self._connection = ClientConnection(
+            Credentials(user, password), self._loop.time(), silence_s
+        )
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answered]] = {}
         self._logged_in: asyncio.Future[None] = self._loop.create_future()
@@ -89,7 +100,7 @@ class Link(asyncio.Protocol):
                     waiting.set_result(event)
             elif isinstance(event, Notified):
                 self._notify(event)
-            elif isinstance(event, LoggedIn):
+            elif isinstance(event, Opened):
                 self.uuid = event.greeting.instance_uuid
                 if not self._logged_in.done():
                     self._logged_in.set_result(None)
@@ -109,7 +120,7 @@ class Link(asyncio.Protocol):
             return  # it was sent before UNWATCH arrived; WATCH would subscribe again
         for watcher in watchers:
             watcher.put(event.value)
-        self._connection.acknowledge(event.key, self._loop.time())
+        self._connection.acknowledge(event.key)
 
     def _end(self, event: Ended) -> None:
         if not self._logged_in.done():
@@ -210,7 +221,7 @@ class Link(asyncio.Protocol):
         self._watchers.setdefault(key, set()).add(watcher)
         # A second WATCH of a key returns no value, so begin again.
         self._connection.unwatch(key)
-        self._connection.watch(key, self._loop.time())
+        self._connection.watch(key)
         self._flush()
         return watcher
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from qsync_client.packing import INVALID, unpack
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.packing import INVALID, unpack
 
 _ROLLED_BACK = frozenset({int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK)})
 _UNKNOWN = frozenset({int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED)})

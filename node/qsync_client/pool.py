@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qsync_client.connection import SILENCE_S
 from qsync_client.errors import AccessDenied, ClientClosed, InvalidArgument, QsyncError, text_of
 from qsync_client.link import Link, Watcher
 from qsync_client.outcomes import Outcome, Refused
 from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.connection import SILENCE_S
 
 CONNECT_S = 1.0
 """Initial time limit per address, doubled each round up to `CONNECT_MAX_S`: an unavailable machine

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from qsync_client.errors import InvalidArgument, SchemaError
-from qsync_client.packing import INVALID, pack
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Iterator, Key, Type
+from qsync_client.protocol.packing import INVALID, pack
 from qsync_client.schema import Index, Row, Schema, Space
 
 _SPACE, _INDEX, _LIMIT, _OFFSET, _ITERATOR = (

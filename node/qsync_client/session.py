@@ -21,9 +21,9 @@ from qsync_client.errors import (
 from qsync_client.keys import MARK_AGE_S, Keys, RequestKey, checked_key
 from qsync_client.link import Link
 from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
-from qsync_client.packing import INVALID
 from qsync_client.pool import Pool
 from qsync_client.protocol.constants import Iterator, Type
+from qsync_client.protocol.packing import INVALID
 from qsync_client.requests import Request, Target, call
 from qsync_client.retry import Retry, Step
 from qsync_client.schema import VINDEX, VSPACE, Schema, decode_schema

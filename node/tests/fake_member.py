@@ -8,10 +8,10 @@ from typing import Any
 
 import msgpack
 
-from qsync_client.packing import unpack
 from qsync_client.protocol.constants import Type
 from qsync_client.protocol.frame import Frame, FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
+from qsync_client.protocol.packing import unpack
 
 FIRST = "11111111-1111-4111-8111-111111111111"
 SECOND = "22222222-2222-4222-8222-222222222222"

@@ -26,9 +26,8 @@ from struct import pack
 import msgpack
 
 from qsync_client.protocol.auth import scramble
-from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import decode_greeting
-from qsync_node.format.frame import encode_request
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.row import Row, encode_rows
 from qsync_node.format.xlog import XLOG, FileHeader, encode_file

@@ -7,9 +7,8 @@ from typing import Any
 from processes import PASSWORD, USER
 
 from qsync_client.protocol.auth import scramble
-from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import decode_greeting
-from qsync_node.format.frame import encode_request
 from qsync_node.format.mp import pack, unpack
 
 PING = 64

@@ -18,9 +18,9 @@ from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.frame import encode_request
 from qsync_client.transaction import Transaction
 from qsync_node.errors import ErrorCode
-from qsync_node.format.frame import encode_request
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     JOURNAL_SPACE,

@@ -2,18 +2,23 @@
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from qsync_client.connection import (
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.connection import (
     Answered,
-    Connection,
+    ClientConnection,
+    Credentials,
     Ended,
     Event,
-    LoggedIn,
     Notified,
+    Opened,
+    Received,
     State,
+    Switched,
 )
-from qsync_client.protocol.codes import ErrorCode
-from qsync_client.protocol.constants import Type
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
 
@@ -27,11 +32,11 @@ def answer(kind: int, sync: int, body: object = None, schema_version: int = 7) -
     return msgpack.packb(len(packed)) + packed
 
 
-def new() -> Connection:
-    return Connection("app", "secret", 0.0, silence_s=1.0)
+def new() -> ClientConnection:
+    return ClientConnection(Credentials("app", "secret"), 0.0, silence_s=1.0)
 
 
-def ready() -> Connection:
+def ready() -> ClientConnection:
     connection = new()
     connection.receive(GREETING, 0.0)
     connection.take_output()
@@ -40,7 +45,7 @@ def ready() -> Connection:
     return connection
 
 
-def sent(connection: Connection) -> list[tuple[int, int, dict[int, object]]]:
+def sent(connection: ClientConnection) -> list[tuple[int, int, dict[int, object]]]:
     """Return type, number and header of each packet of the output."""
     frames = FrameDecoder().feed(connection.take_output())
     return [(kind, sync, header) for kind, sync, header, _ in frames]
@@ -52,10 +57,10 @@ def test_greeting_in_any_pieces_is_answered_with_a_log_in(size: int) -> None:
     for start in range(0, len(GREETING), size):
         assert connection.state is State.GREETING
         assert connection.receive(GREETING[start : start + size], 0.0) == []
-    assert connection.state is State.LOGIN
+    assert connection.state is State.AUTHENTICATING
     assert [kind for kind, _, _ in sent(connection)] == [Type.AUTH]
     (event,) = connection.receive(answer(0, 1), 0.0)
-    assert isinstance(event, LoggedIn)
+    assert isinstance(event, Opened)
     assert event.greeting.instance_uuid == UUID
     assert connection.state is State.READY
 
@@ -137,12 +142,12 @@ def test_answered_ping_keeps_a_connection_whose_write_waits_for_its_quorum() -> 
 
 def test_notification_is_repeated_only_after_it_is_acknowledged() -> None:
     connection = ready()
-    connection.watch("box.status", 0.0)
+    connection.watch("box.status")
     assert [kind for kind, _, _ in sent(connection)] == [Type.WATCH]
     data = answer(int(Type.EVENT), 2, {0x57: "box.status", 0x58: {"is_ro": False}})
     assert connection.receive(data, 0.0) == [Notified("box.status", {"is_ro": False})]
     assert sent(connection) == []
-    connection.acknowledge("box.status", 0.0)
+    connection.acknowledge("box.status")
     assert [kind for kind, _, _ in sent(connection)] == [Type.WATCH]
     connection.unwatch("box.status")
     assert [kind for kind, _, _ in sent(connection)] == [Type.UNWATCH]
@@ -158,10 +163,81 @@ def test_a_message_before_the_final_answer_is_ignored() -> None:
 def test_closed_connection_ignores_watches() -> None:
     """Events of one read may end with `Ended`; the caller still acknowledges those before it."""
     connection = ready()
-    connection.watch("box.status", 0.0)
+    connection.watch("box.status")
     data = answer(int(Type.EVENT), 2, {0x57: "box.status", 0x58: 1}) + b"\xa3abc"
     assert [type(event) for event in connection.receive(data, 0.0)] == [Notified, Ended]
     connection.take_output()
-    connection.acknowledge("box.status", 0.0)
+    connection.acknowledge("box.status")
     connection.unwatch("box.status")
     assert connection.take_output() == b""
+
+
+def greeted(answer_max: int = 1 << 16) -> ClientConnection:
+    """Return a connection without a user, which is ready after the greeting."""
+    connection = ClientConnection(None, answer_max=answer_max)
+    (event,) = connection.receive(GREETING)
+    assert isinstance(event, Opened)
+    assert (connection.state, connection.take_output()) == (State.READY, b"")
+    return connection
+
+
+def test_stream_delivers_each_packet_and_sends_acknowledgements() -> None:
+    connection = ready()
+    connection.stream(Type.FETCH_SNAPSHOT, {int(Key.INSTANCE_UUID): UUID})
+    assert connection.state is State.STREAM
+    row = answer(int(Type.INSERT), 2, {0x10: 512})
+    error = answer(0x8000 + 5, 2, {0x31: "no"})
+    events = connection.receive(row + error)
+    assert [(type(event), event.kind) for event in events if isinstance(event, Received)] == [
+        (Received, Type.INSERT),
+        (Received, 0x8005),
+    ]
+    connection.stream(Type.OK, {int(Key.VCLOCK): {1: 5}})
+    assert [kind for kind, _, _ in sent(connection)] == [Type.FETCH_SNAPSHOT, Type.OK]
+    with pytest.raises(AssertionError):
+        connection.request(int(Type.SELECT), b"\x80")
+    (ended,) = connection.receive(b"\x02\x82\x00")
+    assert isinstance(ended, Ended)
+
+
+@given(st.integers(0, 200))
+def test_bytes_after_the_answer_to_a_switch_belong_to_another_protocol(cut: int) -> None:
+    connection = greeted()
+    connection.switch(80, {1: 2})
+    data = answer(0, 1, {3: 4}) + b"\xa3rest"
+    events = connection.receive(data[:cut]) if cut else []
+    if not events:
+        events = connection.receive(data[cut:])
+        cut = len(data)
+    (switched,) = events
+    assert isinstance(switched, Switched)
+    assert (switched.kind, switched.body) == (0, msgpack.packb({3: 4}))
+    assert switched.rest == b"\xa3rest"[: len(switched.rest)]
+    assert connection.state is State.SWITCHED
+    with pytest.raises(AssertionError):
+        connection.receive(b"more")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xce\xff\xff\xff\xff",
+        b"\xce" + (1 << 16).to_bytes(4, "big"),
+        b"\xa3",
+        b"\x02\xc1\xc1",
+        b"",
+    ],
+)
+def test_large_or_invalid_answer_to_a_switch_ends_the_connection(data: bytes) -> None:
+    connection = greeted()
+    connection.switch(80, {1: 2})
+    (event,) = connection.receive(data)
+    assert isinstance(event, Ended)
+    assert connection.state is State.CLOSED
+
+
+def test_answer_larger_than_the_limit_ends_the_connection() -> None:
+    connection = greeted(answer_max=1 << 10)
+    connection.request(int(Type.SELECT), b"\x80")
+    (event,) = connection.receive(answer(0, 1, "x" * 2000))
+    assert isinstance(event, Ended)

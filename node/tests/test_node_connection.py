@@ -7,11 +7,10 @@ import pytest
 from qsync_client.protocol.auth import MECHANISM, scramble
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Key, Type
-from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.frame import FrameDecoder, FrameError, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES, decode_greeting
 from qsync_node.engine.database import Database
 from qsync_node.errors import ClientError
-from qsync_node.format.frame import encode_request
 from qsync_node.format.mp import pack, unpack
 from qsync_node.peering.handshake import HELLO
 from qsync_node.server.admission import RequestBytes

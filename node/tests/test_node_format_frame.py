@@ -13,12 +13,12 @@ from qsync_client.protocol.frame import (
     Frame,
     FrameDecoder,
     FrameError,
+    encode_request,
 )
 from qsync_node.format.frame import (
     encode_chunk,
     encode_error,
     encode_ok,
-    encode_request,
     encode_tuples,
 )
 

@@ -11,7 +11,7 @@ import pytest
 
 from qsync_client.protocol import auth
 from qsync_client.protocol import frame as decoding
-from qsync_client.protocol.frame import FrameDecoder, FrameError
+from qsync_client.protocol.frame import FrameDecoder, FrameError, encode_request
 from qsync_client.protocol.greeting import decode_greeting, encode_greeting
 from qsync_node.format import frame
 from qsync_node.format.cat import cat_file, to_json
@@ -200,4 +200,4 @@ def test_a_replication_stream_is_read_and_written_again() -> None:
     for name in ("join", "subscribe"):
         request = bytes.fromhex(STREAM[name])
         ((kind, sync, _, body),) = FrameDecoder().feed(request)
-        assert frame.encode_request(kind, sync, body) == request
+        assert encode_request(kind, sync, body) == request

@@ -13,7 +13,7 @@ import pytest
 from processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
-from qsync_node.format.frame import encode_request
+from qsync_client.protocol.frame import encode_request
 from qsync_node.format.mp import pack, unpack
 
 SPACE = 512

@@ -21,8 +21,8 @@ from processes import (
 )
 from raw import Raw
 
+from qsync_client.protocol.frame import encode_request
 from qsync_node.errors import ErrorCode
-from qsync_node.format.frame import encode_request
 from qsync_node.format.mp import pack
 
 SPACE = 512

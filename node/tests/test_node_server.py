@@ -27,8 +27,8 @@ from raw import Raw
 
 from qsync_client import Client, Committed, Refused
 from qsync_client.protocol.auth import scramble
+from qsync_client.protocol.frame import encode_request
 from qsync_node.format.cat import cat_file, to_json
-from qsync_node.format.frame import encode_request
 from qsync_node.format.proofs import peer_proof, sign_order
 
 SPACE = 800

@@ -25,7 +25,7 @@ from test_node_server import Raw
 
 from qsync_client import Client, Committed, RolledBack
 from qsync_client.protocol.auth import stored_hash
-from qsync_node.format.frame import encode_request
+from qsync_client.protocol.frame import encode_request
 
 USER, PASSWORD = "replicator", "secret"
 SPACE = 700

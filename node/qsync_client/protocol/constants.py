@@ -50,6 +50,7 @@ class Type(IntEnum):
     UNWATCH = 75
     EVENT = 76
     WATCH_ONCE = 77
+    HELLO = 80  # Qsync's own: the first packet between two members (P1)
     CHUNK = 128
     ERROR = 0x8000
 
@@ -127,6 +128,20 @@ class Key(IntEnum):
     INDEX = 0x71  # CONFIRM, ROLLBACK, PROMOTE: target row (L2); SUBSCRIBE: last row known (F5)
     INDEX_TERM = 0x72  # body of CONFIRM, ROLLBACK, PROMOTE: term of that row (L2)
     SPACES = 0x73  # body of FETCH_SNAPSHOT, SUBSCRIBE: user spaces that are wanted, as ids (F1)
+
+
+class HelloKey(IntEnum):
+    """Keys of the bodies of HELLO and of its answer, apart from those of `Key` (P1).
+
+    Their numbers overlap with `Key`: no other body contains them.
+    """
+
+    PROOF = 0x73
+    NONCE = 0x74
+    LEVEL = 0x75
+    KNOWN = 0x76  # name -> host:port of members
+    LIFE = 0x77  # random, per process: a new value means that the member was restarted
+    BOUND_PROOF = 0x78  # the proof over TLS, instead of PROOF
 
 
 class Iterator(IntEnum):

@@ -1,4 +1,4 @@
-"""An incremental decoder of IPROTO packets (data path).
+"""Framing of IPROTO: an encoder of requests, and an incremental decoder of packets (data path).
 
 A packet is its length (msgpack unsigned), a header map and an optional body map. The decoder
 receives the bytes of a socket and returns whole frames. Bodies are sliced, not decoded: they may be
@@ -19,8 +19,12 @@ import msgpack
 
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.markers import FIXINT_END, UINT32, UINT_WIDTHS
 
+_KNOWN_END = int(Key.THREAD_ID) + 1  # keys of a header below it have a known type
 _TYPE, _SYNC, _TIMESTAMP = int(Key.REQUEST_TYPE), int(Key.SYNC), int(Key.TIMESTAMP)
+_REPLICA_ID, _SCHEMA_VERSION = int(Key.REPLICA_ID), int(Key.SCHEMA_VERSION)
+_STREAM_ID = int(Key.STREAM_ID)
 
 # type, sync, header, body. A plain tuple is built ten times faster than a class instance.
 Frame = tuple[int, int, dict[int, Any], bytes]
@@ -29,7 +33,7 @@ MALFORMED = -1
 MALFORMED_PER_FEED_MAX = 16
 MALFORMED_HEADER_MESSAGE = "Invalid MsgPack - packet header"
 
-_FRAME_BYTES_LIMIT = 2**31 - 1
+FRAME_BYTES_LIMIT = 2**31 - 1
 _KEEP_BUFFER_BYTES = 1 << 20
 _BAD_HEADER = (ValueError, TypeError, msgpack.OutOfData, RecursionError)
 
@@ -47,13 +51,14 @@ class FrameError(Exception):
 def _new_unpacker() -> Any:
     return msgpack.Unpacker(
         strict_map_key=False,
-        max_buffer_size=2 * _FRAME_BYTES_LIMIT,
+        max_buffer_size=2 * FRAME_BYTES_LIMIT,
         read_size=16384,
         unicode_errors="surrogateescape",
     )
 
 
-_LENGTH_WIDTHS = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
+_LENGTH_WIDTHS = {first: 1 + width for first, width in UINT_WIDTHS.items()}
+_BAD_LENGTH_MESSAGE = "Invalid MsgPack - packet length"
 
 
 class FrameDecoder:
@@ -61,8 +66,8 @@ class FrameDecoder:
 
     __slots__ = ("_chunks", "_have_bytes", "_need_bytes", "_unpacker", "limit_bytes")
 
-    def __init__(self, limit_bytes: int = _FRAME_BYTES_LIMIT) -> None:
-        self.limit_bytes = min(limit_bytes, _FRAME_BYTES_LIMIT)
+    def __init__(self, limit_bytes: int = FRAME_BYTES_LIMIT) -> None:
+        self.limit_bytes = min(limit_bytes, FRAME_BYTES_LIMIT)
         self._chunks: list[bytes] = []
         self._have_bytes = 0
         self._need_bytes = 0
@@ -98,11 +103,10 @@ class FrameDecoder:
         position, size, limit = 0, len(data), self.limit_bytes
         malformed = 0
         while position < size:
-            length_bytes = 1 if data[position] < 0x80 else _LENGTH_WIDTHS.get(data[position], 0)
+            first = data[position]
+            length_bytes = 1 if first < FIXINT_END else _LENGTH_WIDTHS.get(first, 0)
             if not length_bytes:
-                raise FrameError(
-                    ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet length", frames
-                )
+                raise FrameError(ErrorCode.INVALID_MSGPACK, _BAD_LENGTH_MESSAGE, frames)
             start = position + length_bytes
             if start > size:
                 self._keep(data, position, length_bytes)
@@ -164,8 +168,56 @@ def _has_good_values(header: dict[Any, Any]) -> bool:
     for key, value in header.items():
         if type(key) is not int:
             return False
-        if key < 0x0C:
+        if key < _KNOWN_END:
             wanted = float if key == _TIMESTAMP else int
             if type(value) is not wanted or value < 0:
                 return False
     return True
+
+
+def packet_bytes(data: bytes) -> int:
+    """Return the size of the first packet in bytes, with its length; 0 if it is not known yet.
+
+    Raises:
+        FrameError: no packet begins here.
+    """
+    if not data:
+        return 0
+    first = data[0]
+    if first < FIXINT_END:
+        return 1 + first
+    width = _LENGTH_WIDTHS.get(first)
+    if width is None:
+        raise FrameError(ErrorCode.INVALID_MSGPACK, _BAD_LENGTH_MESSAGE, [])
+    return width + int.from_bytes(data[1:width], "big") if len(data) >= width else 0
+
+
+_LENGTH_MARK = bytes((UINT32,))
+_pack_header = msgpack.Packer(autoreset=True).pack
+
+
+def encode_packet(header: bytes, body: bytes) -> bytes:
+    """Return a packet: a five-byte length, an encoded header map and an encoded body."""
+    return _LENGTH_MARK + (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+def encode_request(
+    kind: int,
+    sync: int = 0,
+    body: bytes = b"",
+    *,
+    stream_id: int | None = None,
+    schema_version: int | None = None,
+    replica_id: int | None = None,
+) -> bytes:
+    """Return a packet whose header has the given values; a `sync` of 0 is omitted."""
+    header = {_TYPE: kind}
+    for key, value in (
+        (_SYNC, sync or None),
+        (_STREAM_ID, stream_id),
+        (_SCHEMA_VERSION, schema_version),
+        (_REPLICA_ID, replica_id),
+    ):
+        if value is not None:
+            header[key] = value
+    return encode_packet(_pack_header(header), body)

@@ -1,4 +1,6 @@
-"""Encoders of IPROTO packets (data path). `qsync_client.protocol.frame` decodes them.
+"""Encoders of answers and replication rows (data path).
+
+`qsync_client.protocol.frame` encodes requests and decodes packets.
 
 A packet is its length (msgpack unsigned), a header map and an optional body map.
 """
@@ -8,7 +10,8 @@ from struct import Struct
 
 import msgpack
 
-from qsync_node.format.row import Row, encode_header, encode_uint
+from qsync_client.protocol.frame import encode_packet
+from qsync_node.format.row import Row, encode_header
 
 # -- answers: every int has its full width, as in Tarantool's answers ----------------------------
 
@@ -81,31 +84,9 @@ def encode_error(
     return encode_answer(0x8000 | code, sync, schema_version, body)
 
 
-# -- requests and replication rows: shortest ints, five-byte length ------------------------------
-
-
-def encode_request(type: int, sync: int = 0, body: bytes = b"", **header: int) -> bytes:
-    """Encode a request. `header` has further keys: stream_id, schema_version, replica_id."""
-    parts = [b"", b"\x00", encode_uint(type)]
-    if sync:
-        parts += (b"\x01", encode_uint(sync))
-    for name, value in header.items():
-        parts += (encode_uint(_HEADER_KEYS[name]), encode_uint(value))
-    parts[0] = bytes((0x80 | len(parts) // 2,))
-    head = b"".join(parts)
-    return b"\xce" + (len(head) + len(body)).to_bytes(4, "big") + head + body
-
-
-_HEADER_KEYS = {
-    "replica_id": 0x02,
-    "lsn": 0x03,
-    "schema_version": 0x05,
-    "group_id": 0x07,
-    "stream_id": 0x0A,
-}
+# -- replication rows: shortest ints, five-byte length -------------------------------------------
 
 
 def encode_replication_row(row: Row, sync: int = 0) -> bytes:
     """Encode a row as a packet of a JOIN or SUBSCRIBE stream."""
-    head = encode_header(row, sync)
-    return b"\xce" + (len(head) + len(row.body)).to_bytes(4, "big") + head + row.body
+    return encode_packet(encode_header(row, sync), row.body)

@@ -6,15 +6,15 @@ over the nonce in the HELLO. Until then, neither end accepts any other message. 
 addresses, and the accepting end names the members that it knows, so that one address is enough to
 find all members.
 
-    state      input                               next       result
-    ---------  ----------------------------------  ---------  ------------------------------------
-    greeting   less than a greeting                greeting   nothing
-    greeting   the greeting of another member      answer     HELLO
-    greeting   anything else                       failed     `HandshakeFailed`
-    answer     less than a packet                  answer     nothing
-    answer     the right proof                     open       `Established`
-    answer     an error, a wrong proof, or more    failed     `HandshakeFailed`
-               than `ANSWER_MAX` bytes
+    state of the connection   input                               result
+    ------------------------  ----------------------------------  ----------------------------------
+    GREETING                  less than a greeting                nothing
+    GREETING                  the greeting of another member      HELLO; then SWITCHING
+    GREETING                  anything else                       `HandshakeFailed`
+    SWITCHING                 less than a packet                  nothing
+    SWITCHING                 the right proof                     `Established`; then SWITCHED
+    SWITCHING                 an error, a wrong proof, or more    `HandshakeFailed`
+                              than `ANSWER_MAX` bytes
 
 With TLS, a HELLO is accepted over TLS only, from an end whose certificate names the cluster
 (`server/tls.py`). The proofs are bound to the connection (`format/proofs.py`). Earlier versions
@@ -27,25 +27,24 @@ data of the connection.
 
 import hmac
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from qsync_client.protocol.frame import FrameDecoder, FrameError
-from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_client.protocol.connection import ClientConnection, Ended, Opened, Switched
+from qsync_client.protocol.constants import HelloKey, Key, Type
+from qsync_client.protocol.greeting import Greeting
 from qsync_node.consensus.membership import LEVEL
 from qsync_node.errors import ErrorCode, QsyncError
-from qsync_node.format.frame import encode_request
-from qsync_node.format.mp import pack, unpack
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_node.format.proofs import certificate_binding, is_marked, peer_proof
 
-HELLO = 80
+HELLO: Final = int(Type.HELLO)
 ANSWER_MAX = 1 << 16
 """Maximum size of the answer to a HELLO in bytes: its sender has proven nothing yet."""
 WRONG_PROOF = "the proof of the cluster's secret is wrong; configure the same secret on all members"
-_UUID, _REPLICASET, _PROOF, _NONCE, _LEVEL = 0x24, 0x25, 0x73, 0x74, 0x75
-_KNOWN = 0x76  # name -> host:port of members
-_LIFE = 0x77  # random, per process: a new value means that the peer was restarted
-_BOUND = 0x78  # the proof over TLS, instead of _PROOF
-_REASON = 0x31
+_UUID, _REPLICASET = int(Key.INSTANCE_UUID), int(Key.REPLICASET_UUID)
+_PROOF, _BOUND, _NONCE = int(HelloKey.PROOF), int(HelloKey.BOUND_PROOF), int(HelloKey.NONCE)
+_LEVEL, _KNOWN, _LIFE = int(HelloKey.LEVEL), int(HelloKey.KNOWN), int(HelloKey.LIFE)
+_REASON = int(Key.ERROR_24)
 
 
 class HandshakeFailed(QsyncError):  # noqa: N818  # a decision: nothing is wrong with this member
@@ -125,9 +124,9 @@ class Opening:
         self._nonce = nonce
         self._own_address = own_address
         self._certificate = certificate
+        self._connection = ClientConnection(None, answer_max=ANSWER_MAX)
         self._peer_uuid = ""
         self._binding = b""  # of this connection, if both ends know bound proofs
-        self._received = b""
 
     def receive(self, data: bytes) -> tuple[bytes, Established | None]:
         """Take received bytes.
@@ -138,24 +137,21 @@ class Opening:
         Raises:
             HandshakeFailed: the connection must be closed.
         """
-        self._received += data
-        hello = b""
-        if not self._peer_uuid:
-            if len(self._received) < GREETING_BYTES:
-                return b"", None
-            greeting, self._received = (
-                self._received[:GREETING_BYTES],
-                self._received[GREETING_BYTES:],
-            )
-            hello = self._greeted(greeting)
-        return hello, self._answered()
+        found: Established | None = None
+        for event in self._connection.receive(data):
+            if isinstance(event, Opened):
+                self._greeted(event.greeting)
+            elif isinstance(event, Switched):
+                found = self._answered(event)
+            elif isinstance(event, Ended):
+                raise HandshakeFailed(f"{self._target} {self._failure()}: {event.reason}")
+        return self._connection.take_output(), found
 
-    def _greeted(self, data: bytes) -> bytes:
+    def _failure(self) -> str:
+        return "failed the handshake" if self._peer_uuid else "is not a Qsync member"
+
+    def _greeted(self, greeting: Greeting) -> None:
         me = self._me
-        try:
-            greeting = decode_greeting(data)
-        except GreetingError as error:
-            raise HandshakeFailed(f"{self._target} is not a Qsync member: {error}") from None
         if greeting.instance_uuid == me.uuid:
             raise HandshakeFailed("the address leads to the member itself")
         self._peer_uuid = greeting.instance_uuid
@@ -171,28 +167,21 @@ class Opening:
             _LIFE: me.life,
             (_BOUND if self._binding else _PROOF): proof,
         }
-        return encode_request(HELLO, 1, pack(fields))
+        self._connection.switch(HELLO, fields)
 
-    def _answered(self) -> Established | None:
-        length = _packet_length(self._received)
-        if length > ANSWER_MAX:
-            raise HandshakeFailed(f"{self._target} sends a packet of {length} bytes")
-        if not length or len(self._received) < length:
-            return None
-        packet, rest = self._received[:length], self._received[length:]
+    def _answered(self, answer: Switched) -> Established:
         try:
-            ((kind, _, _, body),) = FrameDecoder(ANSWER_MAX).feed(packet)
-            fields = unpack(body)
-        except (FrameError, ValueError) as error:
+            fields = unpack(answer.body)
+        except BAD_MSGPACK as error:
             raise HandshakeFailed(f"{self._target} sends an invalid packet: {error}") from None
         if not isinstance(fields, dict):
             raise HandshakeFailed(f"{self._target} sends a packet without a map")
-        if kind:
+        if answer.kind:
             raise HandshakeFailed(str(fields.get(_REASON, "refused")))
         proof = peer_proof(self._me.secret, b"accept", self._nonce, self._peer_uuid, self._binding)
         if not _is_same(fields.get(_BOUND if self._binding else _PROOF), proof):
             raise HandshakeFailed(f"{self._target}: {WRONG_PROOF}")
-        return _established(self._peer_uuid, fields, rest)
+        return _established(self._peer_uuid, fields, answer.rest)
 
 
 def answer_hello(
@@ -264,8 +253,3 @@ def _established(uuid: str, fields: dict[int, Any], rest: bytes = b"") -> Establ
 
 def _is_same(given: Any, expected: bytes) -> bool:
     return isinstance(given, bytes) and hmac.compare_digest(given, expected)
-
-
-def _packet_length(data: bytes) -> int:
-    """Return the size of the first packet, with its five-byte length; 0 if it is not known yet."""
-    return 5 + int.from_bytes(data[1:5], "big") if len(data) >= 5 else 0

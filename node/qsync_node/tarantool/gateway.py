@@ -36,6 +36,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
+from qsync_client.protocol.frame import encode_request
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.filtering import NEEDS_EVERYTHING, refusal_to_serve
@@ -46,7 +47,7 @@ from qsync_node.engine import system
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
 from qsync_node.format.body import space_of
-from qsync_node.format.frame import encode_error, encode_ok, encode_replication_row, encode_request
+from qsync_node.format.frame import encode_error, encode_ok, encode_replication_row
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row

@@ -5,8 +5,8 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from qsync_client.protocol.frame import encode_request
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.frame import encode_request
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_node.format.vclock import VClock, normalised

@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-import msgpack
-
-from qsync_client.protocol.auth import MECHANISM, scramble
-from qsync_client.protocol.frame import Frame, FrameDecoder, FrameError
-from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
-from qsync_node.format.frame import encode_request
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.connection import (
+    Answered,
+    ClientConnection,
+    Credentials,
+    Ended,
+    Event,
+    Opened,
+    State,
+    error_code,
+)
+from qsync_client.protocol.constants import Iterator as IteratorType
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.packing import INVALID, pack, unpack
 from qsync_node.format.proofs import admin_password
 
-SELECT, INSERT, REPLACE, UPDATE, DELETE, AUTH, CALL = 1, 2, 3, 4, 5, 7, 10
-BEGIN, COMMIT, ROLLBACK = 14, 15, 16
-SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, FUNCTION, USER = (
-    0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x22, 0x23,
-)  # fmt: skip
-DATA, ERROR_TEXT = 0x30, 0x31
-ITERATOR_EQ, ITERATOR_ALL, ITERATOR_GE = 0, 2, 5
+SPACE, INDEX, KEY, TUPLE = Key.SPACE_ID, Key.INDEX_ID, Key.KEY, Key.TUPLE
 ROWS_MAX = 1_000_000
-
-
-PASSWORD_MISMATCH = 47
+READ_BYTES = 1 << 16
 
 
 class DatabaseError(Exception):
@@ -51,24 +51,40 @@ class Connection:
         context: ssl.SSLContext | None = None,
     ) -> None:
         host, _, port = address.rpartition(":")
-        self._decoder = FrameDecoder()
-        self._frames: list[Frame] = []
-        self._sync = 0
+        self._protocol = ClientConnection(Credentials(user, password))
         self._streams = 0
         self._stream = 0  # 0 outside a transaction
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+        except OSError as error:
+            raise DatabaseError(f"cannot connect to {address}: {error}") from error
+        try:
             if context is not None:
                 self._socket = context.wrap_socket(self._socket)
-            greeting = decode_greeting(self._read_exactly(GREETING_BYTES))
-        except (OSError, GreetingError) as error:
+            self._open()
+        except OSError as error:
+            self._socket.close()
             raise DatabaseError(f"cannot connect to {address}: {error}") from error
-        proof = scramble(password, greeting.salt)
-        try:
-            self._request(AUTH, {USER: user, TUPLE: [MECHANISM, proof]})
         except DatabaseError:
             self._socket.close()
             raise
+
+    def _open(self) -> None:
+        """Wait until the server has accepted the user.
+
+        Raises:
+            OSError: the connection was lost, or the server does not speak IPROTO.
+            DatabaseError: the server refused the user.
+        """
+        while True:
+            for event in self._receive():
+                if isinstance(event, Opened):
+                    return
+                if isinstance(event, Ended):
+                    if event.code:
+                        raise DatabaseError(event.reason or f"error {event.code}", event.code)
+                    raise ConnectionResetError(event.reason)
+            self._socket.sendall(self._protocol.take_output())
 
     def __enter__(self) -> "Connection":
         return self
@@ -86,40 +102,40 @@ class Connection:
         body = {
             SPACE: space,
             INDEX: index,
-            LIMIT: ROWS_MAX,
-            OFFSET: 0,
-            ITERATOR: ITERATOR_EQ if key else ITERATOR_ALL,
+            Key.LIMIT: ROWS_MAX,
+            Key.OFFSET: 0,
+            Key.ITERATOR: IteratorType.EQ if key else IteratorType.ALL,
             KEY: key or [],
         }
-        return self._request(SELECT, body)
+        return self._request(Type.SELECT, body)
 
     def first_from(self, space: int, key: list[Any]) -> list[Any] | None:
         """Return the first row at or after `key` in the primary index, or None."""
         body = {
             SPACE: space,
             INDEX: 0,
-            LIMIT: 1,
-            OFFSET: 0,
-            ITERATOR: ITERATOR_GE,
+            Key.LIMIT: 1,
+            Key.OFFSET: 0,
+            Key.ITERATOR: IteratorType.GE,
             KEY: key,
         }
-        return next(iter(self._request(SELECT, body)), None)
+        return next(iter(self._request(Type.SELECT, body)), None)
 
     def insert(self, space: int, row: list[Any]) -> None:
-        self._request(INSERT, {SPACE: space, TUPLE: row})
+        self._request(Type.INSERT, {SPACE: space, TUPLE: row})
 
     def replace(self, space: int, row: list[Any]) -> None:
-        self._request(REPLACE, {SPACE: space, TUPLE: row})
+        self._request(Type.REPLACE, {SPACE: space, TUPLE: row})
 
     def update(self, space: int, key: list[Any], operations: list[list[Any]]) -> None:
-        self._request(UPDATE, {SPACE: space, INDEX: 0, KEY: key, TUPLE: operations})
+        self._request(Type.UPDATE, {SPACE: space, INDEX: 0, KEY: key, TUPLE: operations})
 
     def delete(self, space: int, key: list[Any]) -> None:
-        self._request(DELETE, {SPACE: space, INDEX: 0, KEY: key})
+        self._request(Type.DELETE, {SPACE: space, INDEX: 0, KEY: key})
 
     def call(self, name: str) -> list[Any]:
         """Return the result of a procedure without arguments."""
-        result: list[Any] = self._request(CALL, {FUNCTION: name, TUPLE: []})
+        result: list[Any] = self._request(Type.CALL, {Key.FUNCTION_NAME: name, TUPLE: []})
         return result
 
     @contextlib.contextmanager
@@ -132,52 +148,44 @@ class Connection:
         self._streams += 1
         self._stream = self._streams
         try:
-            self._request(BEGIN, {})
+            self._request(Type.BEGIN, {})
             try:
                 yield
             except BaseException:
                 with contextlib.suppress(DatabaseError):
-                    self._request(ROLLBACK, {})
+                    self._request(Type.ROLLBACK, {})
                 raise
-            self._request(COMMIT, {})
+            self._request(Type.COMMIT, {})
         finally:
             self._stream = 0
 
-    def _request(self, kind: int, body: dict[int, Any]) -> list[list[Any]]:
-        self._sync += 1
-        packed = msgpack.packb(body)
+    def _request(self, kind: Type, fields: dict[Key, Any]) -> list[list[Any]]:
+        if self._protocol.state is not State.READY:
+            raise DatabaseError("the connection to the node was lost")
+        sync = self._protocol.request(int(kind), pack(fields), stream=self._stream)
         try:
-            header = {"stream_id": self._stream} if self._stream else {}
-            self._socket.sendall(encode_request(kind, self._sync, packed, **header))
-            while True:
-                while not self._frames:
-                    self._frames = self._decoder.feed(self._read())
-                answer, sync, _, data = self._frames.pop(0)
-                if sync == self._sync:
-                    break
-        except (OSError, FrameError) as error:
+            self._socket.sendall(self._protocol.take_output())
+            answer = self._await(sync)
+            content = unpack(answer.body) if answer.body else {}
+        except (OSError, *INVALID) as error:
             raise DatabaseError(f"the connection to the node was lost: {error}") from error
-        fields = msgpack.unpackb(data, strict_map_key=False) if data else {}
-        if answer & 0x8000:
-            code = answer & 0x7FFF
-            raise DatabaseError(str(fields.get(ERROR_TEXT, f"error {code}")), code)
-        rows: list[list[Any]] = fields.get(DATA, [])
+        if answer.kind:
+            code = error_code(answer.kind)
+            raise DatabaseError(str(content.get(Key.ERROR_24, f"error {code}")), code)
+        rows: list[list[Any]] = content.get(Key.DATA, [])
         return rows
 
-    def _read(self) -> bytes:
-        data = self._socket.recv(1 << 16)
-        if not data:
-            raise ConnectionResetError("the node closed it")
-        return data
+    def _await(self, sync: int) -> Answered:
+        """Return the answer to a request. Raises OSError if the connection is lost."""
+        while True:
+            for event in self._receive():
+                if isinstance(event, Answered) and event.sync == sync:
+                    return event
+                if isinstance(event, Ended):
+                    raise ConnectionResetError(event.reason)
 
-    def _read_exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self._socket.recv(count - len(data))
-            if not piece:
-                raise ConnectionResetError("the node closed it")
-            data += piece
-        return data
+    def _receive(self) -> list[Event]:
+        return self._protocol.receive(self._socket.recv(READ_BYTES))
 
 
 def connect_as_admin(
@@ -194,6 +202,6 @@ def connect_as_admin(
     try:
         return Connection(address, "admin", admin_password(secret), timeout_s, context)
     except DatabaseError as error:
-        if error.code != PASSWORD_MISMATCH:
+        if error.code != ErrorCode.PASSWORD_MISMATCH:
             raise
     return Connection(address, "admin", secret, timeout_s, context)

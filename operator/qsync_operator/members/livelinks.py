@@ -17,12 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgpack
-
-from qsync_client.protocol.frame import FrameDecoder, FrameError
-from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
-from qsync_node.format.frame import encode_request
-from qsync_node.format.keys import Type
+from qsync_client.protocol.connection import ClientConnection, Ended, Event, Notified, State
 
 WATCHED = ("box.status", "box.election")
 CONNECT_TIMEOUT_S = 3.0
@@ -32,7 +27,6 @@ READ_BYTES = 1 << 16
 # asyncio allocates a buffer of this size for each TLS connection; the default is 256 KiB. A hundred
 # clusters have three hundred connections, which carry little data.
 asyncio.sslproto.SSLProtocol.max_size = 1 << 14
-EVENT_KEY = 0x57
 KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4))
 
 
@@ -107,7 +101,7 @@ class LiveLinks:
         pause_s = RETRY_FIRST_S
         while True:
             # After any of these errors, the connection has ended.
-            with contextlib.suppress(OSError, EOFError, GreetingError, FrameError, ValueError):
+            with contextlib.suppress(OSError, EOFError, ValueError):
                 await self._watch(link)
             if link.is_connected:
                 link.is_connected = False
@@ -125,28 +119,35 @@ class LiveLinks:
                 host.strip("[]"), int(port), ssl=self._context()
             )
         _notice_silence(writer.get_extra_info("socket"))
+        protocol = ClientConnection(None)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                decode_greeting(await reader.readexactly(GREETING_BYTES))
-            for number, key in enumerate(WATCHED, 1):
-                writer.write(_watch_request(number, key))
+                while protocol.state is State.GREETING:
+                    await _receive(reader, protocol)
+            for key in WATCHED:
+                protocol.watch(key)
+            writer.write(protocol.take_output())
             link.number = next(self._numbers)
             link.is_connected = True
             self._wake()
-            await self._listen(reader, writer)
+            while True:
+                for event in await _receive(reader, protocol):
+                    if isinstance(event, Notified):
+                        # Only after this does the node send the next event.
+                        protocol.acknowledge(event.key)
+                        self._wake()
+                writer.write(protocol.take_output())
         finally:
             writer.close()
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        decoder = FrameDecoder()
-        while data := await reader.read(READ_BYTES):
-            for kind, number, _, body in decoder.feed(data):
-                if kind == Type.EVENT:
-                    fields = msgpack.unpackb(body, strict_map_key=False)
-                    # Watching again acknowledges the event; only then the node sends the next one.
-                    writer.write(_watch_request(number, str(fields[EVENT_KEY])))
-                    self._wake()
-        raise EOFError
+
+async def _receive(reader: asyncio.StreamReader, protocol: ClientConnection) -> list[Event]:
+    """Return the next events. Raises EOFError if the connection has ended."""
+    events = protocol.receive(await reader.read(READ_BYTES))
+    for event in events:
+        if isinstance(event, Ended):
+            raise EOFError(event.reason)
+    return events
 
 
 def _notice_silence(connection: socket.socket) -> None:
@@ -155,7 +156,3 @@ def _notice_silence(connection: socket.socket) -> None:
     for name, value in KEEPALIVE:
         if hasattr(socket, name):  # if the system has it
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _watch_request(number: int, key: str) -> bytes:
-    return encode_request(int(Type.WATCH), number, msgpack.packb({EVENT_KEY: key}))

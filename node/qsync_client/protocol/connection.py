@@ -1,22 +1,32 @@
 """The client's side of one IPROTO connection, without input and output (sans-IO, as in h11).
 
-The caller passes the bytes that it received to `receive`, and sends the bytes that `take_output`
-returns. Times are seconds of any monotonic clock.
+All clients of a member use it: applications, the operator, brokers that watch the key space, and
+other members until their HELLO is answered. The caller passes the bytes that it received to
+`receive`, and sends the bytes that `take_output` returns. Times are seconds of any monotonic clock;
+only `tick` needs them.
 
-    state     input                                 output, event                     next state
-    GREETING  a greeting (128 bytes)                AUTH                              LOGIN
-    LOGIN     OK for AUTH                           LoggedIn                          READY
-    LOGIN     error for AUTH                        Ended, with the code              CLOSED
-    READY     `request`                             the packet                        READY
-    READY     an answer                             Answered                          READY
-    READY     `watch`, `acknowledge`                WATCH                             READY
-    READY     a notification                        Notified                          READY
-    READY     silence while answers are pending     PING, at most one                 READY
-    any       twice that silence                    Ended                             CLOSED
-    any       invalid bytes, end of the stream      Ended                             CLOSED
-    CLOSED    anything                              nothing                           CLOSED
+    state            input                               output, event               next
+    GREETING         a greeting; a user is given         AUTH                        AUTHENTICATING
+    GREETING         a greeting; no user is given        Opened                      READY
+    AUTHENTICATING   OK for AUTH                         Opened                      READY
+    AUTHENTICATING   error for AUTH                      Ended, with the code        CLOSED
+    READY            `request`                           the packet                  READY
+    READY            an answer                           Answered                    READY
+    READY            `watch`, `acknowledge`              WATCH                       READY
+    READY            a notification                      Notified                    READY
+    READY            silence while answers are pending   PING, at most one           READY
+    READY            `stream`                            a replication request       STREAM
+    STREAM           `stream`                            a request, an ACK           STREAM
+    STREAM           a packet                            Received                    STREAM
+    READY            `switch`                            HELLO                       SWITCHING
+    SWITCHING        its answer                          Switched, with all          SWITCHED
+                                                         further bytes
+    any              twice that silence                  Ended                       CLOSED
+    any              invalid bytes, end of the stream    Ended                       CLOSED
+    CLOSED           anything                            nothing                     CLOSED
 
-`Ended` occurs once. Requests without an answer at that time have an unknown outcome.
+`Ended` occurs once. Requests without an answer at that time have an unknown outcome. Calls that the
+state does not permit raise an assertion.
 """
 
 import itertools
@@ -24,16 +34,25 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from qsync_client.packing import INVALID, pack, unpack
 from qsync_client.protocol.auth import MECHANISM, scramble
 from qsync_client.protocol.constants import Key, Type
-from qsync_client.protocol.frame import Frame, FrameDecoder, FrameError
+from qsync_client.protocol.frame import (
+    FRAME_BYTES_LIMIT,
+    MALFORMED,
+    MALFORMED_HEADER_MESSAGE,
+    Frame,
+    FrameDecoder,
+    FrameError,
+    encode_packet,
+    packet_bytes,
+)
 from qsync_client.protocol.greeting import (
     GREETING_BYTES,
     Greeting,
     GreetingError,
     decode_greeting,
 )
+from qsync_client.protocol.packing import INVALID, pack, unpack
 
 SILENCE_S = 1.0
 """Time without a byte, while answers are pending, after which the client sends a PING. After twice
@@ -41,7 +60,8 @@ that time it closes the connection. A write may wait longer for its quorum, beca
 answers PINGs."""
 ANSWER_BYTES_MAX = 64 << 20
 """Maximum size of an answer. The server sends at most 16 MiB of tuples in one, plus the last."""
-_CODE_MASK = int(Type.ERROR) - 1
+_ERROR = int(Type.ERROR)
+_CODE_MASK = _ERROR - 1
 _EVENT, _CHUNK = int(Type.EVENT), int(Type.CHUNK)
 _TYPE, _SYNC, _SCHEMA_VERSION = int(Key.REQUEST_TYPE), int(Key.SYNC), int(Key.SCHEMA_VERSION)
 _STREAM, _IDEMPOTENCY = int(Key.STREAM_ID), int(Key.IDEMPOTENCY)
@@ -52,14 +72,24 @@ class State(Enum):
     """States of a connection."""
 
     GREETING = auto()
-    LOGIN = auto()
+    AUTHENTICATING = auto()
     READY = auto()
+    STREAM = auto()
+    SWITCHING = auto()
+    SWITCHED = auto()
     CLOSED = auto()
 
 
+class Credentials(NamedTuple):
+    """A user and its password."""
+
+    user: str
+    password: str
+
+
 @dataclass(frozen=True, slots=True)
-class LoggedIn:
-    """The server accepted the user."""
+class Opened:
+    """The server has greeted, and has accepted the user if one is given."""
 
     greeting: Greeting
 
@@ -81,6 +111,23 @@ class Notified:
     value: Any
 
 
+class Received(NamedTuple):
+    """A packet of a replication stream: a row, an answer or an error."""
+
+    kind: int
+    header: dict[int, Any]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The answer to `switch`, and the bytes after it, which belong to another protocol."""
+
+    kind: int
+    body: bytes
+    rest: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The connection cannot be used again; `code` is the refusal of the log-in, or 0."""
@@ -89,26 +136,52 @@ class Ended:
     code: int = 0
 
 
-Event = LoggedIn | Answered | Notified | Ended
+Event = Opened | Answered | Notified | Received | Switched | Ended
 
 
-class Connection:
+def error_code(kind: int) -> int:
+    """Return the error code of an answer of type `kind`, which is at least `Type.ERROR`."""
+    return kind & _CODE_MASK
+
+
+def error_reason(body: bytes) -> str:
+    """Return the text of an error answer, "" if it has none.
+
+    Raises:
+        Exception: one of `INVALID`; the body is malformed.
+    """
+    return str(unpack(body).get(int(Key.ERROR_24), "")) if body else ""
+
+
+class ClientConnection:
     """The state of one connection."""
 
     def __init__(
-        self, user: str, password: str, now_s: float, silence_s: float = SILENCE_S
+        self,
+        credentials: Credentials | None,
+        now_s: float = 0.0,
+        silence_s: float = SILENCE_S,
+        answer_max: int = ANSWER_BYTES_MAX,
     ) -> None:
+        """Wait for the greeting.
+
+        Args:
+            credentials: the user to log in, or None to send requests without a log-in.
+            now_s: the time.
+            silence_s: time without a byte, while answers are pending, until a PING.
+            answer_max: maximum size of a received packet in bytes.
+        """
         self.state = State.GREETING
         self.silence_s = silence_s
         self.pending = 0
         """Number of requests without an answer."""
         self.greeting: Greeting | None = None
-        self._user = user
-        self._password = password
+        self._credentials = credentials
+        self._answer_max = min(answer_max, FRAME_BYTES_LIMIT)
         self._heard_s = now_s
         self._has_pinged = False
         self._received = b""
-        self._decoder = FrameDecoder(ANSWER_BYTES_MAX)
+        self._decoder = FrameDecoder(self._answer_max)
         self._syncs = itertools.count(1)
         self._output: list[bytes] = []
         self._unanswered: set[int] = set()
@@ -126,7 +199,7 @@ class Connection:
         self,
         kind: int,
         body: bytes,
-        now_s: float,
+        now_s: float = 0.0,
         *,
         stream: int = 0,
         key: tuple[str, int, int] | None = None,
@@ -153,7 +226,7 @@ class Connection:
         self.pending += 1
         return self._send(header, body, now_s)
 
-    def watch(self, key: str, now_s: float) -> None:
+    def watch(self, key: str) -> None:
         """Watch a key, or request the value after the last notification."""
         if self.state is State.READY:
             self._send_unanswered(Type.WATCH, {_EVENT_KEY: key})
@@ -165,34 +238,48 @@ class Connection:
         if self.state is State.READY:
             self._send_unanswered(Type.UNWATCH, {_EVENT_KEY: key})
 
+    def stream(self, kind: int, fields: dict[int, Any]) -> None:
+        """Send a replication request or an acknowledgement; all later packets are `Received`."""
+        assert self.state in (State.READY, State.STREAM), self.state
+        self.state = State.STREAM
+        self._send_unanswered(kind, fields)
+
+    def switch(self, kind: int, fields: dict[int, Any]) -> None:
+        """Send the last request of this protocol; the event of its answer is `Switched`."""
+        assert self.state is State.READY, self.state
+        assert not self._unanswered, "an earlier answer would be taken for that of the switch"
+        self.state = State.SWITCHING
+        self._decoder = FrameDecoder(self._answer_max)  # earlier bytes belong to no answer
+        self._send_unanswered(kind, fields)
+
     def _send(self, header: dict[int, Any], body: bytes, now_s: float) -> int:
         if not self._unanswered:
             self._heard_s = now_s  # silence counts from the first request that waits
         sync = header[_SYNC] = next(self._syncs)
         self._unanswered.add(sync)
-        self._write(header, body)
+        self._output.append(encode_packet(pack(header), body))
         return sync
 
-    def _send_unanswered(self, kind: Type, body: dict[int, Any]) -> None:
-        self._write({_TYPE: int(kind), _SYNC: next(self._syncs)}, pack(body))
-
-    def _write(self, header: dict[int, Any], body: bytes) -> None:
-        packed = pack(header)
-        size = len(packed) + len(body)
-        self._output.append(b"\xce" + size.to_bytes(4, "big") + packed + body)
+    def _send_unanswered(self, kind: int, fields: dict[int, Any]) -> None:
+        header = pack({_TYPE: int(kind), _SYNC: next(self._syncs)})
+        self._output.append(encode_packet(header, pack(fields)))
 
     # --- input ----------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now_s: float) -> list[Event]:
+    def receive(self, data: bytes, now_s: float = 0.0) -> list[Event]:
         """Return the events of received bytes. No bytes are the end of the stream."""
-        if self.state is State.CLOSED:
+        state = self.state
+        if state is State.CLOSED:
             return []
         if not data:
             return self._end("the server closed the connection")
         self._heard_s = now_s
         self._has_pinged = False
-        if self.state is State.GREETING:
+        if state is State.GREETING:
             return self._greet(data, now_s)
+        if state is State.SWITCHING:
+            return self._receive_switch(data)
+        assert state is not State.SWITCHED, "the bytes belong to another protocol"
         return self._decode(data)
 
     def _greet(self, data: bytes, now_s: float) -> list[Event]:
@@ -205,11 +292,19 @@ class Connection:
             self.greeting = decode_greeting(greeted)
         except GreetingError as error:
             return self._end(str(error))
-        proof = scramble(self._password, self.greeting.salt)
-        body = {int(Key.USER_NAME): self._user, int(Key.TUPLE): [MECHANISM, proof]}
-        self.state = State.LOGIN
-        self._send({_TYPE: int(Type.AUTH), _SYNC: 0}, pack(body), now_s)
-        return self._decode(rest) if rest else []
+        events: list[Event] = []
+        if self._credentials is None:
+            self.state = State.READY
+            events.append(Opened(self.greeting))
+        else:
+            user, password = self._credentials
+            proof = scramble(password, self.greeting.salt)
+            body = {int(Key.USER_NAME): user, int(Key.TUPLE): [MECHANISM, proof]}
+            self.state = State.AUTHENTICATING
+            self._send({_TYPE: int(Type.AUTH), _SYNC: 0}, pack(body), now_s)
+        if rest:
+            events += self._decode(rest)
+        return events
 
     def _decode(self, data: bytes) -> list[Event]:
         events: list[Event] = []
@@ -224,12 +319,16 @@ class Connection:
         except INVALID as error:
             failure = str(error) or type(error).__name__
         if failure and self.state is not State.CLOSED:
-            events += self._end(f"the server sent invalid bytes: {failure}")
+            events += self._end_invalid(failure)
         return events
 
     def _take(self, frame: Frame, events: list[Event]) -> None:
         kind, sync, header, body = frame
-        if self.state is State.LOGIN:
+        if kind == MALFORMED and self.state is not State.READY:
+            raise ValueError(MALFORMED_HEADER_MESSAGE)
+        if self.state is State.STREAM:
+            events.append(Received(kind, header, body))
+        elif self.state is State.AUTHENTICATING:
             self._finish_login(kind, sync, body, events)
         elif kind == _EVENT:
             fields = unpack(body)
@@ -247,10 +346,28 @@ class Connection:
         assert self.greeting is not None
         if kind == Type.OK:
             self.state = State.READY
-            events.append(LoggedIn(self.greeting))
+            events.append(Opened(self.greeting))
             return
-        reason = str(unpack(body).get(int(Key.ERROR_24)))
-        events += self._end(reason, kind & _CODE_MASK)
+        events += self._end(error_reason(body), error_code(kind))
+
+    def _receive_switch(self, data: bytes) -> list[Event]:
+        """Take the bytes of one packet only: the rest belongs to another protocol."""
+        self._received += data
+        try:
+            size = packet_bytes(self._received)
+            if size > self._answer_max:
+                return self._end(f"the server sends a packet of {size} bytes")
+            if not size or len(self._received) < size:
+                return []
+            packet, rest = self._received[:size], self._received[size:]
+            ((kind, _, _, body),) = self._decoder.feed(packet)
+        except FrameError as error:
+            return self._end_invalid(error.why)
+        if kind == MALFORMED:
+            return self._end_invalid(MALFORMED_HEADER_MESSAGE)
+        self._received = b""
+        self.state = State.SWITCHED
+        return [Switched(kind, body, rest)]
 
     # --- time and end ---------------------------------------------------------------------------
 
@@ -269,15 +386,19 @@ class Connection:
             header = {_TYPE: int(Type.PING), _SYNC: next(self._syncs)}
             self._ping = header[_SYNC]
             self._unanswered.add(self._ping)
-            self._write(header, b"")
+            self._output.append(encode_packet(pack(header), b""))
         return []
 
     def close(self, reason: str = "the client closed the connection") -> list[Event]:
         """End the connection."""
         return [] if self.state is State.CLOSED else self._end(reason)
 
+    def _end_invalid(self, why: str) -> list[Event]:
+        return self._end(f"the server sent invalid bytes: {why}")
+
     def _end(self, reason: str, code: int = 0) -> list[Event]:
         self.state = State.CLOSED
         self._unanswered.clear()
+        self._received = b""
         self.pending = 0
         return [Ended(reason, code)]
