@@ -5,14 +5,14 @@ receives the rows of spaces at one confirmed index (`snapshot`). The member neve
 unconfirmed row, and sends as fast as the caller reads.
 
     state     input                                 output                       next state
-    GREETING  a greeting (128 bytes)                AUTH                         LOGIN
-    LOGIN     OK for AUTH                           SUBSCRIBE or FETCH_SNAPSHOT  ASKED
+    OPENING   the log-in succeeds                   SUBSCRIBE or FETCH_SNAPSHOT  ASKED
     ASKED     OK                                    Started                      ROWS
     ROWS      a row of the log, of the snapshot     Changed, Stored              ROWS
     ROWS      a heartbeat                           nothing                      ROWS
     ROWS      OK, in a snapshot                     Finished                     ENDED
     any       an error, invalid bytes               raises FeedRefused           ENDED
 
+`ClientConnection` handles greeting, log-in and framing.
 `index` counts the rows of the log, because a stream omits none: rows of other spaces are NOPs.
 To continue after a lost connection, open a feed of changes after the last `index`, at any member.
 """
@@ -24,15 +24,20 @@ from enum import Enum, auto
 from typing import Any
 
 from qsync_client.errors import QsyncError
-from qsync_client.packing import INVALID, pack, unpack
-from qsync_client.protocol.auth import MECHANISM, scramble
+from qsync_client.protocol.connection import (
+    ClientConnection,
+    Credentials,
+    Ended,
+    Opened,
+    Received,
+    error_code,
+    error_reason,
+)
 from qsync_client.protocol.constants import Key, Type
-from qsync_client.protocol.frame import FrameDecoder, FrameError
-from qsync_client.protocol.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_client.protocol.packing import INVALID, unpack
 
 ROW_BYTES_MAX = 64 << 20
 _BASE = int(Key.INDEX_BASE)
-_CODE_MASK = int(Type.ERROR) - 1
 _TSN, _TIME = int(Key.TSN), int(Key.TIMESTAMP)
 _SPACE, _TUPLE, _KEY, _OPS = int(Key.SPACE_ID), int(Key.TUPLE), int(Key.KEY), int(Key.OPS)
 
@@ -102,8 +107,7 @@ Event = Started | Changed | Stored | Finished
 
 
 class _State(Enum):
-    GREETING = auto()
-    LOGIN = auto()
+    OPENING = auto()
     ASKED = auto()
     ROWS = auto()
     ENDED = auto()
@@ -127,12 +131,8 @@ class Feed:
     def __init__(self, user: str, password: str, wanted: _Wanted) -> None:
         self.index = wanted.after or 0
         self._wanted = wanted
-        self._user = user
-        self._password = password
-        self._state = _State.GREETING
-        self._received = b""
-        self._decoder = FrameDecoder(ROW_BYTES_MAX)
-        self._output: list[bytes] = []
+        self._state = _State.OPENING
+        self._connection = ClientConnection(Credentials(user, password), answer_max=ROW_BYTES_MAX)
 
     @classmethod
     def changes(
@@ -158,9 +158,7 @@ class Feed:
 
     def take_output(self) -> bytes:
         """Return the bytes to send, and forget them."""
-        output = b"".join(self._output)
-        self._output.clear()
-        return output
+        return self._connection.take_output()
 
     def receive(self, data: bytes) -> list[Event]:
         """Return the events of received bytes.
@@ -169,40 +167,37 @@ class Feed:
             FeedRefused: the member refused the feed, or the bytes are invalid.
         """
         try:
-            return self._receive(data)
-        except (*INVALID, FrameError, GreetingError) as error:
+            return self._receive(data) if data else []
+        except INVALID as error:
             self._state = _State.ENDED
             raise FeedRefused(0, f"the member sent invalid bytes: {error}") from error
 
     def _receive(self, data: bytes) -> list[Event]:
-        if self._state is _State.GREETING:
-            self._received += data
-            if len(self._received) < GREETING_BYTES:
-                return []
-            greeting = decode_greeting(self._received[:GREETING_BYTES])
-            data = self._received[GREETING_BYTES:]
-            self._state = _State.LOGIN
-            proof = [MECHANISM, scramble(self._password, greeting.salt)]
-            self._send(Type.AUTH, {int(Key.USER_NAME): self._user, _TUPLE: proof})
         events: list[Event] = []
-        for kind, _, header, body in self._decoder.feed(data) if data else ():
-            if kind & Type.ERROR:
+        for packet in self._connection.receive(data):
+            if isinstance(packet, Opened):
+                self._state = _State.ASKED
+                self._ask()
+            elif isinstance(packet, Ended):
                 self._state = _State.ENDED
-                raise FeedRefused(kind & _CODE_MASK, str(unpack(body).get(int(Key.ERROR_24), "")))
-            if self._state is _State.ROWS and kind != Type.OK:
-                event = self._row(kind, header, body)
-            else:
-                event = self._answer(body) if kind == Type.OK else None
-            if event is not None:
-                events.append(event)
+                raise FeedRefused(packet.code, packet.reason)
+            elif isinstance(packet, Received):
+                event = self._take(packet)
+                if event is not None:
+                    events.append(event)
         return events
+
+    def _take(self, packet: Received) -> Event | None:
+        kind, header, body = packet
+        if kind & Type.ERROR:
+            self._state = _State.ENDED
+            raise FeedRefused(error_code(kind), error_reason(body))
+        if kind == Type.OK:
+            return self._answer(body)
+        return self._row(kind, header, body) if self._state is _State.ROWS else None
 
     def _answer(self, body: bytes) -> Event | None:
         fields = unpack(body) if body else {}
-        if self._state is _State.LOGIN:
-            self._state = _State.ASKED
-            self._ask()
-            return None
         is_snapshot = self._wanted.kind is Type.FETCH_SNAPSHOT
         confirmed = sum(fields.get(int(Key.VCLOCK), {}).values())
         if self._state is _State.ASKED:
@@ -228,7 +223,7 @@ class Feed:
             fields[int(Key.REPLICASET_UUID)] = wanted.replicaset
         if wanted.kind is Type.SUBSCRIBE:
             fields |= {int(Key.REPLICA_ANON): True, int(Key.INDEX): wanted.after}
-        self._send(wanted.kind, fields)
+        self._connection.stream(wanted.kind, fields)
 
     def _row(self, kind: int, header: dict[int, Any], body: bytes) -> Event | None:
         fields = unpack(body) if body else {}
@@ -253,10 +248,6 @@ class Feed:
             fields.get(_KEY),
             operations,
         )
-
-    def _send(self, kind: Type, fields: dict[int, Any]) -> None:
-        packed = pack({int(Key.REQUEST_TYPE): int(kind), int(Key.SYNC): 1}) + pack(fields)
-        self._output.append(b"\xce" + len(packed).to_bytes(4, "big") + packed)
 
 
 def _from_zero(operation: list[Any], base: int) -> list[Any]:
