@@ -229,6 +229,24 @@ DATA = (
             "qsync tail orders orders --from 43 --follow",
         ),
     ),
+    Command(
+        "export",
+        "data.exporting:export",
+        "Write the rows of a space as CSV, JSON lines or Parquet.",
+        (
+            "qsync export orders orders -o orders.csv",
+            "qsync export orders orders --consistent -o orders.parquet",
+        ),
+    ),
+    Command(
+        "import",
+        "data.importing:import_rows",
+        "Write the rows of a CSV, JSON lines or Parquet file into a space.",
+        (
+            "qsync import orders orders orders.csv",
+            "qsync import orders orders orders.csv --dry-run",
+        ),
+    ),
 )
 COMMANDS = (
     *DATA,

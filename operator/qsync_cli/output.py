@@ -75,6 +75,23 @@ def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., 
         )
 
 
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int], None]]:
+    """Show a counter of rows on standard error if it is a terminal; the total is not known."""
+    if not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    columns = (
+        rich.progress.SpinnerColumn(),
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.TimeElapsedColumn(),
+    )
+    stderr = rich.console.Console(stderr=True)
+    with rich.progress.Progress(*columns, console=stderr, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda rows: bar.update(task, description=f"{what}: {rows:,} rows")
+
+
 def step_of(step: str, done: int, total: int, rows: int, rows_total: int) -> tuple[float, str]:
     """Return the progress of a job with several steps, from 0 to 1, and as text."""
     if not rows_total:

@@ -87,11 +87,19 @@ class Target:
         Raises:
             Failure: no member answers, or a request failed.
         """
-        try:
-            with SyncClient(
+        with (
+            self.failures(),
+            SyncClient(
                 endpoint.addresses, endpoint.user, endpoint.password, deadline_s=DEADLINE_S
-            ) as client:
-                yield client
+            ) as client,
+        ):
+            yield client
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Convert the errors of clients to failures."""
+        try:
+            yield
         except (SchemaError, InvalidArgument) as error:
             raise Failure(FailureReason.INVALID, str(error)) from error
         except (RequestFailed, AccessDenied) as error:

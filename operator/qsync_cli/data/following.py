@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from qsync_cli.data.connecting import Endpoint
 from qsync_cli.failure import Failure, FailureReason
-from qsync_client import AccessDenied, ErrorCode
+from qsync_client import AccessDenied, ErrorCode, Row, Space
 from qsync_client.errors import DENIED
-from qsync_client.feed import Changed, Feed, FeedRefused, Started
+from qsync_client.feed import Changed, Feed, FeedRefused, Finished, Started, Stored
 
 CONNECT_S = 3.0
 SILENCE_S = 5.0
@@ -149,3 +149,53 @@ def _connect(address: str) -> socket.socket:
     connection = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S)
     connection.settimeout(SILENCE_S)
     return connection
+
+
+def snapshot(endpoint: Endpoint, space: Space) -> Iterator[tuple[list[Row], int]]:
+    """Yield the rows of a space at one confirmed index in groups, with the index in the last one.
+
+    Raises:
+        Failure: the connection to the member broke, or the user may not read the space.
+    """
+    failures = []
+    for address in endpoint.addresses:
+        has_begun = False
+        try:
+            for rows, index in _snapshot(endpoint, address, space):
+                has_begun = True
+                yield rows, index
+            return
+        except (OSError, FeedRefused) as error:
+            code = getattr(error, "code", 0)
+            if code in DENIED:
+                raise AccessDenied(code, str(error)) from error
+            failures.append(f"{address}: {error}")
+            if has_begun:
+                break  # another member has another snapshot
+    raise Failure(
+        FailureReason.UNREACHABLE,
+        f"the snapshot of {space.name} is incomplete: {'; '.join(failures)}; repeat the command",
+    )
+
+
+def _snapshot(endpoint: Endpoint, address: str, space: Space) -> Iterator[tuple[list[Row], int]]:
+    feed = Feed.snapshot(endpoint.user, endpoint.password, spaces=(space.id,))
+    with contextlib.closing(_connect(address)) as connection:
+        connection.settimeout(PATIENCE_S)  # a snapshot has no heartbeats
+        while True:
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionError("the member closed the connection")
+            events = feed.receive(data)
+            if output := feed.take_output():
+                connection.sendall(output)
+            rows = [
+                Row(event.row, space)
+                for event in events
+                if isinstance(event, Stored) and event.space == space.id
+            ]
+            is_finished = bool(events) and isinstance(events[-1], Finished)
+            if rows or is_finished:
+                yield rows, feed.index if is_finished else 0
+            if is_finished:
+                return

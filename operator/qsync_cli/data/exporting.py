@@ -1,0 +1,262 @@
+"""`qsync export`: the rows of a space as a file.
+
+By default the rows are read in pages, in the order of the primary key. A page shows the confirmed
+state at its own time, so writes during the export may be in the file or not. `--consistent` reads
+one snapshot at one index of the log, from which `qsync tail` continues.
+
+Rows go to FILE.part. With pages of text, FILE.part.json records where the next page begins, and the
+same command continues an interrupted export.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from qsync_cli.data import following
+from qsync_cli.data.connecting import Endpoint, SpaceArgument, Target, on_cluster
+from qsync_cli.data.files import FileFormat, TextWriter, Writer, format_of
+from qsync_cli.data.reading import named
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.output import counting
+from qsync_client import Committed, ErrorCode, Refused, Row, Space, SyncClient
+from qsync_client import Iterator as IndexIterator
+
+PAGE_ROWS = 1000
+FormatOption = Annotated[
+    FileFormat | None,
+    typer.Option("--format", help="Format. The default follows from the name of the file.",
+                 show_default=False),
+]  # fmt: skip
+FileOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="File to write. The default is standard output.",
+                 metavar="FILE", show_default=False),
+]  # fmt: skip
+ConsistentOption = Annotated[
+    bool, typer.Option("--consistent", help="Read one snapshot, in place of pages.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
+RestartOption = Annotated[
+    bool, typer.Option("--restart", help="Discard the part of an interrupted export.")
+]
+
+
+@on_cluster
+def export(
+    target: Target,
+    space: SpaceArgument,
+    chosen: FormatOption = None,
+    output: FileOption = None,
+    consistent: ConsistentOption = False,
+    overwrite: OverwriteOption = False,
+    restart: RestartOption = False,
+) -> None:
+    """Write the rows of a space as CSV, JSON lines or Parquet."""
+    file_format = format_of(output, chosen)
+    if output is None and file_format is FileFormat.parquet:
+        raise typer.BadParameter("Parquet cannot be written to standard output: add -o FILE")
+    if output is not None and output.exists() and not overwrite:
+        raise Failure(
+            FailureReason.ALREADY_EXISTS, f"{output} exists: choose another file or --overwrite"
+        )
+    with target.endpoint() as endpoint, target.connect_to(endpoint) as client:
+        found = space_of(client, space)
+        if output is None:
+            writer: Writer = TextWriter(sys.stdout.buffer, found, file_format, None)
+            rows, index = _copy(client, endpoint, found, writer, consistent)
+        elif consistent or file_format is FileFormat.parquet:
+            part = output.with_name(output.name + ".part")
+            with _whole_file(part, found, file_format) as writer:
+                rows, index = _copy(client, endpoint, found, writer, consistent)
+            _finish(part, output)
+        else:
+            rows, index = _resumable(client, found, output, file_format, restart), 0
+    where = f" to {output}" if output is not None else ""
+    text = f"exported {rows} rows of {found.name}{where}"
+    if consistent:
+        text += f", as they were at index {index}; next: qsync tail --from {index + 1}"
+    typer.echo(text, err=True)
+
+
+def space_of(client: SyncClient, space: str) -> Space:
+    """Return a space by name or id.
+
+    Raises:
+        SchemaError: there is no such space.
+    """
+    wanted = named(space)
+    schema = client.schema()
+    found = next((one for one in schema if wanted == one.id), None)
+    return schema.space(space) if found is None else found
+
+
+# --- sources ------------------------------------------------------------------------------------
+
+
+def _copy(
+    client: SyncClient, endpoint: Endpoint, space: Space, writer: Writer, is_consistent: bool
+) -> tuple[int, int]:
+    """Write all rows; return their number, and the index of the snapshot or 0."""
+    rows = index = 0
+    with counting(f"export {space.name}") as count:
+        if is_consistent:
+            for page, reached in following.snapshot(endpoint, space):
+                index = reached
+                writer.write(page)
+                rows += len(page)
+                count(rows)
+        else:
+            for page, _ in pages(client, space):
+                writer.write(page)
+                rows += len(page)
+                count(rows)
+        writer.close()
+    return rows, index
+
+
+def pages(
+    client: SyncClient, space: Space, after: bytes = b""
+) -> Iterator[tuple[list[Row], bytes]]:
+    """Yield pages in the order of the primary key, and the position after each; b"" at the end.
+
+    A page becomes smaller if its rows are too large for one answer.
+
+    Raises:
+        Failure: a read failed.
+    """
+    limit = PAGE_ROWS
+    while True:
+        page = client.select(
+            space.id, iterator=IndexIterator.ALL, limit=limit, after=after, fetch_position=True
+        )
+        if isinstance(page, Refused) and page.code == ErrorCode.MEMORY_ISSUE and limit > 1:
+            limit //= 2
+            continue
+        if not isinstance(page, Committed):
+            raise Failure(FailureReason.REFUSED, f"the rows were not read: {page.reason}")
+        after = page.position if len(page.tuples) == limit else b""
+        yield page.tuples, after
+        if not after:
+            return
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """The state of an interrupted export: everything up to `size` is in the file."""
+
+    space: str
+    chosen: str
+    fields: list[str]
+    rows: int
+    size: int
+    after: str
+    has_rest: bool | None
+
+    def fits(self, other: "_Progress") -> bool:
+        return (self.space, self.chosen, self.fields) == (other.space, other.chosen, other.fields)
+
+
+def _resumable(
+    client: SyncClient, space: Space, output: Path, chosen: FileFormat, is_restart: bool
+) -> int:
+    part = output.with_name(output.name + ".part")
+    journal = output.with_name(output.name + ".part.json")
+    fields = [field.name for field in space.fields]
+    state = _Progress(space.name, chosen.value, fields, 0, 0, "", None)
+    if not is_restart and part.exists():
+        state = _saved(journal, state)
+    try:
+        with part.open("r+b" if part.exists() else "w+b") as file:
+            file.truncate(state.size)
+            file.seek(state.size)
+            rows = _append_pages(client, space, file, journal, state)
+    except OSError as error:
+        raise Failure(FailureReason.FAILED, f"cannot write {part}: {error}") from error
+    _finish(part, output)
+    journal.unlink(missing_ok=True)
+    return rows
+
+
+def _append_pages(
+    client: SyncClient, space: Space, file: IO[bytes], journal: Path, state: _Progress
+) -> int:
+    writer = TextWriter(file, space, FileFormat(state.chosen), state.has_rest)
+    rows = state.rows
+    if rows:
+        typer.echo(f"continuing after {rows} rows", err=True)
+    with counting(f"export {space.name}") as count:
+        for page, after in pages(client, space, bytes.fromhex(state.after)):
+            writer.write(page)
+            rows += len(page)
+            count(rows)
+            file.flush()
+            if after:
+                saved = asdict(state) | {
+                    "rows": rows, "size": file.tell(), "after": after.hex(),
+                    "has_rest": writer.has_rest,
+                }  # fmt: skip
+                replace_text(journal, json.dumps(saved))
+        writer.close()
+    return rows
+
+
+def _saved(journal: Path, wanted: _Progress) -> _Progress:
+    """Return the state of the interrupted export, or `wanted` to begin.
+
+    Raises:
+        Failure: it was an export of something else.
+    """
+    try:
+        found: dict[str, Any] = json.loads(journal.read_text())
+        state = _Progress(**found)
+    except FileNotFoundError:
+        return wanted
+    except (OSError, ValueError, TypeError) as error:
+        raise Failure(
+            FailureReason.INVALID, f"cannot continue from {journal}: {error}; use --restart"
+        ) from error
+    if not state.fits(wanted):
+        raise Failure(
+            FailureReason.INVALID,
+            f"{journal} belongs to an export of {state.space} as {state.chosen} with the fields "
+            f"{', '.join(state.fields)}: use --restart to discard it",
+        )
+    return state
+
+
+@contextlib.contextmanager
+def _whole_file(part: Path, space: Space, chosen: FileFormat) -> Iterator[Writer]:
+    """Yield the writer of a file that is written at once."""
+    try:
+        if chosen is FileFormat.parquet:
+            from qsync_cli.data import parquet  # noqa: PLC0415  # pyarrow is optional and slow
+
+            yield parquet.ParquetWriter(part, space)
+            return
+        with part.open("wb") as file:
+            yield TextWriter(file, space, chosen, None)
+    except OSError as error:
+        raise Failure(FailureReason.FAILED, f"cannot write {part}: {error}") from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a small file atomically."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def _finish(part: Path, output: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(output)
