@@ -47,7 +47,7 @@ class Home:
         """Run a command that must fail with a cause in one sentence, and return the sentence."""
         done = self.run(*arguments)
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
-        assert done.stderr.startswith("qsync: ")
+        assert done.stderr.startswith("qsync: "), done.stderr
         assert done.stderr.count("\n") == 1
         reason = re.search(r" \((\w+)\)\n$", done.stderr)
         assert reason is not None, done.stderr

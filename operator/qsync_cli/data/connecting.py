@@ -1,16 +1,22 @@
-"""The cluster of a data verb: a local one by its name, or any one by the address of a member."""
+"""The cluster of a data verb: a name, local or on Kubernetes, or the address of a member."""
 
+import os
 import re
+import ssl
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import tunnels
 from qsync_cli.signatures import argument, option, signed
+from qsync_cli.where import ContextOption, NamespaceOption, Where
 from qsync_client import (
     AccessDenied,
     InvalidArgument,
@@ -21,7 +27,10 @@ from qsync_client import (
 )
 
 ClusterArgument = Annotated[
-    str, typer.Argument(help="Local cluster, or HOST:PORT of a member.", metavar="CLUSTER")
+    str,
+    typer.Argument(
+        help="Cluster, local or on Kubernetes, or HOST:PORT of a member.", metavar="CLUSTER"
+    ),
 ]
 SpaceArgument = Annotated[str, typer.Argument(help="Name or id of the space.", metavar="SPACE")]
 UserOption = Annotated[
@@ -34,17 +43,24 @@ PasswordOption = Annotated[
         "--password", envvar="QSYNC_PASSWORD", help="Password of the user.", show_default=False
     ),
 ]
+_OPTIONS: dict[str, Any] = {
+    "user": UserOption,
+    "password": PasswordOption,
+    "namespace": NamespaceOption,
+    "context": ContextOption,
+}
 DEADLINE_S = 10.0
 _ADDRESS = re.compile(r".+:\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Addresses of members as HOST:PORT, and the user of a verb."""
+    """Addresses of members as HOST:PORT, and the user of a verb; `tls` is None for plain ones."""
 
     addresses: list[str]
     user: str
     password: str
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +68,64 @@ class Target:
     """The cluster and the user of a verb.
 
     Attributes:
-        cluster: name of a local cluster, or HOST:PORT.
+        cluster: name of a cluster, or HOST:PORT.
         user: None for the user of the application, or `guest` at an address.
         password: None for the password of that user.
+        namespace: namespace on Kubernetes; None for the current one.
+        context: context of the kubeconfig; None for the current one.
     """
 
     cluster: str
     user: str | None = None
     password: str | None = None
+    namespace: str | None = None
+    context: str | None = None
+
+    @property
+    def is_kubernetes_chosen(self) -> bool:
+        """Return whether an option or the name of the program selects Kubernetes."""
+        is_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+        return is_plugin or self.namespace is not None or self.context is not None
+
+    @property
+    def is_on_kubernetes(self) -> bool:
+        """Return whether the cluster is looked up on Kubernetes.
+
+        A local cluster of this name comes first, unless an option or the name of the program
+        selects Kubernetes.
+        """
+        if _ADDRESS.fullmatch(self.cluster):
+            return False
+        if self.is_kubernetes_chosen:
+            return True
+        return not clusters.store_of(self.cluster).exists() and _has_kubeconfig()
 
     @contextmanager
     def endpoint(self) -> Iterator[Endpoint]:
-        """Yield the addresses of the members.
+        """Yield the addresses of the members; on Kubernetes, of tunnels to them.
 
         Raises:
             Failure: there is no such cluster, or it has no members.
         """
-        yield _endpoint(self.cluster, self.user, self.password)
+        if not self.is_on_kubernetes:
+            yield _endpoint(self.cluster, self.user, self.password)
+            return
+        where = Where(cluster=self.cluster, namespace=self.namespace, context=self.context)
+        with ExitStack() as stack:
+            try:
+                found = stack.enter_context(tunnels.forwarded(where))
+            except Failure as failure:
+                raise self._absence(failure) from failure
+            is_app = self.user is None or self.user == found.username
+            password = self.password or (found.password if is_app else "")
+            yield Endpoint(found.addresses, self.user or found.username, password, found.tls)
+
+    def _absence(self, failure: Failure) -> Failure:
+        """Return the failure of a name that is neither local nor on Kubernetes."""
+        if self.is_kubernetes_chosen:
+            return failure
+        local = clusters.absence_of(clusters.store_of(self.cluster))
+        return Failure(local.reason, f"{local}, or on Kubernetes: {failure}")
 
     @contextmanager
     def connect(self) -> Iterator[SyncClient]:
@@ -90,7 +147,11 @@ class Target:
         with (
             self.failures(),
             SyncClient(
-                endpoint.addresses, endpoint.user, endpoint.password, deadline_s=DEADLINE_S
+                endpoint.addresses,
+                endpoint.user,
+                endpoint.password,
+                deadline_s=DEADLINE_S,
+                tls=endpoint.tls,
             ) as client,
         ):
             yield client
@@ -114,15 +175,16 @@ class Target:
 def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with the argument CLUSTER and the options of its user as `target`."""
 
-    def run(*, cluster: str, user: str | None, password: str | None, **given: Any) -> None:
-        verb(target=Target(cluster, user, password), **given)
+    def run(*, cluster: str, **given: Any) -> None:
+        options = {name: given.pop(name) for name in _OPTIONS}
+        verb(target=Target(cluster, **options), **given)
 
     return signed(
         run,
         verb,
         "target",
         first=[argument("cluster", ClusterArgument)],
-        last=[option("user", UserOption), option("password", PasswordOption)],
+        last=[option(name, annotation) for name, annotation in _OPTIONS.items()],
     )
 
 
@@ -141,3 +203,8 @@ def _endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
     if user is not None and user != secrets.username:
         return Endpoint(addresses, user, password or "")
     return Endpoint(addresses, secrets.username, password or secrets.password)
+
+
+def _has_kubeconfig() -> bool:
+    path = os.environ.get("KUBECONFIG")
+    return bool(path) or (Path.home() / ".kube" / "config").exists()

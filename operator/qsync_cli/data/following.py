@@ -6,6 +6,7 @@ that arrived (rule F5). Memory is bounded by one read of a socket and one row.
 
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ def _rows(
         replicaset=position.replicaset,
     )  # fmt: skip
     is_started = False
-    with contextlib.closing(_connect(address)) as connection:
+    with contextlib.closing(_connect(address, endpoint.tls)) as connection:
         while True:
             data = connection.recv(_READ_BYTES)
             if not data:
@@ -144,9 +145,11 @@ def _rows(
                 return
 
 
-def _connect(address: str) -> socket.socket:
+def _connect(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S)
+    if tls is not None:
+        connection = tls.wrap_socket(connection, server_hostname=host)
     connection.settimeout(SILENCE_S)
     return connection
 
@@ -180,7 +183,7 @@ def snapshot(endpoint: Endpoint, space: Space) -> Iterator[tuple[list[Row], int]
 
 def _snapshot(endpoint: Endpoint, address: str, space: Space) -> Iterator[tuple[list[Row], int]]:
     feed = Feed.snapshot(endpoint.user, endpoint.password, spaces=(space.id,))
-    with contextlib.closing(_connect(address)) as connection:
+    with contextlib.closing(_connect(address, endpoint.tls)) as connection:
         connection.settimeout(PATIENCE_S)  # a snapshot has no heartbeats
         while True:
             data = connection.recv(_READ_BYTES)

@@ -224,7 +224,11 @@ async def _import(
     report.bad = state.bad
     report.written = report.repeated = sum(1 for _ in islice(rows, state.first)) - state.bad
     async with Client(
-        endpoint.addresses, endpoint.user, endpoint.password, deadline_s=DEADLINE_S
+        endpoint.addresses,
+        endpoint.user,
+        endpoint.password,
+        deadline_s=DEADLINE_S,
+        tls=endpoint.tls,
     ) as client:
         while batch := _batch(rows, state.batch):
             if not state.is_repeated:

@@ -38,17 +38,27 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
     """Run a conversation with the API server, and convert its refusals to failures."""
 
     async def run() -> Result:
-        namespace = _namespace(where)
-        api = await _connect(where)
+        opened = await open_session(where)
         try:
-            return await conversation(Session(api, namespace))
+            return await conversation(opened)
         finally:
-            await api.close()
+            await opened.api.close()
 
     try:
         return asyncio.run(run())
     except (ApiError, LinkError) as error:
         raise failure_of(error) from error
+
+
+async def open_session(where: Where) -> Session:
+    """Return a session whose `api` the caller closes.
+
+    Raises:
+        Failure: the client of Kubernetes is not installed.
+        ApiError: no cluster is configured.
+    """
+    namespace = _namespace(where)
+    return Session(await _connect(where), namespace)
 
 
 def _namespace(where: Where) -> str:

@@ -7,6 +7,7 @@ they convert manifests to another form than the one that users read.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -24,6 +25,9 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STDOUT, STDERR, OUTCOME = 1, 2, 3
 """Channels of a command in a pod."""
+PORT_DATA, PORT_ERRORS = 0, 1
+"""Channels of a forwarded port."""
+PORT_BYTES = 2
 
 
 class KubernetesApi:
@@ -137,6 +141,32 @@ class KubernetesApi:
         out, err = (said[channel].decode(errors="replace") for channel in (STDOUT, STDERR))
         return exit_code(said[OUTCOME]), out, err
 
+    @asynccontextmanager
+    async def forward(self, namespace: str, pod: str, port: int) -> AsyncIterator["PortStream"]:
+        """Connect to a port of a pod, for as long as the block runs.
+
+        Raises:
+            ApiError: the API server refuses, or cannot reach the pod.
+        """
+        path = RESOURCES["Pod"].path(namespace, pod, "portforward")
+        client = WsApiClient(self._client.configuration)
+        try:
+            request = await client.param_serialize(
+                "GET", path, query_params=[("ports", str(port))], auth_settings=["BearerToken"]
+            )
+            opened = await client.call_api(*request, _preload_content=False)
+            async with opened.response as stream:
+                yield PortStream(pod, stream)
+        except aiohttp.WSServerHandshakeError as error:
+            text = f"port-forward to {pod}: the API server answered with HTTP {error.status}"
+            if error.status == 403:
+                text += "; the user needs the permission to create and get pods/portforward"
+            raise ApiError(text, error.status) from error
+        except aiohttp.ClientError as error:
+            raise ApiError(f"port-forward to {pod}: {error}") from error
+        finally:
+            await client.close()
+
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         try:
             return await self._ask("GET", RESOURCES[kind].path(namespace, name))
@@ -223,6 +253,38 @@ class KubernetesApi:
         except ValueError as error:
             raise ApiError(f"{method} {path}: the response is not JSON") from error
         return found
+
+
+class PortStream:
+    """A connection to a port of a pod. Each channel begins with a message that names the port."""
+
+    def __init__(self, pod: str, stream: aiohttp.ClientWebSocketResponse) -> None:
+        self._pod = pod
+        self._stream = stream
+        self._named: set[int] = set()
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, or nothing at the end.
+
+        Raises:
+            ApiError: the pod cannot be reached.
+        """
+        async for message in self._stream:
+            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+                continue
+            channel, data = message.data[0], message.data[1:]
+            if channel not in self._named:
+                self._named.add(channel)
+                data = data[PORT_BYTES:]
+            if data and channel == PORT_ERRORS:
+                raise ApiError(f"port-forward to {self._pod}: {data.decode(errors='replace')}")
+            if data:
+                return bytes(data)
+        return b""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes."""
+        await self._stream.send_bytes(bytes([PORT_DATA]) + data)
 
 
 def current_namespace(context: str | None) -> str:
