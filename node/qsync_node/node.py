@@ -207,6 +207,7 @@ class Node:
     def start(self, now_ns: int) -> None:
         self.context.now_ns = now_ns
         self.replica.election.start()
+        self.replica.stop_at_unsupported_level()
 
     # --- step ---------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
   E10  A fence that an order reported as set is on the disk, also after a crash. A fenced member
        still votes and acknowledges, but is elected only as a read-only leader, if its log is needed
        (E1). A leader that is fenced writes no further user rows.
+  T7   A leader whose state lacks a confirmed row writes no user rows.
   P1   Once a member has confirmed the removal of an instance, it grants that instance no vote,
        acknowledges nothing to it, and counts by voters without it. A message of that instance
        changes neither term, log, leader nor timers of the receiver.
@@ -28,7 +29,7 @@ PROMISES = frozenset({msg.Ack, msg.VoteReply})
 
 
 class Authority:
-    """The observer of fences and removals."""
+    """The observer of members that must not lead, and of removals."""
 
     def __init__(self) -> None:
         self._orders: dict[int, tuple[Shell, bool]] = {}  # without an answer, by their number
@@ -70,20 +71,22 @@ class Authority:
             )
 
     def on_leading_step(self, shell: "Shell", node: "Node") -> None:
-        """Check that a fenced leader writes no user rows."""
-        if not node.context.ballot.is_fenced:
+        """Check that a leader writes no user rows if it is fenced, or has a divergent state."""
+        ballot = node.context.ballot
+        if not ballot.is_fenced and not ballot.doubt_index:
             if self._barred:
                 self._barred.pop(shell.uuid, None)
             return
         last = node.context.tail.last_index
-        life, fenced_at = self._barred.setdefault(shell.uuid, (shell.life, last))
+        life, barred_at = self._barred.setdefault(shell.uuid, (shell.life, last))
         if life != shell.life:
             self._barred[shell.uuid] = shell.life, last
             return
         for entry in node.context.limbo.entries:
-            if entry.is_own and entry.kind is Kind.USER and entry.batch.first_index > fenced_at:
+            if entry.is_own and entry.kind is Kind.USER and entry.batch.first_index > barred_at:
+                rule, cause = ("E10", "fenced") if ballot.is_fenced else ("T7", "divergent")
                 raise Violation(
-                    f"E10: {shell.name} writes {entry.batch.first_index}, fenced at {fenced_at}"
+                    f"{rule}: {shell.name} writes {entry.batch.first_index}, {cause} at {barred_at}"
                 )
 
     # --- removed instances --------------------------------------------------------------------

@@ -264,7 +264,7 @@ def lacks_voter(world: "World") -> bool:
     lost = {
         shell.uuid
         for shell in world.shells.values()
-        if shell.is_removed or (shell.is_damaged and not shell.is_alive)
+        if shell.is_removed or (shell.is_damaged and not shell.is_alive) or _is_stopped(shell)
     }
     return any(
         not lost.isdisjoint(shell.node.context.voter_uuids())
@@ -290,9 +290,14 @@ def replaceable(world: "World") -> "Shell | None":
     return None if shell is leader else shell
 
 
+def _is_stopped(shell: "Shell") -> bool:
+    """Return whether a process waits for its upgrade (P2)."""
+    return shell.node is not None and shell.node.context.is_stopped
+
+
 def _is_whole(shell: "Shell") -> bool:
     """Return whether a member has no row in its log that its state lacks, or may lack (T7)."""
-    if shell.is_removed or shell.node is None or shell.node.refuse_rows:
+    if shell.is_removed or shell.node is None or shell.node.refuse_rows or _is_stopped(shell):
         return False
     ballot = shell.node.context.ballot
     confirmed = shell.node.context.limbo.confirmed_index

@@ -136,6 +136,8 @@ class Onlooker:
 
     def on_step(self, shell: "Shell", node: "Node") -> None:
         resources.check_step(shell, node)
+        if self.world.versions is not None:
+            self.world.versions.on_step(shell, node)
         if node.replica.leader is not None:
             self.world.authority.on_leading_step(shell, node)
         self._check_pending_changes(shell, node)

@@ -74,7 +74,12 @@ class SimPeers:
         self._book = AddressBook(shell.name)
         self._dialling = Dialling(self._book)
         self._identity = Identity(
-            shell.uuid, shell.world.replicaset_uuid, SECRET, rng.randbytes(8), False
+            shell.uuid,
+            shell.world.replicaset_uuid,
+            SECRET,
+            rng.randbytes(8),
+            has_certificate=False,
+            level=shell.settings.level,
         )
         self._dial_at_s: float | None = None
         self._sent = 0

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from qsync_node.consensus.settings import MILLISECOND, SECOND
-from qsync_sim import faults
+from qsync_sim import faults, orders
 
 if TYPE_CHECKING:
     from qsync_sim.shell import Shell
@@ -23,6 +23,11 @@ BLOCK_NS = 150 * MILLISECOND
 """How long a slow disk gathers the rows of one block."""
 
 INSTALL_NS = 20 * MILLISECOND
+REFUSE_NS = 200 * MILLISECOND
+KEY_WINDOW_ROWS = 1_000
+REPAIR_NS = 25 * MILLISECOND
+"""Time of a write while a state is repaired."""
+LEADERLESS_NS = 3 * SECOND
 
 
 def plan(world: "World") -> None:
@@ -48,7 +53,7 @@ def diverge_inside_a_block(world: "World") -> None:
 
     Rows are sent when they are logged. A slow disk gathers rows of many requests in one block, of
     which a cut lets only the first ones through. The others elect a leader, and the member has to
-    remove the end of its block.
+    remove the end of its block. Then its power is lost, at any call of the disk.
     """
     leader = world.leader()
     if leader is None:
@@ -64,6 +69,7 @@ def diverge_inside_a_block(world: "World") -> None:
     def end() -> None:
         leader.disk_delay_ns = 200_000
 
+    world.ambushes.append(("rewind", partial(_cut_power_of, world, leader, "rewind", 200_000)))
     _after(world, BLOCK_NS + world.rng.randrange(BLOCK_NS), isolate)
     world.after(3 * BLOCK_NS, end)
 
@@ -81,7 +87,8 @@ def power_loss_while_rejoining(world: "World") -> None:
     for other in world.alive():
         _after(world, absent_ns // 2, partial(_checkpoint, world, other))
         _after(world, absent_ns - 100 * MILLISECOND, partial(_checkpoint, world, other))
-    world.ambushes.append(("snapshot_taken", partial(_cut_power_of, world, shell)))
+    strike = partial(_cut_power_of, world, shell, "snapshot_taken", INSTALL_NS // 2)
+    world.ambushes.append(("snapshot_taken", strike))
     world.after(absent_ns, partial(world.start_again, shell))
 
 
@@ -90,10 +97,13 @@ def _checkpoint(world: "World", shell: "Shell") -> None:
         world.command(shell, "snapshot")
 
 
-def _cut_power_of(world: "World", wanted: "Shell", shell: "Shell") -> None:
-    """Cut the power while the disk installs the snapshot, at any of its calls."""
+def _cut_power_of(
+    world: "World", wanted: "Shell", event: str, within_ns: int, shell: "Shell"
+) -> None:
+    """Cut the power of a member soon after it reported the event, at any call of its disk."""
     if shell is not wanted:
-        world.ambushes.append(("snapshot_taken", partial(_cut_power_of, world, wanted)))
+        again = partial(_cut_power_of, world, wanted, event, within_ns)
+        world.ambushes.append((event, again))
         return
     life = shell.life
 
@@ -103,10 +113,68 @@ def _cut_power_of(world: "World", wanted: "Shell", shell: "Shell") -> None:
             shell.stop(power_loss=True)
             world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 
-    _after(world, world.rng.randrange(INSTALL_NS // 2), strike)
+    _after(world, world.rng.randrange(within_ns), strike)
+
+
+def lead_with_a_divergent_state(world: "World") -> None:
+    """Let the only member with the newest log be one that could not apply a confirmed row (T7, E1).
+
+    A follower refuses a row that the others confirm. Before the repair of its state is complete, it
+    alone receives rows of the leader, which then fails. The remaining member stands, is refused,
+    and only votes from then on, so that the member with the newest log leads for some time.
+    """
+    others = [shell for shell in world.alive() if shell is not world.leader()]
+    if len(others) != 2 or faults.lacks_voter(world):
+        return
+    world.count("fault divergent member needed")
+    shell = world.rng.choice(others)
+    if shell.node is None:
+        return
+    shell.node.refuse_rows = True
+    world.ambushes.append(("state_in_doubt", partial(_need_log_of, world, shell, shell.life)))
+    world.after(REFUSE_NS, partial(_apply_again, shell, shell.life))
+
+
+def _apply_again(shell: "Shell", life: int) -> None:
+    if shell.life == life and shell.node is not None:
+        shell.node.refuse_rows = False
+
+
+def _need_log_of(world: "World", wanted: "Shell", life: int, shell: "Shell") -> None:
+    leader = world.leader()
+    rest = [other for other in world.alive() if other not in (wanted, leader)]
+    if shell is not wanted or leader is None or leader is wanted or len(rest) != 1:
+        return
+    (lagging,) = rest
+    _apply_again(wanted, life)
+    wanted.disk_delay_ns = REPAIR_NS
+    world.network.cut(leader, lagging)
+    world.command(leader, "set_key_window", rows=KEY_WINDOW_ROWS)  # a row, if no client writes any
+
+    def fail() -> None:
+        leader.stop(power_loss=False)
+        world.network.break_cut_off()  # healing would deliver the rows that are under way
+        world.network.heal()
+        world.ambushes.append(("leader", partial(_only_vote, world, lagging, wanted)))
+        world.availability.observe()
+
+    def end() -> None:
+        wanted.disk_delay_ns = 200_000
+        world.start_again(leader)
+        orders.stand_again(world, lagging)
+
+    world.after(world.rng.randrange(2, 4) * REPAIR_NS, fail)
+    world.after(LEADERLESS_NS, end)
+
+
+def _only_vote(world: "World", lagging: "Shell", wanted: "Shell", shell: "Shell") -> None:
+    """Keep the remaining member from taking over the leadership of a divergent one."""
+    if shell is wanted and lagging.is_alive:
+        world.command(lagging, "configure", election_mode="voter")
 
 
 ALL: list[faults.Fault] = [
+    lead_with_a_divergent_state,
     diverge_inside_a_block,
     power_loss_while_rejoining,
     faults.strand_a_promote,

@@ -92,7 +92,7 @@ def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> 
     replica = node.replica
     return (
         not context.has_origin
-        or bool(context.split_brain)
+        or context.is_stopped
         or replica.doubt.is_open
         or bool(on_disk(shell).doubt_index)  # it ended in this step, after a read was refused
         or not node.registrar.is_open()
@@ -106,7 +106,9 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
     if leader is None:
         source, known = replica.source, replica.election.leader_uuid
         is_following = source.state is State.FOLLOWING and source.uuid == known
-        return "knows no leader" not in reason or not is_following
+        # A read at the beginning of this step preceded the message that the member now follows.
+        was_following = is_following and source.since_ns < node.context.now_ns
+        return "knows no leader" not in reason or not was_following
     if "PROMOTE" in reason:
         return not leader.is_confirmed
     if "switchover" in reason:

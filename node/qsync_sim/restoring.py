@@ -15,6 +15,7 @@ from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME, encode_root
 from qsync_node.archive.restore.origin import restored_bodies
 from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import fold
+from qsync_node.consensus.membership import LEVEL
 from qsync_node.consensus.settings import SECOND
 from qsync_node.errors import QsyncError
 from qsync_node.format.body import FIRST_USER_SPACE
@@ -24,6 +25,7 @@ from qsync_node.log.checkpoint import Snapshot, open_snapshot
 from qsync_node.log.files import OsFileSystem
 from qsync_node.transactions.own_rows import read_term_body
 from qsync_sim.model import SPACE
+from qsync_sim.versions import LATER
 from qsync_sim.violation import Violation
 from qsync_sim.world import World
 
@@ -81,12 +83,12 @@ def _write(archive: "Archive", folder: Path) -> None:
 
 def _found(world: World, snapshot: Snapshot, bodies: list[bytes]) -> None:
     """Found a cluster of three voters with a restored state."""
+    level = LEVEL if world.versions is None else LATER
     made = World(world.seed)
-    shells = [made.add() for _ in range(3)]
+    shells = [made.add(level=level) for _ in range(3)]
     first = shells[0]
-    rows = restored_bodies(
-        bodies, snapshot.index, first.uuid, first.name, made.replicaset_uuid, len(shells)
-    )
+    identity = first.uuid, first.name, made.replicaset_uuid
+    rows = restored_bodies(bodies, snapshot.index, *identity, len(shells), supported=level)
     term = max((start.term for body in bodies if (start := read_term_body(body))), default=0)
     first.install_origin(dict(snapshot.vclock), rows, term)
     for shell in shells:

@@ -17,6 +17,7 @@ from qsync_sim import (
     publishing,
     rare,
     resources,
+    versions,
 )
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
@@ -113,6 +114,8 @@ class Schedule:
         if not is_plain and Random(f"archive of {seed}").random() < ARCHIVES:
             self.world.archive = archiving.Archive(self.world)
             chosen = [*chosen, *archiving.FAULTS]
+        if not is_plain:
+            self.world.versions = versions.draw(self.world)
         self._faults = [*chosen, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
 
     def run(self) -> World:
@@ -135,6 +138,27 @@ class Schedule:
         world.availability.start()
         if not self.is_plain:
             rare.plan(world)
+        if world.versions is not None:
+            world.versions.begin()
+        self._disturb()
+        world.run_for(SECOND)
+        world.run_for(20 * SECOND, lambda: len(world.history) >= OPERATIONS_MIN)
+        self.end_faults()
+        for workload in self.workloads:
+            workload.stop()
+        if self._ends_calmly():
+            Calm(world, self._is_caught_up).run()
+        self._judge()
+        if self._ends_in_disaster():
+            Disaster(world).strike()
+            self.check_convergence()
+            self.check_states()
+        return world
+
+    def _disturb(self) -> None:
+        """Let the faults of the schedule happen."""
+        world = self.world
+        rng = world.rng
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
         weights = [weight for weight, _ in self._faults]
         for _ in range(count):
@@ -150,13 +174,10 @@ class Schedule:
                 self.faults_done += 1
                 for workload in self.workloads:
                     workload.wake()
-        world.run_for(SECOND)
-        world.run_for(20 * SECOND, lambda: len(world.history) >= OPERATIONS_MIN)
-        self.end_faults()
-        for workload in self.workloads:
-            workload.stop()
-        if self._ends_calmly():
-            Calm(world, self._is_caught_up).run()
+
+    def _judge(self) -> None:
+        """Check the history of the schedule, and the state of the members at its end."""
+        world = self.world
         self.check_liveness()
         archive_checks.check_progress(world, self._members())
         archive_checks.check(world)
@@ -166,16 +187,13 @@ class Schedule:
         self._check_availability()
         self.check_waits()
         self.check_links()
+        if world.versions is not None:
+            world.versions.check()
         self.check_released()
         world.watch.check_orders()
         members.check(world)
         check_workloads(world, self.workloads)
         self.check_states()
-        if self._ends_in_disaster():
-            Disaster(world).strike()
-            self.check_convergence()
-            self.check_states()
-        return world
 
     def _start_clients(self, count: int) -> None:
         world = self.world
@@ -223,6 +241,8 @@ class Schedule:
         world.network.latency_ns = LATENCY_NS
         world.network.loss = 0.0
         world.lost_starts = 0.0
+        if world.versions is not None:
+            world.versions.end()
         for shell in list(world.shells.values()):
             shell.disk_delay_ns = 200_000
             shell.disk.capacity_bytes = 1 << 62

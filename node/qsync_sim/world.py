@@ -50,6 +50,18 @@ class Receiver(Protocol):
     def on_answer(self, answer: fx.Answer) -> None: ...
 
 
+class Levels(Protocol):
+    """The versions of a world's processes (versions.py)."""
+
+    def level_of_new(self) -> int: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+    def check(self) -> None: ...
+    def on_started(self, shell: Shell) -> None: ...
+    def on_step(self, shell: Shell, node: Node) -> None: ...
+    def on_stopped_by_level(self, shell: Shell) -> None: ...
+
+
 class World:
     """Event queue and observer."""
 
@@ -84,6 +96,7 @@ class World:
         self.authority = Authority()
         self.availability = Availability(self)
         self.watch = Watch(self)
+        self.versions: Levels | None = None  # if there are processes of two versions
         self.clients: list[Client] = []
         self.readers: list[EarlyReader] = []  # which are clients, too
         self.has_journal = False  # to which clients publish
@@ -143,6 +156,8 @@ class World:
         """Add an instance on an empty disk."""
         self._made += 1
         name = f"n{self._made}"
+        if self.versions is not None:
+            settings["level"] = self.versions.level_of_new()
         chosen = replace(self.base, name=name, role=role, **settings)
         shell = Shell(self, name, self._uuid(), chosen)
         self.shells[shell.uuid] = shell
@@ -263,6 +278,8 @@ class World:
     def on_started(self, shell: Shell) -> None:
         self.count("starts")
         self.onlooker.on_started(shell)
+        if self.versions is not None:
+            self.versions.on_started(shell)
         if self.recording is not None and shell.settings.role != "anonymous":
             assert shell.node is not None
             self.recording.names[shell.uuid] = shell.name
@@ -336,24 +353,30 @@ class World:
         for reader in self.readers:
             reader.on_event(shell, event)
         if event == "leader":
-            term = fields["term"]
-            other = self.leaders.setdefault(term, shell.uuid)
-            if other != shell.uuid:
-                raise Violation(f"E1: term {term} has two leaders")
-            self.onlooker.on_leader(shell, term)
-            self.availability.on_leadership(shell, "")
-            if fields["kept"] < fields["promote_index"] - 1:
-                self.count("tails rolled back at failover")
-            elif shell.node is not None and len(shell.node.context.limbo) > 1:
-                self.count("tails adopted at failover")
+            self._on_leader(shell, fields)
         elif event == "step_down":
             self.availability.on_leadership(shell, fields["reason"])
         elif event == "nack":
             self.onlooker.on_nack(shell, fields["index"], fields["term"])
         elif event == "split_brain":
             raise Violation(f"L4: {shell.name}: split brain without a cause: {fields['reason']}")
+        elif event == "feature_level_unsupported" and self.versions is not None:
+            self.versions.on_stopped_by_level(shell)
         elif event == "row_not_applied" and not self.counters["fault nack"]:
             raise Violation(f"T7: {shell.name}: {fields['reason']}")
+
+    def _on_leader(self, shell: Shell, fields: dict[str, Any]) -> None:
+        """Check a new leader, and count adopted and discarded tails."""
+        term = fields["term"]
+        other = self.leaders.setdefault(term, shell.uuid)
+        if other != shell.uuid:
+            raise Violation(f"E1: term {term} has two leaders")
+        self.onlooker.on_leader(shell, term)
+        self.availability.on_leadership(shell, "")
+        if fields["kept"] < fields["promote_index"] - 1:
+            self.count("tails rolled back at failover")
+        elif shell.node is not None and len(shell.node.context.limbo) > 1:
+            self.count("tails adopted at failover")
 
     def _watch_switchover(self, event: str) -> None:
         """Count the switchovers that cost waiting clients no more than a pause (E9)."""

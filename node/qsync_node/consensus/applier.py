@@ -96,7 +96,7 @@ class Applier:
 
     def tick(self) -> None:
         context = self.context
-        if context.is_leading or context.split_brain or context.is_disk_full:
+        if context.is_leading or context.is_stopped or context.is_disk_full:
             return
         if self.source.state is State.IDLE and context.now_ns >= self.source.retry_at_ns:
             self._connect()
@@ -152,7 +152,7 @@ class Applier:
         A SUBSCRIBE acknowledges nothing (T2).
         """
         context = self.context
-        if context.is_leading or context.split_brain or context.is_disk_full:
+        if context.is_leading or context.is_stopped or context.is_disk_full:
             return
         if self.source.is_replacing_log:
             return
@@ -377,6 +377,8 @@ class Applier:
         if not self.machine.can_apply(entry):
             self._nack(entry)
         context.append(entry)
+        if entry.kind is Kind.MEMBERSHIP:
+            return not self.transitions.stop_at_unsupported_level()
         return True
 
     def _continues(self, entry: Entry) -> bool:

@@ -63,6 +63,7 @@ class Context:
         write_started_ns: when the oldest of them was handed over.
         cut_rows: rows that this process truncated from its log; all are kept in files (L6).
         split_brain: the contradiction that stopped this replica, or empty (L4).
+        unsupported_level: the cluster's feature level that stopped this replica, or 0 (P2).
         is_disk_full: whether a log write failed for lack of space (D5).
         is_space_low: whether free space is below the mark.
     """
@@ -86,6 +87,7 @@ class Context:
         self.write_started_ns = 0
         self.cut_rows = 0
         self.split_brain = ""
+        self.unsupported_level = 0
         self.is_disk_full = False
         self.is_space_low = False
         self.ballot_sequence = 0
@@ -123,6 +125,23 @@ class Context:
         if self.ballot.forced_voters:
             return self.ballot.forced_voters
         return self.limbo.configuration.voter_uuids
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this replica takes no part until an administrator acts (L4, P2)."""
+        return bool(self.split_brain or self.unsupported_level)
+
+    @property
+    def stop_reason(self) -> str:
+        """The reason why this replica takes no part, or ""."""
+        if self.split_brain:
+            return f"Split-Brain discovered: {self.split_brain}"
+        if self.unsupported_level:
+            return (
+                f"the cluster has feature level {self.unsupported_level}, and this member supports "
+                f"level {self.settings.level}: upgrade the member"
+            )
+        return ""
 
     def is_removed(self, uuid: str) -> bool:
         return uuid in self.limbo.confirmed_configuration.removed

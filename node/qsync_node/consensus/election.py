@@ -104,7 +104,7 @@ class Election:
         context = self.context
         return (
             context.is_voting
-            and not context.split_brain
+            and not context.is_stopped
             and not context.is_disk_full
             and not self.source.is_replacing_log
             and not context.is_write_path_hung()
@@ -353,7 +353,7 @@ class Election:
 
     def on_vote_request(self, link: int, uuid: str, request: VoteRequest) -> None:
         context = self.context
-        if context.is_removed(uuid) or context.split_brain:
+        if context.is_removed(uuid) or context.is_stopped:
             return
         up_to_date = self.is_up_to_date(request.last_term, request.last_index)
         if request.is_prevote:

@@ -349,6 +349,7 @@ class Leader:
         self.sequence += 1
         self.sent_at.append((self.sequence, context.now_ns))
         self.next_heartbeat_ns = context.now_ns + context.settings.heartbeat_ns
+        self._record_levels()
         beat = self._heartbeat()
         seen: set[str] = set()
         for link in context.links.values():
@@ -450,6 +451,19 @@ class Leader:
         return context.now_ns - self.proven_ns > context.settings.election_timeout_ns
 
     # --- membership ---------------------------------------------------------------------------
+
+    def _record_levels(self) -> None:
+        """Register the feature level of a process of another version (P2)."""
+        context = self.context
+        announced = {context.uuid: context.settings.level}
+        for link in context.links.values():
+            # The link of a former process may still be open; the lower level is the safe one.
+            announced[link.peer_uuid] = min(announced.get(link.peer_uuid, link.level), link.level)
+        member = context.limbo.configuration.misregistered(announced)
+        if member is None or self.can_change_membership():
+            return
+        self.write_members([put_member(member)])
+        context.report("feature_level", uuid=member.uuid, level=member.level)
 
     def can_change_membership(self) -> str:
         """Return the reason why membership cannot change now, or "" if it can.

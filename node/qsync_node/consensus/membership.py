@@ -8,9 +8,11 @@ the previous one and a row; `Limbo` derives the one in force.
 A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`. The first three fields are
 Tarantool's (Tarantool 2 has only the first two). The role is the intended one: `voter`, `async` or
 `stock`. The last two are whether the member counts as a voter now and the feature level that it
-announced (P2). The UUID of a removed instance is kept in `_qsync_removed` (M5).
+announced (P2): the leader replaces the row when a process of another version connects. The UUID of
+a removed instance is kept in `_qsync_removed` (M5).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qsync_node.format.keys import Key, Type
@@ -23,6 +25,8 @@ STOCK_ROLE = "stock"
 """Role of a Tarantool replica, which knows no terms: it is registered and never votes (L7)."""
 LEVEL = 1
 """The feature level that this version announces (P2)."""
+FIRST_LEVEL = 1
+"""The feature level of a member that announces none."""
 REMOVED_REASON = "the member was removed from the cluster: use another member"
 
 
@@ -35,14 +39,14 @@ class Member:
     name: str
     role: str
     is_voting: bool
-    level: int = LEVEL
+    level: int = FIRST_LEVEL
 
     def as_tuple(self) -> list[object]:
         return [self.replica_id, self.uuid, self.name, self.role, self.is_voting, self.level]
 
     @classmethod
     def from_tuple(cls, fields: list[object]) -> "Member":
-        padded = [*fields, *["", "", "voter", True, LEVEL][len(fields) - 1 :]]
+        padded = [*fields, *["", "", "voter", True, FIRST_LEVEL][len(fields) - 1 :]]
         replica_id, uuid, name, role, is_voting, level = padded[:6]
         return cls(
             int(str(replica_id)), str(uuid), str(name), str(role), bool(is_voting), int(str(level))
@@ -51,17 +55,29 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members at one position in the log."""
+    """The members at one position in the log.
+
+    Attributes:
+        members: registered replicas, by id.
+        removed: UUIDs of removed instances (M5).
+        voters: members that count for quorums.
+        voter_uuids: their UUIDs.
+        level: the cluster's feature level: the lowest one that a member announced (P2). A Tarantool
+            replica announces none and receives only rows that Tarantool knows, so it is left out.
+    """
 
     members: tuple[Member, ...] = ()
     removed: frozenset[str] = frozenset()
     voters: tuple[Member, ...] = field(init=False, compare=False)
     voter_uuids: tuple[str, ...] = field(init=False, compare=False)
+    level: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         voters = tuple(member for member in self.members if member.is_voting)
         object.__setattr__(self, "voters", voters)
         object.__setattr__(self, "voter_uuids", tuple(member.uuid for member in voters))
+        levels = (member.level for member in self.members if member.role != STOCK_ROLE)
+        object.__setattr__(self, "level", min(levels, default=FIRST_LEVEL))
 
     def by_uuid(self, uuid: str) -> Member | None:
         return next((member for member in self.members if member.uuid == uuid), None)
@@ -82,6 +98,22 @@ class Configuration:
 
     def with_removed(self, uuid: str) -> "Configuration":
         return replace(self, removed=self.removed | {uuid})
+
+    def misregistered(self, announced: Mapping[str, int]) -> Member | None:
+        """Return a member whose registered feature level is outdated, or None (P2).
+
+        Lower levels come first: no other change may raise the cluster's level above that of a
+        process that runs. A process below the cluster's level has stopped, and its row remains.
+
+        Args:
+            announced: the level of each process that is known to run, by its UUID.
+        """
+        outdated = [
+            replace(member, level=announced[member.uuid])
+            for member in self.members
+            if announced.get(member.uuid, member.level) not in {member.level, *range(self.level)}
+        ]
+        return min(outdated, key=lambda member: member.level, default=None)
 
     def after_row(self, row_type: int, body: bytes) -> "Configuration":
         """Return the configuration after one row; rows of other spaces change nothing."""

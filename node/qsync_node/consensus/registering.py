@@ -2,7 +2,6 @@
 
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.election import Election
-from qsync_node.consensus.membership import LEVEL
 from qsync_node.consensus.messages import Register, RegisterReply
 from qsync_node.consensus.source import Source, State
 
@@ -34,7 +33,9 @@ class Registering:
         self._ask_at_ns = context.now_ns + context.settings.election_timeout_ns
         self._request += 1
         settings = context.settings
-        context.send_to(leader, Register(self._request, settings.name, settings.role, LEVEL))
+        context.send_to(
+            leader, Register(self._request, settings.name, settings.role, settings.level)
+        )
 
     def on_reply(self, message: RegisterReply) -> None:
         context = self.context

@@ -152,6 +152,7 @@ class Rejoin:
         context.report("snapshot_installed", index=context.tail.last_index)
         self.source.become(State.IDLE)
         self.source.retry_at_ns = 0
+        self.transitions.stop_at_unsupported_level()
 
     # --- list of spaces -----------------------------------------------------------------------
 

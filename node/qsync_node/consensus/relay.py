@@ -128,10 +128,10 @@ class Relays:
             return int(ErrorCode.UNKNOWN_REPLICA), (
                 f"instance {uuid} was removed: join as a new instance with an empty directory"
             )
-        if context.split_brain or self.source.is_replacing_log or not context.has_origin:
+        if context.is_stopped or self.source.is_replacing_log or not context.has_origin:
             return int(ErrorCode.LOADING), (
-                "the member cannot serve rows: it is joining, is replacing its log or "
-                "stopped after a split brain"
+                "the member cannot serve rows: it is joining, is replacing its log or has "
+                "stopped (split brain, or the feature level of a later version)"
             )
         is_registered = context.limbo.configuration.by_uuid(uuid) is not None
         if is_registered and not context.is_leading:

@@ -13,6 +13,7 @@ change that concerns several of them is a transition of this class:
     forget_behind()    The disk does not hold the rows after an index (L6, D5).
     replace_log()      A snapshot replaces log and state (S3).
     on_split_brain()   Two logs contradict each other (L4).
+    stop_at_unsupported_level()   The log has a feature level of a later version (P2).
 
 The meaning of the rows belongs to the state machine (`node.py`). The replica moves entries and
 reports their outcome to the state machine.
@@ -129,6 +130,25 @@ class Replica:
         self.step_down(reason)
         self.source.stop()
         self.context.report("split_brain", reason=reason)
+
+    def stop_at_unsupported_level(self) -> bool:
+        """Stop if the log has a feature level that this version does not support (P2).
+
+        Rows after that point may have types and rules that this version does not know. A later
+        version continues with the same files.
+
+        Returns:
+            Whether this replica is stopped.
+        """
+        context = self.context
+        level = context.limbo.configuration.level
+        if level > context.settings.level and not context.is_stopped:
+            context.unsupported_level = level
+            reason = context.stop_reason
+            self.step_down(reason)
+            self.source.stop()
+            context.report("feature_level_unsupported", level=level, reason=reason)
+        return context.is_stopped
 
     # --- log ----------------------------------------------------------------------------------
 

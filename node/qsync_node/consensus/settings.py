@@ -7,7 +7,7 @@ determine how soon a member acts.
 from dataclasses import dataclass, fields
 
 from qsync_node.consensus.filtering import refusal_of_list
-from qsync_node.consensus.membership import REPLICAS_MAX
+from qsync_node.consensus.membership import LEVEL, REPLICAS_MAX
 from qsync_node.consensus.quorum import needed
 
 MILLISECOND = 1_000_000
@@ -87,6 +87,9 @@ class Settings:
 
     priority: int = 10
     """0 to 10: each step below 10 delays standing after a lost leader by half a heartbeat."""
+
+    level: int = LEVEL
+    """Feature level that this process supports and announces (P2)."""
 
     name: str = ""
     """Human-readable name of the member (`orders-0`)."""

@@ -101,7 +101,7 @@ class Snapshots:
         limit = context.settings.relay_chunk_bytes
         transfer = self._transfers.get(key)
         if transfer is None or not transfer.draw(request.position, limit):
-            if context.limbo.confirmed_index < request.at_least_index or context.split_brain:
+            if context.limbo.confirmed_index < request.at_least_index or context.is_stopped:
                 return
             if self.doubt.is_state_wrong:
                 return

@@ -72,6 +72,7 @@ class Identity(NamedTuple):
         secret: the cluster's secret.
         life: random bytes of this process.
         has_certificate: whether it connects over TLS, and requires it.
+        level: its feature level.
     """
 
     uuid: str
@@ -79,6 +80,7 @@ class Identity(NamedTuple):
     secret: str
     life: bytes
     has_certificate: bool
+    level: int = LEVEL
 
 
 class Established(NamedTuple):
@@ -162,7 +164,7 @@ class Opening:
             _UUID: me.uuid,
             _REPLICASET: me.replicaset_uuid,
             _NONCE: self._nonce,
-            _LEVEL: LEVEL,
+            _LEVEL: me.level,
             _KNOWN: self._own_address,
             _LIFE: me.life,
             (_BOUND if self._binding else _PROOF): proof,
@@ -232,7 +234,7 @@ def answer_hello(
         raise HelloRefused(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")
     answer = {
         _UUID: me.uuid,
-        _LEVEL: LEVEL,
+        _LEVEL: me.level,
         _KNOWN: known,
         _LIFE: me.life,
         (_BOUND if binding else _PROOF): peer_proof(me.secret, b"accept", nonce, me.uuid, binding),

@@ -161,10 +161,10 @@ class Admin:
         replica = self.server.node.replica
         if not context.has_origin:
             return _refusal(503, "the member has not joined its cluster yet")
-        if context.split_brain or replica.doubt.is_open:
-            return _refusal(
-                503, "the member cannot serve its state: split brain or state repair; check /status"
-            )
+        if context.is_stopped:
+            return _refusal(503, context.stop_reason)
+        if replica.doubt.is_open:
+            return _refusal(503, "the member cannot serve its state: state repair is in progress")
         # Readiness does not require a leader: confirmed rows are readable without one.
         return web.json_response({"ready": True})
 

@@ -116,6 +116,12 @@ class Registrar:
             )
         elif replica.relays.list_of(link):
             reason, code = NEEDS_EVERYTHING, ErrorCode.UNSUPPORTED
+        elif message.level < configuration.level:
+            reason, code = (
+                f"the cluster has feature level {configuration.level}, and this member supports "
+                f"level {message.level}: upgrade the member",
+                ErrorCode.UNSUPPORTED,
+            )
         elif not replica_id:
             reason, code = (
                 ("no replica id is free: 31 replicas are registered; unregister one first"),

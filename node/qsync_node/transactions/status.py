@@ -71,6 +71,8 @@ class Status:
         replica = self.replica
         if context.split_brain:
             return f"split brain: {context.split_brain}"
+        if context.is_stopped:
+            return context.stop_reason
         if not context.has_origin:
             return "the member has not joined its cluster yet"
         if context.is_disk_full:
@@ -122,6 +124,8 @@ class Status:
             "is_fenced": ballot.is_fenced,
             "can_stand": replica.election.can_stand() and replica.election.may_lead(),
             "split_brain": context.split_brain,
+            "feature_level": limbo.confirmed_configuration.level,
+            "supported_level": context.settings.level,
             "in_doubt_index": ballot.doubt_index,
             "is_disk_full": context.is_disk_full,
             "is_space_low": context.is_space_low,

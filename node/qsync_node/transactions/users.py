@@ -37,11 +37,14 @@ def check_state_is_served(replica: Replica) -> None:
     """Check that this member's state may be read (L4, T7).
 
     Raises:
-        ClientError: it stopped after a split brain, or repairs its state.
+        ClientError: it has stopped (split brain, or the feature level of a later version), or
+            repairs its state.
     """
-    if replica.context.split_brain:
-        reason = f"Split-Brain discovered: {replica.context.split_brain}"
-        raise ClientError(ErrorCode.SPLIT_BRAIN, reason)
+    context = replica.context
+    if context.split_brain:
+        raise ClientError(ErrorCode.SPLIT_BRAIN, context.stop_reason)
+    if context.is_stopped:
+        raise ClientError(ErrorCode.LOADING, f"the member is unavailable: {context.stop_reason}")
     if replica.doubt.is_open:
         raise ClientError(
             ErrorCode.LOADING,

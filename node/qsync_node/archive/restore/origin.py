@@ -9,9 +9,16 @@ and its name. A row of `_schema` records the source and the index of the state.
 from typing import Any
 
 from qsync_client.protocol.auth import stored_hash
-from qsync_node.consensus.membership import CLUSTER_SPACE, LEVEL, REMOVED_SPACE, Member
+from qsync_node.consensus.membership import (
+    CLUSTER_SPACE,
+    LEVEL,
+    REMOVED_SPACE,
+    Configuration,
+    Member,
+)
 from qsync_node.engine.database import Database
 from qsync_node.engine.requests import put_body
+from qsync_node.errors import QsyncError
 from qsync_node.format.keys import DELETE, REPLACE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.proofs import admin_password
@@ -34,8 +41,19 @@ APPLICATION_BITS = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128
 EXECUTE = 4
 
 
+class LevelError(QsyncError):
+    """The state was written by a later version."""
+
+
 def restored_bodies(
-    bodies: list[bytes], index: int, uuid: str, name: str, replicaset_uuid: str, voters: int
+    bodies: list[bytes],
+    index: int,
+    uuid: str,
+    name: str,
+    replicaset_uuid: str,
+    voters: int,
+    *,
+    supported: int = LEVEL,
 ) -> list[bytes]:
     """Return the rows of the first snapshot of the new replica set, whose only member is `uuid`.
 
@@ -46,12 +64,22 @@ def restored_bodies(
         name: its name.
         replicaset_uuid: the new replica set.
         voters: the planned number of voters.
+        supported: the feature level of the new replica set.
+
+    Raises:
+        LevelError: the state has a feature level that this version does not support (P2).
     """
     database, kept = _load(bodies)
+    level = Configuration(tuple(map(Member.from_tuple, database.cluster()))).level
+    if level > supported:
+        raise LevelError(
+            f"cannot restore: the state has feature level {level}, and this version supports level "
+            f"{supported}; restore with the version that wrote the archive, or a later one"
+        )
     before = schema_value(database, "cluster")
     _delete_all(database, CLUSTER_SPACE)
     _delete_all(database, REMOVED_SPACE)
-    _put(database, CLUSTER_SPACE, Member(1, uuid, name, "voter", True, LEVEL).as_tuple())
+    _put(database, CLUSTER_SPACE, Member(1, uuid, name, "voter", True, supported).as_tuple())
     _put(database, SCHEMA_SPACE, ["cluster", replicaset_uuid])
     _put(database, SCHEMA_SPACE, [PLAN_KEY, voters])
     _put(database, SCHEMA_SPACE, [RESTORED_KEY, [before, index]])
