@@ -101,13 +101,13 @@ def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> 
 
 
 def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
-    replica = node.replica
+    replica, now_ns = node.replica, node.context.now_ns
     leader = replica.leader
     if leader is None:
         source, known = replica.source, replica.election.leader_uuid
         is_following = source.state is State.FOLLOWING and source.uuid == known
         # A read at the beginning of this step preceded the message that the member now follows.
-        was_following = is_following and source.since_ns < node.context.now_ns
+        was_following = is_following and source.since_ns < now_ns
         return "knows no leader" not in reason or not was_following
     if "PROMOTE" in reason:
         return not leader.is_confirmed
@@ -115,7 +115,7 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
         return leader.switchover is not None
     if "rollback" in reason:
         return not leader.can_append()
-    return "knows no leader" not in reason
+    return "knows no leader" not in reason or leader.started_ns == now_ns  # it preceded the votes
 
 
 def _is_removed(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:

@@ -13,6 +13,7 @@ from qsync_node.errors import ErrorCode
 from qsync_node.node import Node
 from qsync_sim.shell import Shell
 from qsync_sim.versions import LATER, Versions
+from qsync_sim.world import ADMIN_SESSION
 
 UUID = "00000000-0000-4000-8000-00000000000{}"
 LINK = 99_999
@@ -137,3 +138,13 @@ def test_earlier_version_does_not_restore_a_later_state() -> None:
     assert changed != bodies
     with pytest.raises(LevelError, match="feature level 2"):
         restored_bodies(changed, 0, *names, 1)
+
+
+def test_level_of_a_process_cannot_be_configured() -> None:
+    driven = Driven(3)
+    order = {"level": LATER}
+    answer = driven.world.ask(
+        driven.leader(), lambda sync: fx.Command(ADMIN_SESSION, sync, "configure", order)
+    )
+    assert answer is not None
+    assert answer.code == ErrorCode.CFG

@@ -14,7 +14,7 @@ def admin_of(is_open: bool = False, **context: Any) -> Any:
         leader=None,
         election=SimpleNamespace(leader_uuid=""),
     )
-    state = {"has_origin": True, "split_brain": "", **context}
+    state = {"has_origin": True, "is_stopped": False, "stop_reason": "", **context}
     node = SimpleNamespace(replica=replica, context=SimpleNamespace(**state))
     return SimpleNamespace(server=SimpleNamespace(node=node))
 
@@ -25,7 +25,7 @@ def admin_of(is_open: bool = False, **context: Any) -> Any:
     [
         ({}, 200),  # confirmed rows are available without a leader
         ({"has_origin": False}, 503),
-        ({"split_brain": "the logs contradict each other"}, 503),
+        ({"is_stopped": True, "stop_reason": "the logs contradict each other"}, 503),
         ({"is_open": True}, 503),
     ],
 )

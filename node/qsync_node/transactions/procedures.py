@@ -386,7 +386,7 @@ class Procedures:
 
     def configure(self, arguments: dict[str, Any]) -> Any:
         """Change settings of the running node; they apply at once, to waiting entries too."""
-        known = {name for name in Settings.__dataclass_fields__ if name not in ("name",)}
+        known = {name for name in Settings.__dataclass_fields__ if name not in ("name", "level")}
         unknown = sorted(set(arguments) - known)
         if unknown:
             raise ClientError(ErrorCode.CFG, f"unknown setting {unknown[0]!r}")
