@@ -86,7 +86,7 @@ class Node:
         )
         shared = Shared(self.context, self.replica, self.state)
         self.shared = shared
-        self.commits = Commits(shared, self.rows, self._doom)
+        self.commits = Commits(shared, self.rows, self._fail_transaction)
         self.limits = WriteLimits(
             self.replica, self.state, shared.answers, self.commits, self.registrar
         )
@@ -127,8 +127,8 @@ class Node:
     def keys(self) -> KeyTable:
         return self.state.keys
 
-    def _doom(self, call: Call) -> None:
-        self.streams.doom(call)
+    def _fail_transaction(self, call: Call) -> None:
+        self.streams.fail(call)
 
     # --- creation and recovery ----------------------------------------------------------------
 

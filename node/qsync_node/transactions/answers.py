@@ -8,6 +8,7 @@ from qsync_node.consensus.messages import ForwardReply
 from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.homes import StreamHomes
+from qsync_node.transactions.stages import Stage, stage_after_answer
 
 
 class Answers:
@@ -38,10 +39,17 @@ class Answers:
             tuples: the answer.
             index: of the newest row that the answer depends on.
         """
-        if call.is_expired:
+        if call.stage is Stage.EXPIRED:
             return
-        assert not call.done, "K1: a request is answered exactly once"
-        call.done = True
+        call.become(stage_after_answer(code))
+        self._send(call, code, reason, tuples, index)
+
+    def expire(self, call: Call, code: int, reason: str) -> None:
+        """Answer a call whose deadline has passed; its later outcome is dropped (G3)."""
+        call.become(Stage.EXPIRED)
+        self._send(call, code, reason, [], 0)
+
+    def _send(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         self.waiting.pop(call, None)
         if code and call.type == Type.BEGIN and not call.link:
             self.homes.forget(call)
@@ -58,8 +66,12 @@ class Answers:
             message = ForwardReply(call.sync, code, reason, tuples, index, call.position or b"")
             self.context.send(call.link, message)
 
+    def drop(self, call: Call) -> None:
+        """Expect no answer to a call any more."""
+        call.become(Stage.RETURNED)
+        self.waiting.pop(call, None)
+
     def defer(self, call: Call) -> None:
         """Return a local client's read to its session, which repeats it later."""
-        call.done = True
-        self.waiting.pop(call, None)
+        self.drop(call)
         self.context.out.append(fx.Deferred(call.session, call.sync))

@@ -32,6 +32,7 @@ from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.row import Row
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stages import Stage
 
 BUILD_SHARE = 8
 """The part of a step's work that a build takes: writes beside it wait for one such part."""
@@ -74,6 +75,7 @@ class Builds:
         self._check_memory(build)
         if build.failure is not None:
             raise build.failure
+        call.become(Stage.BUILDING)
         if self._call is not None and self._call is not call:
             self._waiting.append(call)
             return
@@ -123,7 +125,7 @@ class Builds:
         call = self._call
         if call is None:
             return
-        if call.done:
+        if call.is_done:
             # A row in the log still needs the build, even if its deadline passed.
             if self.state.ddl_barrier <= self.context.limbo.confirmed_index:
                 self._end()
@@ -142,7 +144,7 @@ class Builds:
         """Let the next statement run: the row of this one was confirmed, or there is none."""
         self._call = None
         self._discard()
-        self.queue.extend(call for call in self._waiting if not call.done)
+        self.queue.extend(call for call in self._waiting if not call.is_done)
         self._waiting.clear()
 
     def _discard(self) -> None:
@@ -154,22 +156,21 @@ class Builds:
         call, self._call = self._call, None
         calls = list(self._waiting)
         self._waiting.clear()
-        if call is not None and self._is_aside and not call.done:
+        if call is not None and self._is_aside and not call.is_done:
             self._await_answer(call)
             calls.append(call)
         self._is_aside = False
         self._discard()
-        return [call for call in calls if not call.done]
+        return [call for call in calls if not call.is_done]
 
     def drop(self, session: int, link: int) -> None:
         """Discard the statements of a closed session or link that wait aside."""
         owner = link, session
         self._waiting = deque(call for call in self._waiting if call.owner != owner)
         call = self._call
-        if call is None or call.owner != owner or call.may_be_logged:
+        if call is None or call.owner != owner or call.may_be_logged or call.is_done:
             return
-        self.answers.waiting.pop(call, None)
-        call.done = True
+        self.answers.drop(call)
 
     def drop_link(self, link: int) -> None:
         """Discard the statements that a peer forwarded on a closed link."""

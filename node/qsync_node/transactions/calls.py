@@ -1,35 +1,41 @@
 """State of a request until its answer: a call, a write in a batch, a waiting answer."""
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.consensus import effects as fx
+from qsync_node.format.keys import Type
+from qsync_node.transactions.stages import ENDS, TRANSITIONS, Stage
 
 if TYPE_CHECKING:
     from qsync_node.engine.overlay import Executed
 
 
+LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)})
+"""Types of requests that a leader may log."""
 NODE_SESSION = -2
 """Session of statements that the leader itself runs: nothing waits for their answers."""
 
 
 class Call:
-    """One client request until its answer; `link` is set when a peer forwarded it."""
+    """One client request until its answer; `link` is set when a peer forwarded it.
+
+    `stage` is its state (stages.py).
+    """
 
     __slots__ = (
         "arrived_ns",
         "body",
         "digest",
-        "done",
         "home",
-        "is_expired",
         "key",
         "link",
-        "may_be_logged",
         "position",
         "request",
         "session",
-        "stream",
+        "stage",
         "sync",
+        "transaction",
         "type",
         "user",
     )
@@ -39,7 +45,6 @@ class Call:
         self.sync = item.sync
         self.type = item.type
         self.body = item.body
-        self.stream = item.stream
         self.user = item.user
         self.key = item.key
         self.link = 0
@@ -48,9 +53,30 @@ class Call:
         self.position: bytes | None = None  # the start of the next page of the select
         self.digest = 0  # of all requests that its idempotency key covers (T9)
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
-        self.may_be_logged = False  # here, or at the leader that it was forwarded to
-        self.done = False
-        self.is_expired = False  # answered because its deadline passed; a later outcome is dropped
+        self.stage = Stage.RECEIVED
+        # The stream of the transaction that it belongs to; 0 for a transaction of its own.
+        self.transaction = item.stream
+
+    def become(self, stage: Stage) -> None:
+        """Enter a state that may follow the current one."""
+        assert stage in TRANSITIONS.get(self.stage, ()), f"K1: {self.stage} -> {stage}"
+        self.stage = stage
+
+    def leave_stream(self) -> None:
+        """Run as a transaction of its own: no transaction is open in the stream."""
+        self.transaction = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it needs no answer any more."""
+        return self.stage in ENDS
+
+    @property
+    def may_be_logged(self) -> bool:
+        """Whether its rows may be in the log of this leader, or of the one that received it."""
+        if self.stage is Stage.FORWARDED:
+            return self.type in LOGGING_TYPES
+        return self.stage is Stage.LOGGED
 
     @property
     def owner(self) -> tuple[int, int]:
@@ -73,6 +99,14 @@ class Write:
         self.last_index = 0
 
 
+class Then(Enum):
+    """The next step of a request whose rows are decided."""
+
+    ANSWER = "answer"
+    REPEAT = "repeat"  # a row that it read was rolled back (T8)
+    LOOK_UP = "look up"  # it is a retry, and its first attempt was not decided (T9)
+
+
 class Waiter:
     """An answer that logs nothing and waits until everything up to `index` is decided (T8).
 
@@ -82,7 +116,7 @@ class Waiter:
     """
 
     __slots__ = (
-        "call", "code", "index", "must_repeat", "reason", "rows_before", "sequence", "tuples",
+        "call", "code", "index", "reason", "rows_before", "sequence", "then", "tuples",
     )  # fmt: skip
 
     def __init__(self, call: Call, code: int, reason: str, tuples: list[bytes]) -> None:
@@ -93,4 +127,4 @@ class Waiter:
         self.index = 0
         self.sequence = 0
         self.rows_before = 0  # of this step's batch, at the time of execution
-        self.must_repeat = False
+        self.then = Then.ANSWER

@@ -32,6 +32,7 @@ from qsync_node.transactions.limits import WriteLimits
 from qsync_node.transactions.linearizable import LinearizableReads, isolation_of
 from qsync_node.transactions.procedures import Procedures, call_fields
 from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stages import Stage
 from qsync_node.transactions.stepped_reads import SteppedReads
 from qsync_node.transactions.streams import Streams
 from qsync_node.transactions.users import check_state_is_served
@@ -99,7 +100,7 @@ class Clients:
             self._route(call)
         except ClientError as error:
             self.answers.refuse(call, error.code, error.message)
-        if not call.done and (call.type not in CALL_TYPES or call.request is not None):
+        if not call.is_done and (call.type not in CALL_TYPES or call.request is not None):
             self.answers.waiting[call] = (
                 None  # a CALL that writes nothing has a deadline of its own
             )
@@ -112,7 +113,7 @@ class Clients:
         is_write = call.request is not None or call.type in WRITE_TYPES
         if call.key is not None:
             check_key(call.key)
-            if not (call.type in KEYED_STREAM_TYPES if call.stream else is_write):
+            if not (call.type in KEYED_STREAM_TYPES if call.transaction else is_write):
                 raise ClientError(
                     ErrorCode.ILLEGAL_PARAMS,
                     "the request cannot carry an idempotency key: only COMMIT and a "
@@ -130,12 +131,12 @@ class Clients:
             return
         if self.context.is_removed(self.context.uuid):
             raise ClientError(ErrorCode.UNKNOWN_REPLICA, REMOVED_REASON)
-        if call.type == Type.SELECT and not call.stream:
+        if call.type == Type.SELECT and not call.transaction:
             call.request = decode_user_request(call.type, call.body)
             self._read(call)
             return
-        if call.stream or call.type in (Type.BEGIN, Type.COMMIT, Type.ROLLBACK):
-            if not call.stream:
+        if call.transaction or call.type in (Type.BEGIN, Type.COMMIT, Type.ROLLBACK):
+            if not call.transaction:
                 raise ClientError(
                     ErrorCode.UNABLE_TO_PROCESS_OUT_OF_STREAM,
                     f"Unable to process {Type(call.type).name} request out of stream",
@@ -161,6 +162,7 @@ class Clients:
             return
         check_state_is_served(self.replica)
         isolation = isolation_of(call.request)
+        call.become(Stage.READING)
         if isolation == "linearizable":
             self.linearizable_reads.start(call)
             return
@@ -193,7 +195,7 @@ class Clients:
                     self.queue.appendleft(call)
                     return
             except ClientError as error:
-                needs_proof = not call.stream and call.type != Type.SELECT
+                needs_proof = not call.transaction and call.type != Type.SELECT
                 commits.depend(call, int(error.code), error.message, [], needs_proof)
             self._forget_home(call)
             is_ready = self.state.ddl_barrier == barrier and commits.batch_bytes < BATCH_BYTES_MAX
@@ -224,7 +226,7 @@ class Clients:
         term the next leader does not know the transaction, so neither its statements nor its COMMIT
         may run: they fail with a conflict.
         """
-        if not call.stream or call.link:
+        if not call.transaction or call.link:
             return False
         bound = call.home or self.homes.of(call)
         call.home = bound
@@ -245,7 +247,7 @@ class Clients:
                 self.answers.answer(call, [])
                 return True
             else:
-                call.stream = 0  # a statement without BEGIN is a transaction of its own
+                call.leave_stream()
             return False
         if bound == home:
             return False
@@ -285,7 +287,7 @@ class Clients:
 
     def _execute(self, call: Call) -> bool:
         """Run one request on the leader; return False if it must wait at the head of the queue."""
-        if call.stream:
+        if call.transaction:
             return self.streams.execute(call)
         if call.type == Type.SELECT:
             call.request = decode_user_request(call.type, call.body)
@@ -320,9 +322,7 @@ class Clients:
         self.queue.extend(self.builds.take_back())
         self.streams.on_leadership_lost()
         # Statements of the leader itself end with its leadership.
-        ended = self.shared.keep_in_queue(
-            lambda call: not call.link and call.session != NODE_SESSION
-        )
+        ended = self.queue.keep(lambda call: not call.link and call.session != NODE_SESSION)
         for call in ended:
             if not call.link:
                 continue
@@ -354,7 +354,7 @@ class Clients:
         self.forwarding.on_session_closed(session)
 
     def on_link_down(self, link: int) -> None:
-        self.shared.keep_in_queue(lambda call: call.link != link)
+        self.queue.keep(lambda call: call.link != link)
         for call in [call for call in self.answers.waiting if call.link == link]:
             del self.answers.waiting[call]
         self.stepped_reads.on_link_down(link)
@@ -378,14 +378,14 @@ class Clients:
             return
         context = self.context
         oldest = context.now_ns - 4 * context.settings.election_timeout_ns
-        while self.queue and self.queue[0].arrived_ns < oldest:
+        while self.queue and self.queue.first.arrived_ns < oldest:
             call = self.queue.popleft()
             if not self._is_over(call):
                 self.answers.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
 
     def _is_over(self, call: Call) -> bool:
         """Return whether the call was answered or its session has closed."""
-        return call.done or (not call.link and call.session in self._closed)
+        return call.is_done or (not call.link and call.session in self._closed)
 
     def _expire(self) -> None:
         """Answer the calls whose deadline has passed (G3)."""
@@ -402,13 +402,12 @@ class Clients:
                     "the outcome is unknown: the deadline passed before the write was "
                     "confirmed or rolled back; read the data before you retry"
                 )
-                self.answers.refuse(call, ErrorCode.OUTCOME_UNKNOWN, reason)
+                self.answers.expire(call, ErrorCode.OUTCOME_UNKNOWN, reason)
             else:
-                if call.stream:
-                    self.streams.doom(call)
+                if call.transaction:
+                    self.streams.fail(call)
                 reason = "the request was not logged: its deadline passed; retry"
-                self.answers.refuse(call, ErrorCode.TIMEOUT, reason)
-            call.is_expired = True
+                self.answers.expire(call, ErrorCode.TIMEOUT, reason)
         if is_any:
             self.linearizable_reads.drop_answered()
 

@@ -26,9 +26,10 @@ from qsync_node.engine.overlay import Executed, Pending
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import space_of
 from qsync_node.transactions.applying import RowApplier
-from qsync_node.transactions.calls import Call, Waiter, Write
+from qsync_node.transactions.calls import Call, Then, Waiter, Write
 from qsync_node.transactions.own_rows import OWN_SPACES, SCHEMA_SPACE, is_own_mark
 from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stages import Stage
 
 SYNC_FLAGS = 6
 ASYNC_FLAGS = 0
@@ -39,13 +40,15 @@ ROW_HEADER_BYTES = 24
 class Commits:
     """The unconfirmed transactions of this leader's clients."""
 
-    def __init__(self, shared: Shared, rows: RowApplier, doom: Callable[[Call], None]) -> None:
+    def __init__(
+        self, shared: Shared, rows: RowApplier, fail_transaction: Callable[[Call], None]
+    ) -> None:
         """Create the queue of decisions.
 
         Args:
             shared: state and requests of all components.
             rows: applies confirmed rows of other leaders.
-            doom: marks the transaction of a call as unable to commit (T8).
+            fail_transaction: marks the transaction of a call as unable to commit (T8).
         """
         self.context = shared.context
         self.replica = shared.replica
@@ -53,7 +56,7 @@ class Commits:
         self.queue = shared.queue
         self.answers = shared.answers
         self.rows = rows
-        self.doom = doom
+        self.fail_transaction = fail_transaction
         self.batch: list[Write] = []
         self.batch_bytes = 0
         self.batch_rows = 0
@@ -91,7 +94,7 @@ class Commits:
                 return False
         key = self.state.keys.row_key(call.key, call.digest) if call.key is not None else None
         write = Write(call, executed, key)
-        call.may_be_logged = True
+        call.become(Stage.LOGGED)
         if key is not None:
             self.pending_keys[key[0], key[1]] = write
         assert self.state.pending is not None
@@ -163,10 +166,7 @@ class Commits:
                 "the idempotency key was already used for another request: use a new number",
             )
         # It has the first attempt's outcome: check again once that is decided.
-        waiter = Waiter(call, -1, "", [])
-        waiter.must_repeat = True
-        waiter.rows_before = self.batch_rows
-        self.unplaced.append(waiter)
+        self._wait(Waiter(call, 0, "", []), Then.LOOK_UP)
         return True
 
     # --- waiting for decisions ----------------------------------------------------------------
@@ -185,17 +185,23 @@ class Commits:
             self.answers.finish(call, code, reason, tuples, limbo.confirmed_index)
             return
         waiter = Waiter(call, code, reason, tuples)
-        waiter.rows_before = self.batch_rows
         if needs_proof:
             assert replica.leader is not None
             waiter.sequence = replica.leader.want_round()
+        self._wait(waiter, Then.ANSWER)
+
+    def _wait(self, waiter: Waiter, then: Then) -> None:
+        """Let a call wait for the decisions of all rows before it, and of this step's batch."""
+        waiter.call.become(Stage.EXECUTED)
+        waiter.then = then
+        waiter.rows_before = self.batch_rows
         self.unplaced.append(waiter)
 
     def _release_waiters(self) -> None:
         confirmed = self.context.limbo.confirmed_index
         while self.waiters and self.waiters[0].index <= confirmed:
             waiter = self.waiters.popleft()
-            if waiter.sequence and not waiter.must_repeat:
+            if waiter.sequence and waiter.then is Then.ANSWER:
                 self.unproven.append(waiter)
             else:
                 self._release(waiter)
@@ -215,12 +221,12 @@ class Commits:
 
     def _release(self, waiter: Waiter) -> None:
         call = waiter.call
-        if call.done:
+        if call.is_done:
             return
-        if not waiter.must_repeat:
+        if waiter.then is Then.ANSWER:
             self.answers.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
-        elif call.stream and waiter.code != -1:
-            self.doom(call)
+        elif waiter.then is Then.REPEAT and call.transaction:
+            self.fail_transaction(call)
             self.answers.refuse(
                 call, ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
@@ -285,8 +291,8 @@ class Commits:
         """Report the entries that a confirmed decision removed, and no earlier (T6)."""
         first = entries[0].batch.first_index
         for waiter in self.waiters:
-            if waiter.index >= first:
-                waiter.must_repeat = True
+            if waiter.index >= first and waiter.then is Then.ANSWER:
+                waiter.then = Then.REPEAT
         code = ErrorCode.SYNC_QUORUM_TIMEOUT
         for entry in entries:
             if entry.is_answered:
@@ -327,8 +333,6 @@ class Commits:
         self.pending_keys.clear()
         text = f"the outcome is unknown: {reason}; read the data before you retry"
         unlogged = [write.call for write in self.batch]
-        for call in unlogged:
-            call.may_be_logged = False
         self.batch = []
         self.batch_bytes = self.batch_rows = 0
         for entry in self.context.limbo.entries:
@@ -342,9 +346,9 @@ class Commits:
         for waiters in (self.unproven, self.waiters, self.unplaced):
             waiters.clear()
         for waiter in waiting:
-            if waiter.call.done:
+            if waiter.call.is_done:
                 continue
-            if waiter.call.stream:
+            if waiter.call.transaction:
                 self.answers.refuse(
                     waiter.call,
                     ErrorCode.TRANSACTION_CONFLICT,

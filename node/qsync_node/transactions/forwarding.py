@@ -10,12 +10,11 @@ have been logged. A request is forwarded once: the receiver refuses a request th
 from qsync_node.consensus.membership import Configuration
 from qsync_node.consensus.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
-from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stages import Stage
 
 COVER_DEADLINE_HEARTBEATS = 5
-LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)})
 
 
 class Outgoing:
@@ -65,8 +64,8 @@ class Forwarding:
         number = self._next
         self._next += 1
         self.outgoing[number] = Outgoing(call, link.number)
-        call.may_be_logged = call.type in LOGGING_TYPES
-        if call.stream:
+        call.become(Stage.FORWARDED)
+        if call.transaction:
             self._bound.add((call.session, link.number))
         context.send(
             link.number,
@@ -76,7 +75,7 @@ class Forwarding:
                 call.type,
                 call.body,
                 call.session,
-                call.stream,
+                call.transaction,
                 call.key,
                 context.term,
             ),
@@ -88,9 +87,8 @@ class Forwarding:
             return
         outgoing.reply = reply
         context = self.context
-        if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
+        if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.transaction:
             # The leader logged nothing: wait for the next one.
-            outgoing.call.may_be_logged = False
             del self.outgoing[reply.request]
             self.queue.append(outgoing.call)
             return

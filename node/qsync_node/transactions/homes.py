@@ -18,19 +18,19 @@ class StreamHomes:
 
     def of(self, call: Call) -> Home | None:
         """Return the home of the call's stream, or None if no transaction is open in it."""
-        return self._homes.get((call.session, call.stream))
+        return self._homes.get((call.session, call.transaction))
 
     def bind(self, call: Call, home: Home) -> None:
         """Bind the stream of a BEGIN to the leader that receives it."""
-        self._homes[call.session, call.stream] = home
-        self._streams_of.setdefault(call.session, set()).add(call.stream)
+        self._homes[call.session, call.transaction] = home
+        self._streams_of.setdefault(call.session, set()).add(call.transaction)
 
     def forget(self, call: Call) -> None:
         """Unbind the call's stream: its next request begins a transaction."""
-        self._homes.pop((call.session, call.stream), None)
+        self._homes.pop((call.session, call.transaction), None)
         streams = self._streams_of.get(call.session)
         if streams is not None:
-            streams.discard(call.stream)
+            streams.discard(call.transaction)
             if not streams:
                 del self._streams_of[call.session]
 

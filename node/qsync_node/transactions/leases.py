@@ -104,7 +104,7 @@ class Leases:
             return  # a renewal, or a removal of the row or its space, is not confirmed yet
         if lease.call is None:
             self.context.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
-        elif not lease.call.done:
+        elif not lease.call.is_done:
             return
         body = pack({int(Key.SPACE_ID): BROKER_SPACE, int(Key.KEY): row.key})
         request = fx.Request(NODE_SESSION, 0, int(Type.DELETE), body, 0, "admin", None)

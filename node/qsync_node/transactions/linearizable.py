@@ -141,8 +141,10 @@ class LinearizableReads:
 
     def drop_answered(self) -> None:
         """Drop reads that were answered because their deadline passed."""
-        self.applying = [(index, call) for index, call in self.applying if not call.done]
-        self.proofs = [proof for proof in self.proofs if proof.call is None or not proof.call.done]
+        self.applying = [(index, call) for index, call in self.applying if not call.is_done]
+        self.proofs = [
+            proof for proof in self.proofs if proof.call is None or not proof.call.is_done
+        ]
 
     def tick(self) -> None:
         if self.proofs or self.applying:

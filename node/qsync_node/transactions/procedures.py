@@ -20,6 +20,7 @@ from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stages import Stage
 from qsync_node.transactions.status import Status
 from qsync_node.transactions.users import check_state_is_served
 
@@ -155,7 +156,10 @@ class Procedures:
             )
 
     def _answer(self, call: Call, value: Any) -> None:
-        if value is not _LATER and not call.done:
+        if value is _LATER:
+            if call.stage is Stage.RECEIVED:
+                call.become(Stage.WAITING)
+        elif not call.is_done:
             self.answers.answer(call, [pack(value)])
 
     # --- queries ------------------------------------------------------------------------------

@@ -1,14 +1,11 @@
 """The common ground of the components of transactions: consensus, state, requests in hand."""
 
-from collections import deque
-from collections.abc import Callable
-
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.replica import Replica
 from qsync_node.transactions.answers import Answers
 from qsync_node.transactions.budget import Budget
-from qsync_node.transactions.calls import Call
 from qsync_node.transactions.homes import StreamHomes
+from qsync_node.transactions.requestqueue import RequestQueue
 from qsync_node.transactions.state import State
 from qsync_node.transactions.users import Users
 
@@ -32,16 +29,9 @@ class Shared:
         self.context = context
         self.replica = replica
         self.state = state
-        self.queue: deque[Call] = deque()
+        self.queue = RequestQueue()
         self.homes = StreamHomes()
         self.answers = Answers(context, self.homes)
         self.budget = Budget(context, state)
         self.users = Users(state)
         self.counters: dict[str, int] = {}
-
-    def keep_in_queue(self, is_kept: Callable[[Call], bool]) -> list[Call]:
-        """Drop the other requests from the queue, and return them."""
-        calls = list(self.queue)
-        self.queue.clear()
-        self.queue.extend(call for call in calls if is_kept(call))
-        return [call for call in calls if not is_kept(call)]

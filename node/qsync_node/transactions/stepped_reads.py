@@ -87,7 +87,7 @@ class SteppedReads:
         while self._paused and not (is_any and self.budget.is_read_budget_spent()):
             is_any = True
             paused = self._paused.popleft()
-            if paused.call.done:
+            if paused.call.is_done:
                 continue
             try:
                 is_done = self._run_part(paused.reading)
@@ -102,7 +102,7 @@ class SteppedReads:
     def _serve_queued(self) -> None:
         while self._queued and len(self._paused) < PAUSED_MAX:
             queued = self._queued.popleft()
-            if queued.call.done:
+            if queued.call.is_done:
                 continue
             try:
                 check_state_is_served(self.replica)
@@ -125,7 +125,7 @@ class SteppedReads:
         """Refuse paused reads: a snapshot replaced the state that they read."""
         paused, self._paused = self._paused, deque()
         for one in paused:
-            if not one.call.done:
+            if not one.call.is_done:
                 reason = "the read failed: a snapshot replaced the state of the member; retry"
                 self.answers.refuse(one.call, ErrorCode.LOADING, reason)
 

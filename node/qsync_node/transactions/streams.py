@@ -13,6 +13,7 @@ its own for the number. All unauthenticated clients together have separate bound
 cannot use up the memory of writers.
 """
 
+from enum import Enum
 from typing import Any
 
 from qsync_node.engine.publishing import TRANSACTION_MAX, Publish
@@ -37,12 +38,24 @@ STRANGERS_STREAMS_MAX = 100
 STRANGERS_BYTES_MAX = 4 << 20
 
 
+class StreamState(Enum):
+    """State of a transaction; the last two end with COMMIT or ROLLBACK, which then fails.
+
+    OPEN -> CONFLICTED    a row that it read was rolled back, or one of its requests expired (T8)
+         -> TIMED_OUT     its time is over: it holds nothing any more
+    """
+
+    OPEN = "open"
+    CONFLICTED = "conflicted"
+    TIMED_OUT = "timed out"
+
+
 class Stream:
     """An open transaction."""
 
     __slots__ = (
-        "deadline_ns", "digest", "doomed", "has_writes", "held_bytes", "is_linearizable",
-        "is_strangers", "publications", "transaction", "written_bytes",
+        "deadline_ns", "digest", "has_writes", "held_bytes", "is_linearizable", "is_strangers",
+        "publications", "state", "transaction", "written_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -58,10 +71,19 @@ class Stream:
         self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
         self.has_writes = False
         self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)
-        self.doomed = 0  # an ErrorCode once it can no longer commit
+        self.state = StreamState.OPEN
         self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # bytes of the requests that write
         self.publications = 0
+
+    def conflict(self) -> None:
+        if self.state is StreamState.OPEN:
+            self.state = StreamState.CONFLICTED
+
+    def time_out(self) -> None:
+        assert self.state is StreamState.OPEN, "a transaction fails for one reason"
+        self.state = StreamState.TIMED_OUT
+        self.transaction = None
 
 
 class Streams:
@@ -83,7 +105,7 @@ class Streams:
 
     def execute(self, call: "Call") -> bool:
         """Run one request of a stream; return False if it must wait at the head of the queue."""
-        key = (call.owner, call.stream)
+        key = (call.owner, call.transaction)
         stream = self.open.get(key)
         if call.type == Type.BEGIN:
             self._begin(call, key, stream)
@@ -195,7 +217,7 @@ class Streams:
         assert pending is not None
         deadline_ns = self.context.now_ns + timeout_ns
         self.open[key] = Stream(Transaction(pending), deadline_ns, is_strangers, isolation == 4)
-        self._by_owner.setdefault(call.owner, set()).add(call.stream)
+        self._by_owner.setdefault(call.owner, set()).add(call.transaction)
         self._strangers += is_strangers
         self.answers.answer(call, [])
 
@@ -209,7 +231,7 @@ class Streams:
             raise ClientError(
                 ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
             )
-        if stream.doomed:
+        if stream.state is StreamState.CONFLICTED:
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
@@ -229,7 +251,7 @@ class Streams:
             call.digest = stream.digest
         try:
             if call.key is not None and self.commits.answer_by_key(call):
-                if call.done:
+                if call.is_done:
                     self._close(key)  # the first attempt is committed; this one never runs (T9)
                 return True
             transaction = self._living(stream)
@@ -248,11 +270,11 @@ class Streams:
             self._close(key)
         return done
 
-    def doom(self, call: "Call") -> None:
+    def fail(self, call: "Call") -> None:
         """Mark a transaction as unable to commit: rows that it read were rolled back (T8)."""
-        stream = self.open.get((call.owner, call.stream))
+        stream = self.open.get((call.owner, call.transaction))
         if stream is not None:
-            stream.doomed = ErrorCode.TRANSACTION_CONFLICT
+            stream.conflict()
 
     def on_leadership_lost(self) -> None:
         for key in list(self.open):
@@ -269,9 +291,8 @@ class Streams:
     def tick(self) -> None:
         now = self.context.now_ns
         for stream in self.open.values():
-            if now >= stream.deadline_ns and not stream.doomed:
-                stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
-                stream.transaction = None
+            if now >= stream.deadline_ns and stream.state is StreamState.OPEN:
+                stream.time_out()
                 self._hold(stream, -stream.held_bytes)
 
 

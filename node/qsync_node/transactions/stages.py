@@ -1,0 +1,90 @@
+"""The states of a request, from its arrival to its answer (K1, T6).
+
+Transitions:
+
+  RECEIVED    -> QUEUED       it runs in order with the requests before it
+              -> READING      a read
+              -> WAITING      a procedure that waits for its condition
+  QUEUED      -> READING      a read of pending rows, or of a transaction's stream
+              -> BUILDING     a schema change of a large space
+              -> FORWARDED    another member leads
+              -> EXECUTED     it ran and changes nothing, or waits for its first attempt
+              -> LOGGED       it ran, and its rows are in the batch of the step or in the log
+  READING     -> EXECUTED     its error depends on pending rows
+  BUILDING    -> QUEUED       the build has caught up
+  FORWARDED   -> QUEUED       the receiver does not lead, and has logged nothing
+  EXECUTED    -> QUEUED       a row that it read was rolled back, or its first attempt is decided
+  LOGGED      -> QUEUED       the leader steps down before the batch reaches the log
+  any         -> SUCCEEDED    answered with its result
+              -> REFUSED      answered with an error; nothing of it was logged
+              -> EXPIRED      answered at its deadline; a later outcome is dropped
+  FORWARDED   -> ROLLED_BACK, UNKNOWN    outcomes of the leader, or a lost link
+  LOGGED      -> ROLLED_BACK, UNKNOWN    but never REFUSED
+  RECEIVED, QUEUED, READING, BUILDING, EXECUTED
+              -> RETURNED     without an answer: the session repeats it, or has closed
+
+A request that may be in a log is therefore never reported as refused.
+"""
+
+from enum import Enum
+
+from qsync_node.errors import ErrorCode
+
+
+class Stage(Enum):
+    """State of a request."""
+
+    RECEIVED = "received"
+    QUEUED = "queued"
+    READING = "reading"
+    WAITING = "waiting"
+    BUILDING = "building"
+    FORWARDED = "forwarded"
+    EXECUTED = "executed"
+    LOGGED = "logged"
+    SUCCEEDED = "succeeded"
+    REFUSED = "refused"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    RETURNED = "returned"
+
+
+_RESULT = frozenset({Stage.SUCCEEDED, Stage.EXPIRED})
+_NOT_LOGGED = _RESULT | {Stage.REFUSED}
+_DECIDED = frozenset({Stage.ROLLED_BACK, Stage.UNKNOWN})
+
+TRANSITIONS = {
+    Stage.RECEIVED: _NOT_LOGGED | {Stage.QUEUED, Stage.READING, Stage.WAITING, Stage.RETURNED},
+    Stage.QUEUED: _NOT_LOGGED
+    | {
+        Stage.QUEUED,
+        Stage.READING,
+        Stage.BUILDING,
+        Stage.FORWARDED,
+        Stage.EXECUTED,
+        Stage.LOGGED,
+        Stage.RETURNED,
+    },
+    Stage.READING: _NOT_LOGGED | {Stage.EXECUTED, Stage.RETURNED},
+    Stage.WAITING: _NOT_LOGGED,
+    Stage.BUILDING: _NOT_LOGGED | {Stage.QUEUED, Stage.RETURNED},
+    Stage.FORWARDED: _NOT_LOGGED | _DECIDED | {Stage.QUEUED},
+    Stage.EXECUTED: _NOT_LOGGED | {Stage.QUEUED, Stage.RETURNED},
+    Stage.LOGGED: _RESULT | _DECIDED | {Stage.QUEUED},
+}
+"""The states that may follow each one; none follows an answer."""
+
+ENDS = frozenset(Stage) - TRANSITIONS.keys()
+"""The states of a request that needs no answer any more."""
+
+_ROLLED_BACK = frozenset({int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK)})
+
+
+def stage_after_answer(code: int) -> Stage:
+    """Return the state after an answer with this code, 0 for a result (T6)."""
+    if not code:
+        return Stage.SUCCEEDED
+    if code in _ROLLED_BACK:
+        return Stage.ROLLED_BACK
+    return Stage.UNKNOWN if code == ErrorCode.OUTCOME_UNKNOWN else Stage.REFUSED
