@@ -11,8 +11,9 @@ from typing import Any
 
 from qsync_client.errors import SchemaError
 from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.spaces import SystemSpace
 
-VSPACE, VINDEX = 281, 289
+VSPACE, VINDEX = int(SystemSpace.VSPACE), int(SystemSpace.VINDEX)
 
 
 @dataclass(frozen=True, slots=True)

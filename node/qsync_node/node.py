@@ -24,12 +24,19 @@ from qsync_node.consensus.entries import Entry, Kind, read_entries
 from qsync_node.consensus.history import History, TermStart
 from qsync_node.consensus.interfaces import Loader
 from qsync_node.consensus.limbo import Limbo
-from qsync_node.consensus.membership import LEVEL, REMOVED_SPACE, Configuration, Member
+from qsync_node.consensus.membership import (
+    CLUSTER_SPACE,
+    LEVEL,
+    REMOVED_SPACE,
+    Configuration,
+    Member,
+)
 from qsync_node.consensus.replica import Replica
 from qsync_node.consensus.settings import Settings
 from qsync_node.consensus.tail import Tail
 from qsync_node.engine.database import Database
 from qsync_node.format.batch import LogBatch
+from qsync_node.format.keys import KEY_SPACE_ID, KEY_TUPLE, REPLACE
 from qsync_node.format.mp import pack
 from qsync_node.tarantool.gateway import Gateway
 from qsync_node.transactions.applying import RowApplier
@@ -145,8 +152,8 @@ class Node:
         database = Database.bootstrap(replicaset_uuid)
         define_own_spaces(database, planned_voters, key_window_rows)
         member = Member(1, uuid, name, "voter", True, LEVEL)
-        body = pack({0x10: 320, 0x21: member.as_tuple()})
-        database.apply(3, body)
+        body = pack({KEY_SPACE_ID: CLUSTER_SPACE, KEY_TUPLE: member.as_tuple()})
+        database.apply(REPLACE, body)
         return list(database.snapshot_bodies())
 
     def recover(

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from qsync_node.format.keys import CHANGES, KEY_KEY, KEY_OPS, KEY_SPACE_ID, KEY_TUPLE
 from qsync_sim import publishing
-from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, Model
+from qsync_sim.model import ASYNC_SPACE, SPACE, Model
 from qsync_sim.sessions import Sessions
 from qsync_sim.violation import Violation
 
@@ -62,16 +63,16 @@ class Checker:
             if row is None:
                 raise Violation(f"L1: index {index} is unconfirmed, but {self.last} is confirmed")
             _, _, body, is_taken, row_type = row
-            if not is_taken or row_type not in ROW_TYPES:
+            if not is_taken or row_type not in CHANGES:
                 continue
             self.answers[index] = model.apply(row_type, body)
             fields = msgpack.unpackb(body, strict_map_key=False)
-            space = fields[0x10]
+            space = fields[KEY_SPACE_ID]
             if space in model.spaces:
                 self._note(index, space, row_type, fields, model)
 
     def _note(self, index: int, space: int, row_type: int, fields: Any, model: Model) -> None:
-        key = fields[0x20][0] if 0x20 in fields else fields[0x21][0]
+        key = fields[KEY_KEY][0] if KEY_KEY in fields else fields[KEY_TUPLE][0]
         versions = self.versions.setdefault((space, key), [(0, None)])
         versions.append((index, model.spaces[space].get(key)))
         value = _value_of(row_type, fields)
@@ -244,7 +245,7 @@ class Checker:
     def _check_attempts(self, commits: "list[Operation]") -> None:
         """Check that all acknowledged attempts of a keyed transaction name one index (T9)."""
         told = {o.index for o in commits if o.outcome == "committed" and o.index <= self.last}
-        rows = {index for index in told if self.world.ledger[index][4] in ROW_TYPES}
+        rows = {index for index in told if self.world.ledger[index][4] in CHANGES}
         if len(rows) > 1:
             self._fail(commits[-1], f"T9: its attempts were answered {sorted(rows)}")
         self.world.count("keyed transactions checked")
@@ -327,11 +328,11 @@ class Checker:
 def _value_of(row_type: int, fields: Any) -> str | None:
     """Return the unique value that identifies the writer of a row, or None for a delete."""
     if row_type in (2, 3):
-        return str(fields[0x21][1])
+        return str(fields[KEY_TUPLE][1])
     if row_type == 4:
-        return str(fields[0x21][0][2])
+        return str(fields[KEY_TUPLE][0][2])
     if row_type == 9:
-        return str(fields[0x28][0][2])
+        return str(fields[KEY_OPS][0][2])
     return None
 
 
@@ -339,9 +340,9 @@ def _same_request(operation: "Operation", body: bytes) -> bool:
     mine = msgpack.unpackb(operation.body, strict_map_key=False)
     theirs = msgpack.unpackb(body, strict_map_key=False)
     return bool(
-        mine.get(0x10) == theirs.get(0x10)
-        and mine.get(0x20) == theirs.get(0x20)
-        and mine.get(0x21) == theirs.get(0x21)
+        mine.get(KEY_SPACE_ID) == theirs.get(KEY_SPACE_ID)
+        and mine.get(KEY_KEY) == theirs.get(KEY_KEY)
+        and mine.get(KEY_TUPLE) == theirs.get(KEY_TUPLE)
     )
 
 

@@ -13,8 +13,23 @@ import msgpack
 
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_INDEX_ID,
+    KEY_ITERATOR,
+    KEY_KEY,
+    KEY_LIMIT,
+    KEY_OPS,
+    KEY_SPACE_ID,
+    KEY_TUPLE,
+    KEY_TXN_ISOLATION,
+    REPLACE,
+    UPDATE,
+    UPSERT,
+)
 from qsync_sim import publishing
-from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE, UPSERT
+from qsync_sim.model import ASYNC_SPACE, SPACE
 
 if TYPE_CHECKING:
     from qsync_sim.shell import Shell
@@ -57,15 +72,15 @@ class Operation:
 def build_body(space: int, **more: Any) -> bytes:
     """Return the body of a request on `space` from named fields."""
     names = {
-        "key": 0x20,
-        "tuple": 0x21,
-        "ops": 0x28,
-        "index": 0x11,
-        "limit": 0x12,
-        "iterator": 0x14,
-        "isolation": 0x59,
+        "key": KEY_KEY,
+        "tuple": KEY_TUPLE,
+        "ops": KEY_OPS,
+        "index": KEY_INDEX_ID,
+        "limit": KEY_LIMIT,
+        "iterator": KEY_ITERATOR,
+        "isolation": KEY_TXN_ISOLATION,
     }
-    fields: dict[int, Any] = {0x10: space}
+    fields: dict[int, Any] = {KEY_SPACE_ID: space}
     for name, value in more.items():
         fields[names[name]] = value
     packed: bytes = msgpack.packb(fields)
@@ -240,7 +255,7 @@ class Client:
             body = build_body(space, limit=SCAN_LIMIT, iterator=1, key=[], isolation=4)
             return SELECT, body
         if kind == "begin" and self.is_linearizable:
-            return BEGIN, msgpack.packb({0x59: 4})
+            return BEGIN, msgpack.packb({KEY_TXN_ISOLATION: 4})
         return {"begin": BEGIN, "commit": COMMIT, "rollback": ROLLBACK}[kind], b""
 
     def _repeat_keyed(self) -> None:

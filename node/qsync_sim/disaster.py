@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Kind
 from qsync_node.consensus.settings import MILLISECOND, SECOND
-from qsync_sim.model import INSERT, SPACE
+from qsync_node.format.keys import INSERT
+from qsync_sim.model import SPACE
 from qsync_sim.violation import Violation
 from qsync_sim.world import ADMIN_SESSION, insert_body
 

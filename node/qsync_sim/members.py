@@ -1,16 +1,17 @@
 """Compares the confirmed rows of `_cluster` with the rules of membership (M2 to M5)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from qsync_sim.model import DELETE, INSERT, REPLACE
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.format.keys import DELETE, INSERT, KEY_KEY, KEY_SPACE_ID, KEY_TUPLE, REPLACE
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_sim.world import World
 
-CLUSTER = 320
+CLUSTER: Final = int(SystemSpace.CLUSTER)
 IDS_MAX = 31
 
 
@@ -27,12 +28,12 @@ def check(world: "World") -> None:
         if not is_taken or row_type not in (INSERT, REPLACE, DELETE):
             continue
         fields = msgpack.unpackb(body, strict_map_key=False)
-        if fields[0x10] != CLUSTER:
+        if fields[KEY_SPACE_ID] != CLUSTER:
             continue
         if row_type == DELETE:
-            removed.add(members.pop(fields[0x20][0]))
+            removed.add(members.pop(fields[KEY_KEY][0]))
             continue
-        number, uuid, name, role, is_voting = fields[0x21][:5]
+        number, uuid, name, role, is_voting = fields[KEY_TUPLE][:5]
         if uuid in removed:
             raise Violation(f"M5: {name} was removed, and is registered again at {index}")
         if number not in members:

@@ -8,10 +8,20 @@ from typing import Any
 
 import msgpack
 
+from qsync_node.format.keys import (
+    CHANGES,
+    DELETE,
+    INSERT,
+    KEY_KEY,
+    KEY_OPS,
+    KEY_SPACE_ID,
+    KEY_TUPLE,
+    REPLACE,
+    UPDATE,
+)
+
 SPACE = 512
 ASYNC_SPACE = 513
-INSERT, REPLACE, UPDATE, DELETE, UPSERT = 2, 3, 4, 5, 9
-ROW_TYPES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 
 
 def held_by(listed: tuple[str | int, ...]) -> frozenset[int]:
@@ -21,7 +31,7 @@ def held_by(listed: tuple[str | int, ...]) -> frozenset[int]:
 
 def is_held(body: bytes, held: frozenset[int]) -> bool:
     """Return whether a replica with this list receives a row; an empty list holds all spaces."""
-    space = msgpack.unpackb(body, strict_map_key=False)[0x10]
+    space = msgpack.unpackb(body, strict_map_key=False)[KEY_SPACE_ID]
     return not held or space < SPACE or space in held
 
 
@@ -33,24 +43,24 @@ class Model:
 
     def apply(self, row_type: int, body: bytes) -> list[Any] | None:
         """Apply one row and return the tuple of its answer, if any."""
-        if row_type not in ROW_TYPES:
+        if row_type not in CHANGES:
             return None
         fields = msgpack.unpackb(body, strict_map_key=False)
-        state = self.spaces.get(fields[0x10])
+        state = self.spaces.get(fields[KEY_SPACE_ID])
         if state is None:
             return None
         if row_type in (INSERT, REPLACE):
-            made: list[Any] = fields[0x21]
+            made: list[Any] = fields[KEY_TUPLE]
             assert row_type == REPLACE or made[0] not in state, f"{made} was inserted twice"
             state[made[0]] = made
             return made
         if row_type == DELETE:
-            return state.pop(fields[0x20][0], None)
+            return state.pop(fields[KEY_KEY][0], None)
         if row_type == UPDATE:
-            return self._update(state, fields[0x20][0], fields[0x21])
-        made = fields[0x21]
+            return self._update(state, fields[KEY_KEY][0], fields[KEY_TUPLE])
+        made = fields[KEY_TUPLE]
         if made[0] in state:
-            self._update(state, made[0], fields[0x28])
+            self._update(state, made[0], fields[KEY_OPS])
         else:
             state[made[0]] = made
         return None

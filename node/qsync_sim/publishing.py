@@ -21,7 +21,7 @@ from qsync_node.format.journals import (
     definitions,
     encode_row,
 )
-from qsync_sim.model import INSERT, ROW_TYPES
+from qsync_node.format.keys import CHANGES, INSERT, KEY_FUNCTION_NAME, KEY_SPACE_ID, KEY_TUPLE
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _MILLISECOND = 1_000_000
 
 def call(name: str, *arguments: Any) -> bytes:
     """Return the body of a CALL."""
-    packed: bytes = msgpack.packb({0x22: name, 0x21: list(arguments)})
+    packed: bytes = msgpack.packb({KEY_FUNCTION_NAME: name, KEY_TUPLE: list(arguments)})
     return packed
 
 
@@ -127,12 +127,12 @@ def _publications(world: "World") -> dict[str, _Found]:
     found: dict[str, _Found] = {}
     for index in range(1, world.confirmed_anywhere + 1):
         _, _, body, is_taken, row_type = world.ledger[index]
-        if not is_taken or row_type not in ROW_TYPES:
+        if not is_taken or row_type not in CHANGES:
             continue
         fields = msgpack.unpackb(body, strict_map_key=False)
-        if fields[0x10] != PUBLICATION_SPACE or row_type != INSERT:
+        if fields[KEY_SPACE_ID] != PUBLICATION_SPACE or row_type != INSERT:
             continue
-        _, _, sequence, content = fields[0x21]
+        _, _, sequence, content = fields[KEY_TUPLE]
         if sequence != len(found) + 1:
             raise Violation(f"X2: sequence {sequence} at {index} follows {len(found)}")
         if content.decode() in found:

@@ -42,9 +42,10 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.keys import DELETE, INSERT, KEY_TXN_ISOLATION, REPLACE, UPDATE
 from qsync_node.transactions.users import check_state_is_served
 from qsync_sim.clients import BEGIN, COMMIT, ROLLED_BACK, SELECT, UNKNOWN, build_body
-from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE
+from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.world import World
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class Story:
         self._ask("w", name, type_, body, stream, idempotency)
 
     def do_begin(self, name: str, stream: str, how: str = "") -> None:
-        body = msgpack.packb({0x59: ISOLATIONS[how]}) if how else b""
+        body = msgpack.packb({KEY_TXN_ISOLATION: ISOLATIONS[how]}) if how else b""
         self._ask("b", name, BEGIN, body, int(stream), None)
 
     def do_commit(self, name: str, stream: str) -> None:

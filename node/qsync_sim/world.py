@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.format.keys import CHANGES, INSERT
 from qsync_node.node import Node
 from qsync_sim import faults, refusals
 from qsync_sim.archiving import Archive
@@ -27,7 +29,7 @@ from qsync_sim.authority import FENCES, Authority
 from qsync_sim.availability import MOVING, Availability
 from qsync_sim.clients import Client, Operation
 from qsync_sim.costs import INSTANT
-from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
+from qsync_sim.model import ASYNC_SPACE, SPACE, held_by, is_held
 from qsync_sim.network import Network
 from qsync_sim.onlooker import Onlooker
 from qsync_sim.readers import EarlyReader
@@ -174,9 +176,9 @@ class World:
             raise Violation("liveness: the cluster did not form within 60 s")
         for space in (SPACE, ASYNC_SPACE):
             options = {"is_sync": space == SPACE}
-            self.insert(280, [space, 1, f"s{space}", "memtx", 0, options, []])
+            self.insert(SystemSpace.SPACE, [space, 1, f"s{space}", "memtx", 0, options, []])
             parts = [[0, "unsigned"]]
-            self.insert(288, [space, 0, "pk", "tree", {"unique": True}, parts])
+            self.insert(SystemSpace.INDEX, [space, 0, "pk", "tree", {"unique": True}, parts])
 
     def all_vote(self, voters: int) -> bool:
         """Return whether a leader has at least `voters` voters, and accepts registrations."""
@@ -444,7 +446,7 @@ def _as_sent_to(
 ) -> tuple[int, int, bytes, bool, int]:
     """Return the row as an instance with a list of spaces receives it, possibly as a NOP."""
     replica_id, lsn, body, is_taken, row_type = row
-    if row_type not in ROW_TYPES or is_held(body, held_by(shell.settings.spaces)):
+    if row_type not in CHANGES or is_held(body, held_by(shell.settings.spaces)):
         return row
     return replica_id, lsn, b"", is_taken, NOP
 

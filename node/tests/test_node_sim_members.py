@@ -6,9 +6,10 @@ import pytest
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.format.keys import REPLACE
 from qsync_node.log.scheduler import Seal
 from qsync_sim.clients import build_body
-from qsync_sim.model import REPLACE, SPACE
+from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
 from qsync_sim.world import ADMIN_SESSION, World
 

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_operator.members.iproto import Connection, DatabaseError
 
-SPACES = 281  # view of the spaces that the user may see
+SPACES = int(SystemSpace.VSPACE)  # the spaces that the user may see
 TIMEOUT_S = 10.0
 SECRET = Path("/etc/qsync/app")
 

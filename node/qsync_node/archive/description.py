@@ -5,8 +5,10 @@ of the disk, and the audit judges that content.
 """
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
+from qsync_client.protocol.markers import UINT32
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.manifest import SNAPSHOT, FileEntry, Mark, archived_name
 from qsync_node.format.keys import (
     KEY_LSN,
@@ -24,7 +26,8 @@ from qsync_node.format.walk import MALFORMED, space_of, walk_rows
 from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
 
 MARK_EVERY_BYTES = 4 << 20
-TERM_SPACE = 490
+TERM_SPACE: Final = int(SystemSpace.QSYNC_TERM)
+_TERM_MARK = bytes((UINT32,)) + TERM_SPACE.to_bytes(4, "big")
 
 
 class _Walk:
@@ -56,7 +59,7 @@ class _Walk:
             if row_type == RAFT_PROMOTE:
                 self.term = int(unpack(body)[Key.TERM])
                 self.terms.append((self.term, replica_id, signature(self.vclock)))
-        elif b"\xce\x00\x00\x01\xea" in body[:8]:  # a term, in a snapshot
+        elif _TERM_MARK in body[:8]:  # in a snapshot
             term, owner, index = unpack(body)[KEY_TUPLE]
             self.term = max(self.term, term)
             self.terms.append((term, owner, index))

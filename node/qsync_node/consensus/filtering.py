@@ -22,22 +22,21 @@ Invariants
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.body import is_kept, is_user_space, space_of
-from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT
+from qsync_node.format.keys import CHANGES, NOP
 from qsync_node.format.row import decode_rows, encode_header, scan_rows
 
 if TYPE_CHECKING:
     from qsync_node.consensus.ballot import Ballot
 
-SCHEMA_ONLY = (280,)
+SCHEMA_ONLY = (int(SystemSpace.SPACE),)
 """A list without user spaces: `_space`, like all system spaces, is always included."""
 NEEDS_EVERYTHING = (
     "only an anonymous replica can have a list of spaces, because a registered one holds "
     "all spaces; remove the list and start with an empty data directory"
 )
-
-_CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 
 
 class SpaceSettings(Protocol):
@@ -60,7 +59,7 @@ def keep_spaces(batch: LogBatch, spaces: Collection[int]) -> LogBatch:
     parts: list[bytes] = []
     start = 0
     for row, (_, _, end, _) in zip(decode_rows(batch.data), scan_rows(batch.data), strict=True):
-        if row.type in _CHANGES and not is_kept(space_of(row.body), spaces):
+        if row.type in CHANGES and not is_kept(space_of(row.body), spaces):
             row.type, row.body = NOP, b""
             parts.append(encode_header(row))
         else:

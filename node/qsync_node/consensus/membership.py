@@ -14,12 +14,14 @@ a removed instance is kept in `_qsync_removed` (M5).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack, unpack
 
-CLUSTER_SPACE = 320
-REMOVED_SPACE = 492
+CLUSTER_SPACE: Final = int(SystemSpace.CLUSTER)
+REMOVED_SPACE: Final = int(SystemSpace.QSYNC_REMOVED)
 REPLICAS_MAX = 31
 STOCK_ROLE = "stock"
 """Role of a Tarantool replica, which knows no terms: it is registered and never votes (L7)."""

@@ -9,45 +9,42 @@ not unique.
 from collections.abc import Iterator
 from typing import Any
 
+from qsync_client.protocol.spaces import SYSTEM_SPACE_MAX, SystemSpace
+
 from . import system
 
-_SPACES: tuple[tuple[int, str, str, str], ...] = (
-    (257, "_vinyl_deferred_delete", "blackhole", "space_id:unsigned lsn:unsigned tuple:array"),
-    (272, "_schema", "memtx", "key:string value:any?"),
+_SPACES: tuple[tuple[SystemSpace, str, str], ...] = (
+    (SystemSpace.VINYL_DEFERRED_DELETE, "blackhole", "space_id:unsigned lsn:unsigned tuple:array"),
+    (SystemSpace.SCHEMA, "memtx", "key:string value:any?"),
     (
-        276,
-        "_collation",
+        SystemSpace.COLLATION,
         "memtx",
         "id:unsigned name:string owner:unsigned type:string locale:string opts:map",
     ),
-    (277, "_vcollation", "sysview", "=276"),
+    (SystemSpace.VCOLLATION, "sysview", "=COLLATION"),
     (
-        280,
-        "_space",
+        SystemSpace.SPACE,
         "memtx",
         "id:unsigned owner:unsigned name:string engine:string field_count:unsigned "
         "flags:map format:array",
     ),
-    (281, "_vspace", "sysview", "=280"),
+    (SystemSpace.VSPACE, "sysview", "=SPACE"),
     (
-        284,
-        "_sequence",
+        SystemSpace.SEQUENCE,
         "memtx",
         "id:unsigned owner:unsigned name:string step:integer min:integer max:integer "
         "start:integer cache:integer cycle:boolean",
     ),
-    (285, "_sequence_data", "memtx", "id:unsigned value:integer"),
-    (286, "_vsequence", "sysview", "=284"),
+    (SystemSpace.SEQUENCE_DATA, "memtx", "id:unsigned value:integer"),
+    (SystemSpace.VSEQUENCE, "sysview", "=SEQUENCE"),
     (
-        288,
-        "_index",
+        SystemSpace.INDEX,
         "memtx",
         "id:unsigned iid:unsigned name:string type:string opts:map parts:array",
     ),
-    (289, "_vindex", "sysview", "=288"),
+    (SystemSpace.VINDEX, "sysview", "=INDEX"),
     (
-        296,
-        "_func",
+        SystemSpace.FUNC,
         "memtx",
         "id:unsigned owner:unsigned name:string setuid:unsigned language:string "
         "body:string routine_type:string param_list:array returns:string "
@@ -55,66 +52,76 @@ _SPACES: tuple[tuple[int, str, str, str], ...] = (
         "is_sandboxed:boolean is_null_call:boolean exports:array opts:map "
         "comment:string created:string last_altered:string",
     ),
-    (297, "_vfunc", "sysview", "id:unsigned owner:unsigned name:string setuid:unsigned"),
-    (304, "_user", "memtx", "id:unsigned owner:unsigned name:string type:string auth:map"),
-    (305, "_vuser", "sysview", "=304"),
+    (SystemSpace.VFUNC, "sysview", "id:unsigned owner:unsigned name:string setuid:unsigned"),
+    (SystemSpace.USER, "memtx", "id:unsigned owner:unsigned name:string type:string auth:map"),
+    (SystemSpace.VUSER, "sysview", "=USER"),
     (
-        312,
-        "_priv",
+        SystemSpace.PRIV,
         "memtx",
         "grantor:unsigned grantee:unsigned object_type:string object_id:scalar privilege:unsigned",
     ),
-    (313, "_vpriv", "sysview", "=312"),
-    (320, "_cluster", "memtx", "id:unsigned uuid:string"),
-    (328, "_trigger", "memtx", "name:string space_id:unsigned opts:map"),
-    (330, "_truncate", "memtx", "id:unsigned count:unsigned"),
+    (SystemSpace.VPRIV, "sysview", "=PRIV"),
+    (SystemSpace.CLUSTER, "memtx", "id:unsigned uuid:string"),
+    (SystemSpace.TRIGGER, "memtx", "name:string space_id:unsigned opts:map"),
+    (SystemSpace.TRUNCATE, "memtx", "id:unsigned count:unsigned"),
     (
-        340,
-        "_space_sequence",
+        SystemSpace.SPACE_SEQUENCE,
         "memtx",
         "id:unsigned sequence_id:unsigned is_generated:boolean field:unsigned path:string",
     ),
     (
-        356,
-        "_fk_constraint",
+        SystemSpace.FK_CONSTRAINT,
         "memtx",
         "name:string child_id:unsigned parent_id:unsigned is_deferred:boolean "
         "match:string on_delete:string on_update:string child_cols:array "
         "parent_cols:array",
     ),
     (
-        364,
-        "_ck_constraint",
+        SystemSpace.CK_CONSTRAINT,
         "memtx",
         "space_id:unsigned name:string is_deferred:boolean language:str code:str "
         "is_enabled:boolean",
     ),
-    (372, "_func_index", "memtx", "space_id:unsigned index_id:unsigned func_id:unsigned"),
-    (380, "_session_settings", "service", "name:string value:any"),
+    (SystemSpace.FUNC_INDEX, "memtx", "space_id:unsigned index_id:unsigned func_id:unsigned"),
+    (SystemSpace.SESSION_SETTINGS, "service", "name:string value:any"),
 )
-_FLAGS: dict[int, dict[str, Any]] = {257: {"group_id": 1}, 380: {"temporary": True}}
-_FIELD_COUNTS = {380: 2}
+_FLAGS: dict[SystemSpace, dict[str, Any]] = {
+    SystemSpace.VINYL_DEFERRED_DELETE: {"group_id": 1},
+    SystemSpace.SESSION_SETTINGS: {"temporary": True},
+}
+_FIELD_COUNTS = {SystemSpace.SESSION_SETTINGS: 2}
 
-_INDEXES: tuple[tuple[int, str], ...] = (
-    (272, "0=primary=0:string"),
-    (276, "0=primary=0:unsigned 1=name=1:string"),
-    (280, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
-    (284, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
-    (285, "0=primary=0:unsigned"),
-    (288, "0=primary=0:unsigned,1:unsigned 2=name=0:unsigned,2:string"),
-    (296, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
-    (304, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
-    (312, "0=primary=1:unsigned,2:string,3:scalar 1=owner=!0:unsigned 2=object=!2:string,3:scalar"),
-    (320, "0=primary=0:unsigned 1=uuid=1:string"),
-    (328, "0=primary=0:string 1=space_id=!1:unsigned"),
-    (330, "0=primary=0:unsigned"),
-    (340, "0=primary=0:unsigned 1=sequence=!1:unsigned"),
-    (356, "0=primary=0:string,1:unsigned 1=child_id=!1:unsigned"),
-    (364, "0=primary=0:unsigned,1:string"),
-    (372, "0=primary=0:unsigned,1:unsigned 1=fid=!2:unsigned"),
-    (380, "0=primary=0:string"),
+_INDEXES: tuple[tuple[SystemSpace, str], ...] = (
+    (SystemSpace.SCHEMA, "0=primary=0:string"),
+    (SystemSpace.COLLATION, "0=primary=0:unsigned 1=name=1:string"),
+    (SystemSpace.SPACE, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
+    (SystemSpace.SEQUENCE, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
+    (SystemSpace.SEQUENCE_DATA, "0=primary=0:unsigned"),
+    (SystemSpace.INDEX, "0=primary=0:unsigned,1:unsigned 2=name=0:unsigned,2:string"),
+    (SystemSpace.FUNC, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
+    (SystemSpace.USER, "0=primary=0:unsigned 1=owner=!1:unsigned 2=name=2:string"),
+    (
+        SystemSpace.PRIV,
+        "0=primary=1:unsigned,2:string,3:scalar 1=owner=!0:unsigned 2=object=!2:string,3:scalar",
+    ),
+    (SystemSpace.CLUSTER, "0=primary=0:unsigned 1=uuid=1:string"),
+    (SystemSpace.TRIGGER, "0=primary=0:string 1=space_id=!1:unsigned"),
+    (SystemSpace.TRUNCATE, "0=primary=0:unsigned"),
+    (SystemSpace.SPACE_SEQUENCE, "0=primary=0:unsigned 1=sequence=!1:unsigned"),
+    (SystemSpace.FK_CONSTRAINT, "0=primary=0:string,1:unsigned 1=child_id=!1:unsigned"),
+    (SystemSpace.CK_CONSTRAINT, "0=primary=0:unsigned,1:string"),
+    (SystemSpace.FUNC_INDEX, "0=primary=0:unsigned,1:unsigned 1=fid=!2:unsigned"),
+    (SystemSpace.SESSION_SETTINGS, "0=primary=0:string"),
 )
-_VIEWS = {277: 276, 281: 280, 286: 284, 289: 288, 297: 296, 305: 304, 313: 312}
+_VIEWS = {
+    SystemSpace.VCOLLATION: SystemSpace.COLLATION,
+    SystemSpace.VSPACE: SystemSpace.SPACE,
+    SystemSpace.VSEQUENCE: SystemSpace.SEQUENCE,
+    SystemSpace.VINDEX: SystemSpace.INDEX,
+    SystemSpace.VFUNC: SystemSpace.FUNC,
+    SystemSpace.VUSER: SystemSpace.USER,
+    SystemSpace.VPRIV: SystemSpace.PRIV,
+}
 
 _SQL_FUNCTIONS = (
     "-", "TRIM", "TYPEOF", "PRINTF", "UNICODE", "CHAR", "HEX", "VERSION", "QUOTE",
@@ -135,7 +142,7 @@ _EMPTY_PASSWORD = "vhvewKp0tNyweZQ+cFKAlsyphfg="
 
 def _fields(text: str) -> list[dict[str, Any]]:
     if text.startswith("="):
-        return next(_fields(row[3]) for row in _SPACES if row[0] == int(text[1:]))
+        return next(_fields(row[2]) for row in _SPACES if row[0] is SystemSpace[text[1:]])
     fields = []
     for word in text.split():
         name, type_name = word.split(":")
@@ -147,12 +154,12 @@ def _fields(text: str) -> list[dict[str, Any]]:
 
 
 def space_rows() -> Iterator[list[Any]]:
-    for space_id, name, engine, fields in _SPACES:
+    for space_id, engine, fields in _SPACES:
         count = _FIELD_COUNTS.get(space_id, 0)
         yield [
-            space_id,
+            int(space_id),
             system.ADMIN,
-            name,
+            space_id.space_name,
             engine,
             count,
             _FLAGS.get(space_id, {}),
@@ -169,7 +176,7 @@ def index_rows() -> Iterator[list[Any]]:
             kind = "hash" if space_id == system.SEQUENCE_DATA_ID else "tree"
             unique = {"unique": not parts.startswith("!")}
             key = [[int(field), type_name] for field, type_name in pairs]
-            yield [space_id, int(index_id), name, kind, unique, key]
+            yield [int(space_id), int(index_id), name, kind, unique, key]
 
 
 def _function_row(function_id: int, name: str) -> list[Any]:
@@ -201,7 +208,7 @@ def _priv_rows() -> Iterator[list[Any]]:
         yield [admin, system.PUBLIC, "function", number, system.EXECUTE]
     yield [admin, system.PUBLIC, "space", system.COLLATION_ID, system.WRITE]
     for view_id in _VIEWS:
-        yield [admin, system.PUBLIC, "space", view_id, system.READ]
+        yield [admin, system.PUBLIC, "space", int(view_id), system.READ]
     yield [admin, system.PUBLIC, "space", system.TRUNCATE_ID, system.WRITE]
     yield [admin, system.REPLICATION, "space", system.CLUSTER_ID, system.WRITE]
     yield [admin, system.REPLICATION, "universe", 0, system.READ]
@@ -217,7 +224,7 @@ def bootstrap_rows(
     for row in index_rows():
         yield system.INDEX_ID, row
     yield system.SCHEMA_ID, ["cluster", replicaset_uuid]
-    yield system.SCHEMA_ID, ["max_id", 511]
+    yield system.SCHEMA_ID, ["max_id", SYSTEM_SPACE_MAX]
     yield system.SCHEMA_ID, ["version", *version]
     for number, (name, kind) in enumerate((("none", "BINARY"), ("binary", "BINARY"))):
         yield system.COLLATION_ID, [number * 3, name, 1, kind, "", {}]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from qsync_client.protocol.spaces import SYSTEM_SPACE_MAX
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes
@@ -115,7 +116,7 @@ def read_space(row: list[Any], is_new: bool) -> SpaceDef:
     _check_known(flags, _SPACE_OPTIONS, _wrong_space_option)
     if engine not in ("memtx", "vinyl", "sysview", "blackhole", "service"):
         raise ClientError(ErrorCode.NO_SUCH_SPACE_NAME, f"Space engine '{engine}' does not exist")
-    if space_id > 511 and is_new:
+    if space_id > SYSTEM_SPACE_MAX and is_new:
         _check_user_space(name, engine, flags)
     _check_field_names(formats)
     return SpaceDef(space_id, owner, name, engine, field_count, flags, formats)

@@ -7,6 +7,7 @@ nothing; the owner of the state applies it.
 
 from typing import Any, NoReturn
 
+from qsync_client.protocol.spaces import SYSTEM_SPACE_MAX
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.journals import DATA_SPACES, PUBLICATION_SPACES
 
@@ -15,8 +16,6 @@ from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import IndexView, Put, holder_of, range_of
 from .tupleformat import TupleFormat
-
-SYSTEM_ID_MAX = 511
 
 # (space id, old tuple, new tuple, puts): one statement's effect on one space.
 Change = tuple[int, bytes | None, bytes | None, tuple[Put, ...]]
@@ -62,7 +61,7 @@ class Space:
         self.id = definition.id
         self.name = definition.name
         # Rows of a system space change the schema. Those of the key space of journals are data.
-        self.is_system = definition.id <= SYSTEM_ID_MAX and definition.id not in DATA_SPACES
+        self.is_system = definition.id <= SYSTEM_SPACE_MAX and definition.id not in DATA_SPACES
         self.is_managed = definition.id in PUBLICATION_SPACES  # no statement may change it
         # A space is synchronous unless its row disables that: a client that is answered before the
         # quorum could not read its own write (T1).

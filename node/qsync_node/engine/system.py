@@ -1,41 +1,36 @@
-"""Numbers of system spaces, users and privileges."""
+"""Numbers of system spaces, as plain ints, and of users and privileges."""
 
 from typing import Final
 
-SCHEMA_ID: Final = 272
-COLLATION_ID: Final = 276
-VCOLLATION_ID: Final = 277
-SPACE_ID: Final = 280
-VSPACE_ID: Final = 281
-SEQUENCE_ID: Final = 284
-SEQUENCE_DATA_ID: Final = 285
-VSEQUENCE_ID: Final = 286
-INDEX_ID: Final = 288
-VINDEX_ID: Final = 289
-FUNC_ID: Final = 296
-VFUNC_ID: Final = 297
-USER_ID: Final = 304
-VUSER_ID: Final = 305
-PRIV_ID: Final = 312
-VPRIV_ID: Final = 313
-CLUSTER_ID: Final = 320
-TRIGGER_ID: Final = 328
-TRUNCATE_ID: Final = 330
-SPACE_SEQUENCE_ID: Final = 340
-FK_CONSTRAINT_ID: Final = 356
-CK_CONSTRAINT_ID: Final = 364
-FUNC_INDEX_ID: Final = 372
-SESSION_SETTINGS_ID: Final = 380
+from qsync_client.protocol.spaces import SystemSpace
+
+SCHEMA_ID: Final = int(SystemSpace.SCHEMA)
+COLLATION_ID: Final = int(SystemSpace.COLLATION)
+VCOLLATION_ID: Final = int(SystemSpace.VCOLLATION)
+SPACE_ID: Final = int(SystemSpace.SPACE)
+VSPACE_ID: Final = int(SystemSpace.VSPACE)
+SEQUENCE_ID: Final = int(SystemSpace.SEQUENCE)
+SEQUENCE_DATA_ID: Final = int(SystemSpace.SEQUENCE_DATA)
+VSEQUENCE_ID: Final = int(SystemSpace.VSEQUENCE)
+INDEX_ID: Final = int(SystemSpace.INDEX)
+VINDEX_ID: Final = int(SystemSpace.VINDEX)
+FUNC_ID: Final = int(SystemSpace.FUNC)
+VFUNC_ID: Final = int(SystemSpace.VFUNC)
+USER_ID: Final = int(SystemSpace.USER)
+VUSER_ID: Final = int(SystemSpace.VUSER)
+PRIV_ID: Final = int(SystemSpace.PRIV)
+VPRIV_ID: Final = int(SystemSpace.VPRIV)
+CLUSTER_ID: Final = int(SystemSpace.CLUSTER)
+TRIGGER_ID: Final = int(SystemSpace.TRIGGER)
+TRUNCATE_ID: Final = int(SystemSpace.TRUNCATE)
+SPACE_SEQUENCE_ID: Final = int(SystemSpace.SPACE_SEQUENCE)
+FK_CONSTRAINT_ID: Final = int(SystemSpace.FK_CONSTRAINT)
+CK_CONSTRAINT_ID: Final = int(SystemSpace.CK_CONSTRAINT)
+FUNC_INDEX_ID: Final = int(SystemSpace.FUNC_INDEX)
+SESSION_SETTINGS_ID: Final = int(SystemSpace.SESSION_SETTINGS)
 
 # Spaces that the engine itself reads: their definitions are fixed.
-BUILTIN_IDS: Final = frozenset(
-    {
-        257, SCHEMA_ID, COLLATION_ID, VCOLLATION_ID, SPACE_ID, VSPACE_ID, SEQUENCE_ID,
-        SEQUENCE_DATA_ID, VSEQUENCE_ID, INDEX_ID, VINDEX_ID, FUNC_ID, VFUNC_ID, USER_ID, VUSER_ID,
-        PRIV_ID, VPRIV_ID, CLUSTER_ID, TRIGGER_ID, TRUNCATE_ID, SPACE_SEQUENCE_ID,
-        FK_CONSTRAINT_ID, CK_CONSTRAINT_ID, FUNC_INDEX_ID, SESSION_SETTINGS_ID,
-    }
-)  # fmt: skip
+BUILTIN_IDS: Final = frozenset(int(one) for one in SystemSpace if one < SystemSpace.QSYNC_TERM)
 # Key of the `_schema` row in a snapshot that holds the schema version.
 SCHEMA_VERSION_KEY: Final = "qsync_schema_version"
 # Spaces whose rows change the catalogue, beyond their storage.

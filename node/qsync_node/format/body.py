@@ -7,12 +7,10 @@ of files that may be damaged.
 from collections.abc import Collection
 from typing import Any
 
+from qsync_client.protocol.spaces import FIRST_USER_SPACE as FIRST_USER_SPACE  # noqa: PLC0414  # shared
+from qsync_client.protocol.spaces import SPACE_ID_MAX
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import unpack
-
-FIRST_USER_SPACE = 512
-"""Spaces with smaller ids belong to the system."""
-SPACE_ID_MAX = 0x7FFFFFFF
 
 _BODY_START = 0x10
 _WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}

@@ -11,6 +11,7 @@ from struct import Struct
 import msgpack
 
 from qsync_client.protocol.frame import encode_packet
+from qsync_node.format.keys import KEY_ERROR, KEY_ERROR_24
 from qsync_node.format.row import Row, encode_header
 
 # -- answers: every int has its full width, as in Tarantool's answers ----------------------------
@@ -80,7 +81,7 @@ def encode_error(
         {0: "ClientError", 2: 0, 1: "qsync", 3: text, 4: 0, 5: int(number)}
         for number, text in ((code, message), *causes)
     ]
-    body = _pack({0x31: message, 0x52: {0: stack}})
+    body = _pack({KEY_ERROR_24: message, KEY_ERROR: {0: stack}})
     return encode_answer(0x8000 | code, sync, schema_version, body)
 
 

@@ -27,16 +27,18 @@ change of a row, and never exceed the index of the row in the log.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-JOURNAL_SPACE = 493
-BROKER_SPACE = 494
-ASSIGNMENT_SPACE = 495
+from qsync_client.protocol.spaces import SystemSpace
+
+JOURNAL_SPACE: Final = int(SystemSpace.QSYNC_JOURNAL)
+BROKER_SPACE: Final = int(SystemSpace.QSYNC_BROKER)
+ASSIGNMENT_SPACE: Final = int(SystemSpace.QSYNC_ASSIGNMENT)
 KEY_SPACES = (JOURNAL_SPACE, BROKER_SPACE, ASSIGNMENT_SPACE)
-PUBLICATION_SPACE = 496
+PUBLICATION_SPACE: Final = int(SystemSpace.QSYNC_PUBLICATION)
 PUBLISH_FUNCTION = "qsync.publish:"
 """Prefix of the names of functions whose grants permit to publish (`publish_function`)."""
-PUBLISHER_SPACE = 497
+PUBLISHER_SPACE: Final = int(SystemSpace.QSYNC_PUBLISHER)
 PUBLICATION_SPACES = (PUBLICATION_SPACE, PUBLISHER_SPACE)
 """Spaces that only `qsync.publish` and its neighbours change, see `core.engine.publishing`."""
 WATCHED_SPACES = (*KEY_SPACES, PUBLISHER_SPACE)
@@ -46,7 +48,7 @@ REMOVED_MAX = 1_000
 DATA_SPACES = (*KEY_SPACES, *PUBLICATION_SPACES)
 """Spaces with system ids whose rows are data: writing one changes no schema."""
 
-_SPACE, _INDEX = 280, 288
+_SPACE, _INDEX = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
 _ADMIN = 1
 
 
@@ -244,7 +246,7 @@ def _members(fields: Iterable[Any]) -> Members:
 
 _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
     JOURNAL_SPACE: (
-        "_qsync_journal",
+        SystemSpace.QSYNC_JOURNAL.space_name,
         (
             ("name", "string"),
             ("spec", "map"),
@@ -259,7 +261,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
         ),
     ),
     BROKER_SPACE: (
-        "_qsync_broker",
+        SystemSpace.QSYNC_BROKER.space_name,
         (
             ("zone", "string"),
             ("suffix", "string"),
@@ -275,7 +277,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
         ),
     ),
     ASSIGNMENT_SPACE: (
-        "_qsync_assignment",
+        SystemSpace.QSYNC_ASSIGNMENT.space_name,
         (
             ("journal", "string"),
             ("zone", "string"),
@@ -286,7 +288,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
         ),
     ),
     PUBLICATION_SPACE: (
-        "_qsync_publication",
+        SystemSpace.QSYNC_PUBLICATION.space_name,
         (
             ("journal", "string"),
             ("journal_id", "unsigned"),
@@ -295,7 +297,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
         ),
     ),
     PUBLISHER_SPACE: (
-        "_qsync_publisher",
+        SystemSpace.QSYNC_PUBLISHER.space_name,
         (
             ("journal", "string"),
             ("journal_id", "unsigned"),

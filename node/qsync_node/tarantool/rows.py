@@ -14,17 +14,18 @@ WAIT flags are removed.
 from collections.abc import Callable, Collection
 from typing import Any
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.membership import CLUSTER_SPACE
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.body import FIRST_USER_SPACE, space_of
-from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT, Key
+from qsync_node.format.keys import CHANGES, DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows
 from qsync_node.transactions.own_rows import PRIVATE_SPACES
 
-_SCHEMA, _SPACE, _INDEX, _PRIV = 272, 280, 288, 312
+_SCHEMA, _SPACE = int(SystemSpace.SCHEMA), int(SystemSpace.SPACE)
+_INDEX, _PRIV = int(SystemSpace.INDEX), int(SystemSpace.PRIV)
 _PRIVATE_KEY = "qsync_"
-_READABLE = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 _FLAGS_FIELD = 5
 _SYNC = "is_sync"
 
@@ -55,7 +56,7 @@ def stock_rows(
     for row in rows:
         row.flags = 0
         row.idempotency = None
-        is_hidden = row.type not in _READABLE or is_removed(index)
+        is_hidden = row.type not in CHANGES or is_removed(index)
         if is_hidden or (is_confined and space_of(row.body) not in spaces):
             row.type, row.body = NOP, b""
         elif space_of(row.body) < FIRST_USER_SPACE:

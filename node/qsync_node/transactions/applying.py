@@ -4,11 +4,9 @@ from qsync_node.consensus.context import Context
 from qsync_node.consensus.doubt import Doubt
 from qsync_node.consensus.entries import Entry, Kind
 from qsync_node.errors import ClientError
-from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT
+from qsync_node.format.keys import CHANGES
 from qsync_node.transactions.own_rows import read_key_window_body
 from qsync_node.transactions.state import State
-
-CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 
 
 class RowApplier:

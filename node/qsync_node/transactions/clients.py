@@ -22,7 +22,7 @@ from qsync_node.engine.build import NeedsBuildError
 from qsync_node.engine.publishing import procedure_of
 from qsync_node.engine.requests import decode_user_request
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.keys import Type
+from qsync_node.format.keys import CHANGES, Type
 from qsync_node.transactions.builds import Builds
 from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.commits import BATCH_BYTES_MAX, Commits
@@ -38,15 +38,17 @@ from qsync_node.transactions.streams import Streams
 from qsync_node.transactions.users import check_state_is_served
 
 _COUNTED = {
-    1: "SELECT",
-    2: "INSERT",
-    3: "REPLACE",
-    4: "UPDATE",
-    5: "DELETE",
-    9: "UPSERT",
-    10: "CALL",
+    int(one): one.name
+    for one in (
+        Type.SELECT,
+        Type.INSERT,
+        Type.REPLACE,
+        Type.UPDATE,
+        Type.DELETE,
+        Type.UPSERT,
+        Type.CALL,
+    )
 }
-WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
 CALL_TYPES = frozenset({int(Type.CALL), int(Type.CALL_16)})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
 
@@ -110,7 +112,7 @@ class Clients:
         if call.type in CALL_TYPES:
             name, arguments = call_fields(call.body)
             call.request = procedure_of(name, arguments)
-        is_write = call.request is not None or call.type in WRITE_TYPES
+        is_write = call.request is not None or call.type in CHANGES
         if call.key is not None:
             check_key(call.key)
             if not (call.type in KEYED_STREAM_TYPES if call.transaction else is_write):

@@ -25,13 +25,13 @@ from qsync_node.consensus.entries import Entry, Kind
 from qsync_node.engine.overlay import Executed, Pending
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import space_of
+from qsync_node.format.keys import SYNC_FLAGS
 from qsync_node.transactions.applying import RowApplier
 from qsync_node.transactions.calls import Call, Then, Waiter, Write
 from qsync_node.transactions.own_rows import OWN_SPACES, SCHEMA_SPACE, is_own_mark
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stages import Stage
 
-SYNC_FLAGS = 6
 ASYNC_FLAGS = 0
 BATCH_BYTES_MAX = 1024 * 1024
 ROW_HEADER_BYTES = 24

@@ -7,18 +7,19 @@ cluster is open and the window of idempotency keys (T9). In a restored cluster i
 source replica set and the index up to which the cluster was restored.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.history import TermStart
 from qsync_node.consensus.membership import CLUSTER_SPACE, REMOVED_SPACE
-from qsync_node.format.keys import Key
+from qsync_node.format.keys import INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
 
 if TYPE_CHECKING:
     from qsync_node.engine.database import Database
 
-TERM_SPACE = 490
-KEY_SPACE = 491
+TERM_SPACE: Final = int(SystemSpace.QSYNC_TERM)
+KEY_SPACE: Final = int(SystemSpace.QSYNC_KEY)
 PLAN_KEY = "qsync_plan"
 OPEN_KEY = "qsync_open"
 RESTORED_KEY = "qsync_restored"
@@ -26,19 +27,18 @@ KEY_WINDOW_KEY = "qsync_key_window"
 KEY_WINDOW_ROWS = 100_000
 """Default number of log rows for which an idempotency key is remembered (T9)."""
 
-SCHEMA_SPACE = 272
+SCHEMA_SPACE: Final = int(SystemSpace.SCHEMA)
 PRIVATE_SPACES = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
 OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
 """Spaces that only the node writes: their rows determine the counted members (M2)."""
 
-_INSERT = 2
-_SPACE, _INDEX, _SCHEMA = 280, 288, SCHEMA_SPACE
+_SPACE, _INDEX = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
+_SCHEMA = SCHEMA_SPACE
 _OWN_MARKS = (PLAN_KEY, OPEN_KEY, RESTORED_KEY, KEY_WINDOW_KEY)
 _TERM_MARK = b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big")
 _KEY_WINDOW_MARK = b"\x82\x10\xcd" + SCHEMA_SPACE.to_bytes(2, "big") + b"\x21"
 _KEY_MARK = b"\x82\x10\xce" + KEY_SPACE.to_bytes(4, "big")
 _TUPLE_OFFSET = 8
-_REPLACE = 3
 
 
 def _insert(space: int, fields: list[Any]) -> bytes:
@@ -53,13 +53,13 @@ def define_own_spaces(
     definitions: list[tuple[int, str, list[list[str]], list[list[Any]]]] = [
         (
             TERM_SPACE,
-            "_qsync_term",
+            SystemSpace.QSYNC_TERM.space_name,
             [["term", "unsigned"], ["owner", "unsigned"], ["first_index", "unsigned"]],
             [[0, "unsigned"]],
         ),
         (
             KEY_SPACE,
-            "_qsync_key",
+            SystemSpace.QSYNC_KEY.space_name,
             [
                 ["client", "string"],
                 ["number", "unsigned"],
@@ -70,19 +70,19 @@ def define_own_spaces(
         ),
         (
             REMOVED_SPACE,
-            "_qsync_removed",
+            SystemSpace.QSYNC_REMOVED.space_name,
             [["uuid", "string"], ["id", "unsigned"]],
             [[0, "string"]],
         ),
     ]
     for space, name, fields, parts in definitions:
         layout = [{"name": field, "type": kind} for field, kind in fields]
-        database.apply(_INSERT, _insert(_SPACE, [space, 1, name, "memtx", 0, {}, layout]))
+        database.apply(INSERT, _insert(_SPACE, [space, 1, name, "memtx", 0, {}, layout]))
         database.apply(
-            _INSERT, _insert(_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts])
+            INSERT, _insert(_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts])
         )
-    database.apply(_INSERT, _insert(_SCHEMA, [PLAN_KEY, planned_voters]))
-    database.apply(_REPLACE, body_of_key_window(key_window_rows, 0))
+    database.apply(INSERT, _insert(_SCHEMA, [PLAN_KEY, planned_voters]))
+    database.apply(REPLACE, body_of_key_window(key_window_rows, 0))
 
 
 def rows_of(database: "Database", space_id: int) -> list[list[Any]]:

@@ -15,7 +15,7 @@ from qsync_node.consensus.settings import Settings
 from qsync_node.engine import publishing, system
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.journals import PUBLISHER_SPACE
-from qsync_node.format.keys import Type
+from qsync_node.format.keys import KEY_FUNCTION_NAME, KEY_TUPLE, Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.registrar import Registrar
@@ -456,7 +456,7 @@ def call_fields(body: bytes) -> tuple[str, list[Any]]:
     """
     try:
         fields = unpack_bounded(body)
-        name, arguments = fields[0x22], fields.get(0x21, [])
+        name, arguments = fields[KEY_FUNCTION_NAME], fields.get(KEY_TUPLE, [])
     except KeyError:
         raise ClientError(
             ErrorCode.MISSING_REQUEST_FIELD, "Missing mandatory field 'function name' in request"

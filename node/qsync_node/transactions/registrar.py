@@ -6,12 +6,16 @@ from qsync_node.consensus.membership import STOCK_ROLE, Member, delete_member, p
 from qsync_node.consensus.messages import Register, RegisterReply
 from qsync_node.consensus.replica import Replica
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.keys import KEY_SPACE_ID, KEY_TUPLE, REPLACE, SYNC_FLAGS
 from qsync_node.format.mp import pack
-from qsync_node.transactions.own_rows import OPEN_KEY, PLAN_KEY, body_of_key_window, schema_value
+from qsync_node.transactions.own_rows import (
+    OPEN_KEY,
+    PLAN_KEY,
+    SCHEMA_SPACE,
+    body_of_key_window,
+    schema_value,
+)
 from qsync_node.transactions.state import State
-
-SCHEMA_SPACE = 272
-SYNC_FLAGS = 6
 
 
 class Registrar:
@@ -58,8 +62,8 @@ class Registrar:
         voters = len(context.limbo.confirmed_configuration.voters)
         if voters < self.planned_voters() // 2 + 1 or leader.can_change_membership():
             return
-        body = pack({0x10: SCHEMA_SPACE, 0x21: [OPEN_KEY, True]})
-        entry = context.append_rows([[(3, body, None)]], SYNC_FLAGS)
+        body = pack({KEY_SPACE_ID: SCHEMA_SPACE, KEY_TUPLE: [OPEN_KEY, True]})
+        entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
         self._opening_index = entry.batch.last_index
 
@@ -82,7 +86,7 @@ class Registrar:
             raise ClientError(ErrorCode.NOT_LEADER, "the leader does not accept writes yet: retry")
         floor = self.state.keys.start_of_window(context.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
-        entry = context.append_rows([[(3, body, None)]], SYNC_FLAGS)
+        entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
         context.report("key_window", rows=rows, floor=max(floor, 0))
 

@@ -14,13 +14,13 @@ cannot use up the memory of writers.
 """
 
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from qsync_node.engine.publishing import TRANSACTION_MAX, Publish
 from qsync_node.engine.requests import Select, decode_user_request
 from qsync_node.engine.transaction import Transaction
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.keys import Type
+from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.commits import Commits
@@ -29,8 +29,8 @@ from qsync_node.transactions.limits import WriteLimits
 from qsync_node.transactions.linearizable import isolation_of
 from qsync_node.transactions.shared import Shared
 
-TIMEOUT_KEY = 0x56
-ISOLATION_KEY = 0x59
+TIMEOUT_KEY: Final = int(Key.TIMEOUT)
+ISOLATION_KEY: Final = int(Key.TXN_ISOLATION)
 STREAMS_MAX = 10_000
 SESSION_STREAMS_MAX = 1_000
 STRANGER = "guest"

@@ -8,8 +8,9 @@ privileges at its index of the order.
 from base64 import b64encode
 from typing import Any
 
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TXN_ISOLATION, REPLACE, UPDATE
 from qsync_sim.clients import SELECT
-from qsync_sim.model import DELETE, INSERT, REPLACE, UPDATE
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE
 from qsync_sim.workloads.order import PRIVILEGES, USERS, Order
@@ -38,8 +39,8 @@ class Access(Workload):
     def set_up(self) -> None:
         """Create a space, a role that can write it, and both users without privileges on it."""
         world = self.world
-        world.insert(280, [SPACE, 1, f"s{SPACE}", "memtx", 0, {}, []])
-        world.insert(288, [SPACE, 0, "key", "tree", {}, [[0, "unsigned"]]])
+        world.insert(SystemSpace.SPACE, [SPACE, 1, f"s{SPACE}", "memtx", 0, {}, []])
+        world.insert(SystemSpace.INDEX, [SPACE, 0, "key", "tree", {}, [[0, "unsigned"]]])
         world.insert(USERS, [ROLE, 1, "editors", "role", {}])
         world.insert(PRIVILEGES, [1, ROLE, "space", SPACE, READ | WRITE])
         for name, number in USER_IDS.items():
@@ -139,7 +140,7 @@ class Access(Workload):
         row = order.rows.get(request.index)
         is_logged = row is not None and (row.type, row.space) == (
             request.type,
-            request.fields[0x10],
+            request.fields[KEY_SPACE_ID],
         )
         if request.tuples and not is_logged and request.type != UPDATE:
             self.fail(request, f"L3: another row is at {request.index}")
@@ -168,7 +169,7 @@ class Access(Workload):
         """Check that some state that the read may show allows its answer."""
         if request.outcome not in ("committed", "refused") or request.code in CIRCUMSTANCES:
             return
-        is_strict = request.fields[0x59] == LINEARIZABLE
+        is_strict = request.fields[KEY_TXN_ISOLATION] == LINEARIZABLE
         first = request.floor_index if is_strict else 0
         for at in range(request.ceiling_index, first - 1, -1):
             if _error(order, at, request.user, READ) == request.code and (

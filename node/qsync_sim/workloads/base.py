@@ -15,6 +15,21 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from qsync_node.consensus import effects as fx
+from qsync_node.format.keys import (
+    KEY_AFTER_POSITION,
+    KEY_AFTER_TUPLE,
+    KEY_FETCH_POSITION,
+    KEY_INDEX_ID,
+    KEY_ITERATOR,
+    KEY_KEY,
+    KEY_LIMIT,
+    KEY_OFFSET,
+    KEY_OPS,
+    KEY_SPACE_ID,
+    KEY_TIMEOUT,
+    KEY_TUPLE,
+    KEY_TXN_ISOLATION,
+)
 from qsync_sim import faults
 from qsync_sim.clients import BEGIN, ROLLED_BACK, UNKNOWN
 from qsync_sim.violation import Violation
@@ -35,9 +50,10 @@ STRIKES, STRIKES_MS = 2, (200, 6_000)
 WAKE_MS = (0, 0, 5, 20, 50)
 THINK_MS = (0, 2, 10, 40, 250, 900)
 _NAMES = {
-    "space": 0x10, "index": 0x11, "limit": 0x12, "offset": 0x13, "iterator": 0x14,
-    "fetch_position": 0x1F, "key": 0x20, "tuple": 0x21, "ops": 0x28, "after_position": 0x2E,
-    "after_tuple": 0x2F, "timeout": 0x56, "isolation": 0x59,
+    "space": KEY_SPACE_ID, "index": KEY_INDEX_ID, "limit": KEY_LIMIT, "offset": KEY_OFFSET,
+    "iterator": KEY_ITERATOR, "fetch_position": KEY_FETCH_POSITION, "key": KEY_KEY,
+    "tuple": KEY_TUPLE, "ops": KEY_OPS, "after_position": KEY_AFTER_POSITION,
+    "after_tuple": KEY_AFTER_TUPLE, "timeout": KEY_TIMEOUT, "isolation": KEY_TXN_ISOLATION,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Checks that several workloads share: single writes and reads against the order."""
 
 from qsync_node.errors import ErrorCode
-from qsync_sim.model import DELETE
+from qsync_node.format.keys import DELETE, KEY_SPACE_ID, KEY_TXN_ISOLATION
 from qsync_sim.workloads.base import Request, Workload
 from qsync_sim.workloads.order import Order
 from qsync_sim.workloads.table import (
@@ -66,7 +66,7 @@ def _check_committed(workload: Workload, order: Order, request: Request, places:
         workload.fail(request, f"L3: acknowledged, but the order ends at {order.last}")
     row = order.rows.get(request.index)
     if request.type == DELETE and request.tuples:
-        if row is None or row.type != DELETE or row.space != request.fields[0x10]:
+        if row is None or row.type != DELETE or row.space != request.fields[KEY_SPACE_ID]:
             workload.fail(request, f"L3: another row is at {request.index}")
     elif not places or (request.type == DELETE and request.key is None):
         # A DELETE that has found nothing may name the index of an equal one before it.
@@ -76,7 +76,7 @@ def _check_committed(workload: Workload, order: Order, request: Request, places:
         workload.fail(request, f"L3: its row is at {places[0]}")
     if request.index <= request.floor_index:
         workload.fail(request, f"R2: it is before {request.floor_index}, answered earlier")
-    expected = expected_of(order.at(request.fields[0x10], request.index - 1), request)
+    expected = expected_of(order.at(request.fields[KEY_SPACE_ID], request.index - 1), request)
     if (expected.code, expected.tuples) != (0, request.tuples):
         workload.fail(request, f"T8: the order requires {expected[:2]}")
     workload.world.count(f"{workload.name}: writes checked")
@@ -88,7 +88,7 @@ def _check_without_row(workload: Workload, order: Order, request: Request) -> No
         workload.fail(request, "T8: the answer names no index")
     if request.index < request.floor_index:
         workload.fail(request, f"R2: older than an answer at {request.floor_index}")
-    expected = expected_of(order.at(request.fields[0x10], request.index), request)
+    expected = expected_of(order.at(request.fields[KEY_SPACE_ID], request.index), request)
     if expected.is_change or (expected.code, expected.tuples) != (request.code, request.tuples):
         workload.fail(request, f"T8: the order requires {expected[:2]}")
     workload.world.count(f"{workload.name}: answers without a row checked")
@@ -106,7 +106,7 @@ def check_read(workload: Workload, order: Order, request: Request) -> None:
     if request.outcome == "refused" and request.code in CIRCUMSTANCES:
         return
     fields = request.fields
-    level = fields.get(0x59, 0)
+    level = fields.get(KEY_TXN_ISOLATION, 0)
     if level == DIRTY:
         return
     is_old = request.index < request.floor_index
@@ -115,18 +115,18 @@ def check_read(workload: Workload, order: Order, request: Request) -> None:
     first = request.floor_index if level == LINEARIZABLE else 0
     after = request.note if isinstance(request.note, list) else None
     got = (request.code, request.tuples)
-    for table in order.between(fields[0x10], first, request.ceiling_index):
+    for table in order.between(fields[KEY_SPACE_ID], first, request.ceiling_index):
         if table.select(fields, after)[:2] == got:
             kind = "linearizable reads" if level == LINEARIZABLE else "reads"
             workload.world.count(f"{workload.name}: {kind} checked")
             return
-    newest = order.at(fields[0x10], request.ceiling_index).select(fields, after)
+    newest = order.at(fields[KEY_SPACE_ID], request.ceiling_index).select(fields, after)
     workload.fail(request, f"R1/R2: no state since {first} gives this; the last is {newest[:2]}")
 
 
 def check_dirty_read(workload: Workload, request: Request) -> None:
     """Check that a dirty read returns no value of a write that was refused (R1)."""
-    if request.outcome != "committed" or request.fields.get(0x59) != DIRTY:
+    if request.outcome != "committed" or request.fields.get(KEY_TXN_ISOLATION) != DIRTY:
         return
     written = {one.tag: one for one in workload.requests if one.tag}
     for made in request.tuples:

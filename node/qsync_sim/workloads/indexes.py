@@ -7,8 +7,9 @@ inserted between its static ones.
 
 from typing import Any
 
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.format.keys import DELETE, INSERT, KEY_TXN_ISOLATION, REPLACE, UPDATE, UPSERT
 from qsync_sim.clients import SELECT
-from qsync_sim.model import DELETE, INSERT, REPLACE, UPDATE, UPSERT
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import (
     LINEARIZABLE,
@@ -51,10 +52,10 @@ class Indexes(Workload):
     def set_up(self) -> None:
         """Create both spaces and the static rows."""
         for space, indexes in _INDEXES.items():
-            self.world.insert(280, [space, 1, f"s{space}", "memtx", 0, {}, []])
+            self.world.insert(SystemSpace.SPACE, [space, 1, f"s{space}", "memtx", 0, {}, []])
             for number, (name, is_unique, parts) in enumerate(indexes):
                 options = {"unique": is_unique}
-                self.world.insert(288, [space, number, name, "tree", options, parts])
+                self.world.insert(SystemSpace.INDEX, [space, number, name, "tree", options, parts])
         for key in STATIC_KEYS:
             self.world.insert(PAGED_SPACE, [key, f"first {key}", key % GROUPS])
 
@@ -158,7 +159,7 @@ class Indexes(Workload):
             self.fail(pages[-1], f"R1: pages return the keys {found}")
         if not pages or len(pages[-1].tuples) == PAGE:
             return
-        is_strict = pages[0].fields.get(0x59) == LINEARIZABLE
+        is_strict = pages[0].fields.get(KEY_TXN_ISOLATION) == LINEARIZABLE
         missing = [key for key in STATIC_KEYS if key not in found]
         if missing and is_strict:
             self.fail(pages[-1], f"R2: pages return {found}, without {missing}")

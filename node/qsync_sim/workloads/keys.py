@@ -11,15 +11,16 @@ session repeats transactions with a keyed COMMIT, or commits other statements wi
 from bisect import bisect_right
 from typing import Any
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import KEY_TUPLE, REPLACE
 from qsync_node.transactions.own_rows import KEY_WINDOW_KEY
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.model import REPLACE
 from qsync_sim.workloads.base import LOST, Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES
 from qsync_sim.workloads.order import Order
 
-SPACE, SCHEMA = 650, 272
+SPACE, SCHEMA = 650, int(SystemSpace.SCHEMA)
 KEYS = 5
 WINDOW_ROWS = 300
 """The window at the start of a schedule; orders make it longer."""
@@ -49,8 +50,8 @@ class Keys(Workload):
 
     def set_up(self) -> None:
         """Create the space."""
-        self.world.insert(280, [SPACE, 1, f"s{SPACE}", "memtx", 0, {}, []])
-        self.world.insert(288, [SPACE, 0, "key", "tree", {}, [[0, "unsigned"]]])
+        self.world.insert(SystemSpace.SPACE, [SPACE, 1, f"s{SPACE}", "memtx", 0, {}, []])
+        self.world.insert(SystemSpace.INDEX, [SPACE, 0, "key", "tree", {}, [[0, "unsigned"]]])
 
     def scripts(self) -> list[Script]:
         return [self._work(), self._work(), self._commit(), self._change_window()]
@@ -137,7 +138,7 @@ class Keys(Workload):
         """Check all attempts of all keys (T9)."""
         self._windows = [(0, WINDOW_ROWS, 0)]
         for index, row in order.rows.items():
-            made = row.fields.get(0x21)
+            made = row.fields.get(KEY_TUPLE)
             if row.space == SCHEMA and made and made[0] == KEY_WINDOW_KEY:
                 self._windows.append((index, made[1], made[2]))
         for attempts in (*self.attempts.values(), *self.commits.values()):

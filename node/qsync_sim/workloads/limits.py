@@ -11,11 +11,12 @@ from typing import Any
 
 import msgpack
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Kind
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPSERT
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.model import DELETE, INSERT, REPLACE, UPSERT
 from qsync_sim.violation import Violation
 from qsync_sim.workloads.base import MILLISECOND, SESSIONS_FROM, Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES
@@ -62,8 +63,8 @@ class Limits(Workload):
     def set_up(self) -> None:
         """Create one space for small tuples and one for large ones."""
         for space in (SPACE, LARGE_SPACE):
-            self.world.insert(280, [space, 1, f"s{space}", "memtx", 0, {}, []])
-            self.world.insert(288, [space, 0, "key", "tree", {}, [[0, "unsigned"]]])
+            self.world.insert(SystemSpace.SPACE, [space, 1, f"s{space}", "memtx", 0, {}, []])
+            self.world.insert(SystemSpace.INDEX, [space, 0, "key", "tree", {}, [[0, "unsigned"]]])
         if "limbo_entries_max" in self.limits:
             self._watch_queue()
         for user, probability in (("guest", 0.5), ("admin", 0.1)):
@@ -288,7 +289,11 @@ def _many_operations(tag: str) -> Request:
 
 
 def _many_keys(tag: str) -> Request:
-    fields = {0x10: SPACE, 0x21: [1, tag], **{1_000 + number: 0 for number in range(1_024)}}
+    fields = {
+        KEY_SPACE_ID: SPACE,
+        KEY_TUPLE: [1, tag],
+        **{1_000 + number: 0 for number in range(1_024)},
+    }
     return Request("body of many keys", REPLACE, msgpack.packb(fields), tag, note=20)
 
 

@@ -8,18 +8,36 @@ between two indexes.
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from qsync_sim.model import DELETE, INSERT, REPLACE, ROW_TYPES, UPDATE, UPSERT
+from qsync_client.protocol.spaces import FIRST_USER_SPACE, SystemSpace
+from qsync_node.format.keys import (
+    CHANGES,
+    DELETE,
+    INSERT,
+    KEY_KEY,
+    KEY_OPS,
+    KEY_SPACE_ID,
+    KEY_TUPLE,
+    REPLACE,
+    UPDATE,
+    UPSERT,
+)
 from qsync_sim.workloads.table import Index, Table, changed
 
 if TYPE_CHECKING:
     from qsync_sim.world import World
 
-SPACES, INDEXES, SEQUENCES, SEQUENCE_DATA, SPACE_SEQUENCES = 280, 288, 284, 285, 340
-TRUNCATIONS, USERS, PRIVILEGES = 330, 304, 312
+SPACES: Final = int(SystemSpace.SPACE)
+INDEXES: Final = int(SystemSpace.INDEX)
+SEQUENCES: Final = int(SystemSpace.SEQUENCE)
+SEQUENCE_DATA: Final = int(SystemSpace.SEQUENCE_DATA)
+SPACE_SEQUENCES: Final = int(SystemSpace.SPACE_SEQUENCE)
+TRUNCATIONS: Final = int(SystemSpace.TRUNCATE)
+USERS: Final = int(SystemSpace.USER)
+PRIVILEGES: Final = int(SystemSpace.PRIV)
 _KEY_FIELDS = {INDEXES: (0, 1), PRIVILEGES: (1, 2, 3)}
 """Fields of the primary keys of system spaces that are not the first one."""
 _NAMES = {SPACES: (2,), SEQUENCES: (2,), USERS: (2,), INDEXES: (0, 2)}
@@ -44,9 +62,9 @@ class Order:
         self._versions: dict[int, list[tuple[int, Table]]] = {}
         for index in range(1, self.last + 1):
             _, _, body, is_taken, row_type = world.ledger[index]
-            if is_taken and row_type in ROW_TYPES:
+            if is_taken and row_type in CHANGES:
                 fields = msgpack.unpackb(body, strict_map_key=False)
-                self._take(index, Row(row_type, fields[0x10], fields))
+                self._take(index, Row(row_type, fields[KEY_SPACE_ID], fields))
 
     def at(self, space: int, index: int) -> Table:
         """Return a space after the row at `index`; an unknown one does not exist."""
@@ -114,8 +132,8 @@ class Order:
 
     def _key_of(self, row: Row, table: Table) -> tuple[Any, ...]:
         if row.type in (UPDATE, DELETE):
-            return tuple(row.fields[0x20])
-        return table.key_of(row.fields[0x21])
+            return tuple(row.fields[KEY_KEY])
+        return table.key_of(row.fields[KEY_TUPLE])
 
     def _put(self, index: int, table: Table) -> None:
         self._versions.setdefault(table.id, []).append((index, table))
@@ -149,7 +167,7 @@ class Order:
 
 def _first(space: int) -> Table:
     """Return a space before the first row: only system spaces exist, here without their rows."""
-    if space >= 512:
+    if space >= FIRST_USER_SPACE:
         return Table(space)
     indexes = {0: Index("primary", True, _parts(_KEY_FIELDS.get(space, (0,))))}
     if space in _NAMES:
@@ -166,10 +184,10 @@ def _after(row: Row, old: list[Any] | None) -> list[Any] | None:
     if row.type == DELETE:
         return None
     if row.type == UPDATE:
-        return None if old is None else changed(old, row.fields[0x21])
+        return None if old is None else changed(old, row.fields[KEY_TUPLE])
     if row.type == UPSERT and old is not None:
-        return changed(old, row.fields[0x28])
-    made: list[Any] = row.fields[0x21]
+        return changed(old, row.fields[KEY_OPS])
+    made: list[Any] = row.fields[KEY_TUPLE]
     return made
 
 
@@ -179,7 +197,7 @@ def _tag_of(row: Row) -> str:
         return ""
     field = _NAMES[row.space][-1] if row.space in _NAMES else 1
     if row.type in (UPDATE, UPSERT):
-        ops = row.fields[0x21 if row.type == UPDATE else 0x28]
+        ops = row.fields[KEY_TUPLE if row.type == UPDATE else KEY_OPS]
         return next((str(op[2]) for op in ops if op[:2] == ["=", field]), "")
-    made = row.fields[0x21]
+    made = row.fields[KEY_TUPLE]
     return made[field] if len(made) > field and isinstance(made[field], str) else ""

@@ -6,8 +6,17 @@ value. Rolled back rows use none.
 
 from typing import Any
 
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_INDEX_ID,
+    KEY_SPACE_ID,
+    KEY_TUPLE,
+    REPLACE,
+    UPDATE,
+)
 from qsync_sim.clients import SELECT
-from qsync_sim.model import DELETE, INSERT, REPLACE, UPDATE
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read
 from qsync_sim.workloads.order import SEQUENCE_DATA, SEQUENCES, SPACE_SEQUENCES, Order
@@ -30,8 +39,8 @@ class Sequences(Workload):
         """Create a space whose primary key a sequence fills."""
         is_cyclic = self.rng.random() < 0.3
         world = self.world
-        world.insert(280, [SPACE, 1, f"s{SPACE}", "memtx", 0, {}, []])
-        world.insert(288, [SPACE, 0, "key", "tree", {}, [[0, "unsigned"]]])
+        world.insert(SystemSpace.SPACE, [SPACE, 1, f"s{SPACE}", "memtx", 0, {}, []])
+        world.insert(SystemSpace.INDEX, [SPACE, 0, "key", "tree", {}, [[0, "unsigned"]]])
         world.insert(SEQUENCES, [SEQUENCE, 1, "numbers", 1, 1, GREATEST, 1, 0, is_cyclic])
         world.insert(SPACE_SEQUENCES, [SPACE, SEQUENCE, False, 0, ""])
 
@@ -121,19 +130,19 @@ class Sequences(Workload):
     @staticmethod
     def _logged(request: Request) -> dict[int, Any]:
         """Return the body of a row as it is in the log, without the number of the index."""
-        return {key: value for key, value in request.fields.items() if key != 0x11}
+        return {key: value for key, value in request.fields.items() if key != KEY_INDEX_ID}
 
     @staticmethod
     def _expected(order: Order, at: int, request: Request) -> Result:
         """Return the result of a write over the state after the row at `at`."""
         fields = request.fields
-        table = order.at(fields[0x10], at)
+        table = order.at(fields[KEY_SPACE_ID], at)
         if request.kind != "draw":
             return table.execute(request.type, fields)
         value = order.next_value(SEQUENCE, at)
         if value is None:
             return Result(OVERFLOW, [])
-        made = [value, fields[0x21][1]]
+        made = [value, fields[KEY_TUPLE][1]]
         if (value,) in table.rows and request.type == INSERT:
             return Result(DUPLICATE, [])
         return Result(0, [made], table.rows.get((value,)), made)

@@ -7,7 +7,19 @@ and the update operations that workloads send.
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from qsync_sim.model import DELETE, INSERT, UPDATE, UPSERT
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_INDEX_ID,
+    KEY_ITERATOR,
+    KEY_KEY,
+    KEY_LIMIT,
+    KEY_OFFSET,
+    KEY_OPS,
+    KEY_TUPLE,
+    UPDATE,
+    UPSERT,
+)
 
 EQ, REQ, ALL, LT, LE, GE, GT = range(7)
 REVERSE = (REQ, LT, LE)
@@ -73,10 +85,10 @@ class Table:
 
     def select(self, fields: dict[int, Any], after: list[Any] | None = None) -> Result:
         """Return the answer of a SELECT with this body, after a tuple of the page before it."""
-        found = self._index(fields.get(0x11, 0))
+        found = self._index(fields.get(KEY_INDEX_ID, 0))
         if isinstance(found, int):
             return Result(found, [])
-        iterator, key = fields.get(0x14, EQ), tuple(fields[0x20])
+        iterator, key = fields.get(KEY_ITERATOR, EQ), tuple(fields[KEY_KEY])
         tuples = [made for place, made in self.sorted_by(found) if _is_in(place, iterator, key)]
         if iterator in REVERSE:
             tuples.reverse()
@@ -91,7 +103,7 @@ class Table:
                     else self._place(found, made) > last
                 )
             ]
-        return Result(0, tuples[fields.get(0x13, 0) :][: fields[0x12]])
+        return Result(0, tuples[fields.get(KEY_OFFSET, 0) :][: fields[KEY_LIMIT]])
 
     def sorted_by(self, index: Index) -> list[tuple[tuple[Any, ...], list[Any]]]:
         """Return the tuples in the order of an index, each with its place."""
@@ -114,24 +126,24 @@ class Table:
             return Result(NO_SUCH_SPACE, [])
         if row_type in (UPDATE, DELETE):
             return self._change(row_type, fields)
-        made = fields[0x21]
+        made = fields[KEY_TUPLE]
         code = self.wrong(made)
         if code or not self.indexes:
             return Result(code or NO_SUCH_INDEX, [])
         old = self.rows.get(self.key_of(made))
         if row_type == UPSERT and old is not None:
-            made = changed(old, fields[0x28])
+            made = changed(old, fields[KEY_OPS])
         if (row_type == INSERT and old is not None) or self._is_duplicate(old, made):
             return Result(DUPLICATE, [])
         return Result(0, [] if row_type == UPSERT else [made], old, made)
 
     def _change(self, row_type: int, fields: dict[int, Any]) -> Result:
-        index = self._index(fields.get(0x11, 0))
+        index = self._index(fields.get(KEY_INDEX_ID, 0))
         if isinstance(index, int):
             return Result(index, [])
         if not index.is_unique:
             return Result(NOT_UNIQUE, [])
-        key = tuple(fields[0x20])
+        key = tuple(fields[KEY_KEY])
         if len(key) < len(index.parts):
             return Result(PARTIAL_KEY, [])
         old = next((made for made in self.rows.values() if index.key_of(made) == key), None)
@@ -139,7 +151,7 @@ class Table:
             return Result(0, [])
         if row_type == DELETE:
             return Result(0, [old], old, None)
-        new = changed(old, fields[0x21])
+        new = changed(old, fields[KEY_TUPLE])
         code = self.wrong(new)
         if not code and self.key_of(new) != self.key_of(old):
             code = DUPLICATE if self.key_of(new) in self.rows else KEY_CHANGED

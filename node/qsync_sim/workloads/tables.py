@@ -7,8 +7,8 @@ space has at its index of the order. A name is unique, so it identifies the row 
 
 from typing import Any
 
+from qsync_node.format.keys import DELETE, INSERT, KEY_KEY, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPDATE
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK, SELECT
-from qsync_sim.model import DELETE, INSERT, REPLACE, UPDATE
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read, check_write
 from qsync_sim.workloads.order import INDEXES, SPACES, TRUNCATIONS, Order
@@ -145,7 +145,7 @@ class Tables(Workload):
     def check(self, order: Order) -> None:
         """Check all requests (P3, T6, T8, R1, R2)."""
         for request in self.requests:
-            space = request.fields[0x10]
+            space = request.fields[KEY_SPACE_ID]
             if request.type == SELECT:
                 check_read(self, order, request)
             elif space in SYSTEM:
@@ -194,14 +194,14 @@ class Tables(Workload):
         # A DELETE that has found nothing may name the index of an equal one before it.
         is_logged = row is not None and (
             (request.type != DELETE or bool(request.tuples))
-            and (row.type, row.space) == (request.type, fields[0x10])
-            and all(row.fields.get(key) == fields.get(key) for key in (0x20, 0x21))
+            and (row.type, row.space) == (request.type, fields[KEY_SPACE_ID])
+            and all(row.fields.get(key) == fields.get(key) for key in (KEY_KEY, KEY_TUPLE))
         )
         before = request.index - is_logged
         errors = self._errors(order, before, request)
         if errors:
             self.fail(request, f"P3: the order requires one of the errors {sorted(errors)}")
-        expected = order.at(fields[0x10], before).execute(request.type, fields)
+        expected = order.at(fields[KEY_SPACE_ID], before).execute(request.type, fields)
         if expected.tuples != request.tuples:
             self.fail(request, f"P3: the order requires the answer {expected.tuples}")
         if expected.is_change != is_logged:
@@ -209,7 +209,7 @@ class Tables(Workload):
 
     def _errors(self, order: Order, at: int, request: Request) -> set[int]:
         """Return the errors that a schema change may get after the row at `at`, {} for none."""
-        space = request.fields[0x10]
+        space = request.fields[KEY_SPACE_ID]
         result = order.at(space, at).execute(request.type, request.fields)
         if result.code:
             return {result.code}

@@ -7,9 +7,18 @@ refused one, one that timed out or one without COMMIT has no row in the order.
 from dataclasses import dataclass, field
 from typing import Any
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_SPACE_ID,
+    KEY_TXN_ISOLATION,
+    REPLACE,
+    UPDATE,
+    UPSERT,
+)
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK, SELECT
-from qsync_sim.model import DELETE, INSERT, REPLACE, UPDATE, UPSERT
 from qsync_sim.workloads.base import LOST, MILLISECOND, Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
 from qsync_sim.workloads.order import Order
@@ -71,9 +80,11 @@ class Transactions(Workload):
     def set_up(self) -> None:
         """Create both spaces; the second one has a unique secondary index."""
         for space in (SPACE, OTHER_SPACE):
-            self.world.insert(280, [space, 1, f"s{space}", "memtx", 0, {}, []])
-            self.world.insert(288, [space, 0, "key", "tree", {}, [[0, "unsigned"]]])
-        self.world.insert(288, [OTHER_SPACE, 1, "value", "tree", {}, [[2, "unsigned"]]])
+            self.world.insert(SystemSpace.SPACE, [space, 1, f"s{space}", "memtx", 0, {}, []])
+            self.world.insert(SystemSpace.INDEX, [space, 0, "key", "tree", {}, [[0, "unsigned"]]])
+        self.world.insert(
+            SystemSpace.INDEX, [OTHER_SPACE, 1, "value", "tree", {}, [[2, "unsigned"]]]
+        )
 
     def scripts(self) -> list[Script]:
         return [self._work() for _ in range(3)]
@@ -177,11 +188,11 @@ class Transactions(Workload):
         for request in transaction.statements:
             if request.type != SELECT:
                 return
-            level = LINEARIZABLE in (transaction.isolation, request.fields.get(0x59))
+            level = LINEARIZABLE in (transaction.isolation, request.fields.get(KEY_TXN_ISOLATION))
             if not level or request.outcome != "committed":
                 continue
             fields = request.fields
-            states = order.between(fields[0x10], request.floor_index, request.ceiling_index)
+            states = order.between(fields[KEY_SPACE_ID], request.floor_index, request.ceiling_index)
             if not any(table.select(fields).tuples == request.tuples for table in states):
                 self.fail(request, f"R2: no state since {request.floor_index} gives this")
             self.world.count("transactions: linearizable reads checked")
@@ -218,7 +229,7 @@ class Transactions(Workload):
             if request.outcome == "refused" and request.code not in STATEMENT:
                 continue
             fields = request.fields
-            table = tables.get(fields[0x10]) or order.at(fields[0x10], first - 1)
+            table = tables.get(fields[KEY_SPACE_ID]) or order.at(fields[KEY_SPACE_ID], first - 1)
             if request.type == SELECT:
                 result = table.select(fields)
             else:
@@ -228,7 +239,7 @@ class Transactions(Workload):
                 self.fail(request, f"T8: in a transaction at {first}, {result[:2]} is right")
         for index, request in enumerate(rows, first):
             row = order.rows.get(index)
-            if row is None or (row.type, row.space) != (request.type, request.fields[0x10]):
+            if row is None or (row.type, row.space) != (request.type, request.fields[KEY_SPACE_ID]):
                 self.fail(request, f"T8: its transaction has another row at {index}")
             if request.tag and order.places.get(request.tag) != [index]:
                 self.fail(request, f"T8: its row is not at {index}")

@@ -26,7 +26,6 @@ from qsync_spark.decode.schema_rows import (
 )
 
 NOT_REPLAYED = frozenset((TERMS,))  # derived from the log by other rules than its rows
-FIRST_USER_SPACE = 512
 
 
 class SystemChange(NamedTuple):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import (
-    DELETE,
+    CHANGES,
     INSERT,
     KEY_IDEMPOTENCY,
     KEY_SPACE_ID,
@@ -23,8 +23,6 @@ from qsync_node.format.keys import (
     KEY_TUPLE_META,
     NOP,
     REPLACE,
-    UPDATE,
-    UPSERT,
 )
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_node.format.walk import space_of
@@ -53,9 +51,8 @@ COUNT increments the version of the schema. The key of an UNKNOWN is unknown, an
 concern any tuple of its space."""
 MARK = 0x7F
 """In the body of a REMEMBER, after its tuple: `[mark, index of its transaction's first row]`."""
-_CHANGES = frozenset((INSERT, REPLACE, UPDATE, DELETE, UPSERT))
-_CHANGES_LIST = sorted(_CHANGES)
-_REMEMBERED = _CHANGES | {NOP}
+_CHANGES_LIST = sorted(CHANGES)
+_REMEMBERED = CHANGES | {NOP}
 # Only events of a snapshot have `file` and `offset`.
 EVENTS = pa.schema(
     [

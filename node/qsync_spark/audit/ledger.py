@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_client.protocol.spaces import FIRST_USER_SPACE
 from qsync_node.archive.manifest import check_number
 from qsync_node.errors import QsyncError
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_spark.audit.catalogue import FIRST_USER_SPACE
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import UNKNOWN
 from qsync_spark.audit.key_values import Unkeyed, normal_key

@@ -9,18 +9,19 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qsync_client.protocol.spaces import FIRST_USER_SPACE, SystemSpace
 from qsync_node.archive.compaction import Compaction
 from qsync_node.archive.manifest import SNAPSHOT
 from qsync_node.archive.outputs import put_bytes
 from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import DELETE, INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.mp import unpack
-from qsync_spark.audit.catalogue import FIRST_USER_SPACE, Catalogue
+from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.events import (
     BASE,
     EVENTS_SQL,
@@ -40,7 +41,7 @@ from qsync_spark.decode.parts import Part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPACE_SPACE = 280
+SPACE_SPACE: Final = int(SystemSpace.SPACE)
 ROWS_IN_GROUP = 16_384
 FILE_BYTES = 64 << 20
 PERIOD = ("valid_from", "valid_to", "valid_from_index", "valid_to_index")

@@ -4,13 +4,23 @@ The driver relies on rows of members, spaces and indexes, so their required cont
 they are read. A node writes no other rows.
 """
 
-from typing import Any
+from typing import Any, Final
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 
-SCHEMA, SPACE, INDEX, CLUSTER, TRUNCATE = 272, 280, 288, 320, 330
-SEQUENCE, SEQUENCE_DATA, PRIV, SPACE_SEQUENCE = 284, 285, 312, 340
-TERMS, KEYS = 490, 491
+SCHEMA: Final = int(SystemSpace.SCHEMA)
+SPACE: Final = int(SystemSpace.SPACE)
+INDEX: Final = int(SystemSpace.INDEX)
+CLUSTER: Final = int(SystemSpace.CLUSTER)
+TRUNCATE: Final = int(SystemSpace.TRUNCATE)
+SEQUENCE: Final = int(SystemSpace.SEQUENCE)
+SEQUENCE_DATA: Final = int(SystemSpace.SEQUENCE_DATA)
+PRIV: Final = int(SystemSpace.PRIV)
+SPACE_SEQUENCE: Final = int(SystemSpace.SPACE_SEQUENCE)
+TERMS: Final = int(SystemSpace.QSYNC_TERM)
+KEYS: Final = int(SystemSpace.QSYNC_KEY)
+REMOVED: Final = int(SystemSpace.QSYNC_REMOVED)
 VERSIONED = (SPACE, INDEX, PRIV, SPACE_SEQUENCE)
 """Spaces whose rows increment the version of the schema."""
 SCHEMA_VERSION_KEY = "qsync_schema_version"

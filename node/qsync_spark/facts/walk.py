@@ -36,6 +36,7 @@ from qsync_spark.decode.runs import InvalidBlock, Run, runs_of
 from qsync_spark.decode.schema_rows import (
     CLUSTER,
     INDEX,
+    REMOVED,
     SCHEMA,
     SEQUENCE,
     SPACE,
@@ -71,8 +72,7 @@ NOPS_MAX = 100
 Place = tuple[str, str, str, int, int, int, int, int]
 """The fields of a `RowFact`."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-REMOVED_SPACE = 492
-_KEPT_LIST = [CLUSTER, REMOVED_SPACE, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE]
+_KEPT_LIST = [CLUSTER, REMOVED, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE]
 
 
 class Walk:
@@ -188,7 +188,7 @@ class Walk:
             reason = f"a row in system space {space} does not match its schema"
             self.facts.add(UnreadableRow(*place, reason))
             return
-        kind = MemberRow if space in (CLUSTER, REMOVED_SPACE) else SchemaRow
+        kind = MemberRow if space in (CLUSTER, REMOVED) else SchemaRow
         self.facts.add(kind(*place, row_type, space, time, body))
 
     def _control(self, row_type: int, place: Place, time: float, body: bytes) -> None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.spaces import NAME_INDEX, SystemSpace
 from qsync_node.format.journals import publish_function
 from qsync_operator.api.spec import ClusterSpec
 from qsync_operator.api.users import GrantSpec, RoleSpec, UserSpec
 from qsync_operator.members.iproto import Connection
 
-USER_SPACE, PRIV_SPACE, SPACE_SPACE, FUNC_SPACE = 304, 312, 280, 296
-BY_NAME = 2
+USER_SPACE, PRIV_SPACE = int(SystemSpace.USER), int(SystemSpace.PRIV)
+SPACE_SPACE, FUNC_SPACE = int(SystemSpace.SPACE), int(SystemSpace.FUNC)
 ADMIN_ID, PUBLIC_ID = 1, 2
 FIRST_USER = 32  # lower ids belong to the database
 BITS = {"read": 1, "write": 2, "execute": 4, "create": 32, "drop": 64, "alter": 128}
@@ -130,7 +131,7 @@ def _bring_functions(database: Connection, wanted: Iterable[Principal]) -> None:
     """Create the functions that are the objects of grants on journals."""
     names = {publish_function(g.journal) for p in wanted for g in p.grants if g.journal is not None}
     for name in sorted(names):
-        if not database.select(FUNC_SPACE, [name], BY_NAME):
+        if not database.select(FUNC_SPACE, [name], NAME_INDEX):
             taken = [int(row[0]) for row in database.select(FUNC_SPACE)]
             database.insert(FUNC_SPACE, function_row(max(taken) + 1, name))
 
@@ -142,7 +143,7 @@ def function_row(function_id: int, name: str) -> list[Any]:
 
 
 def _row(database: Connection, name: str) -> list[Any] | None:
-    rows = database.select(USER_SPACE, [name], BY_NAME)
+    rows = database.select(USER_SPACE, [name], NAME_INDEX)
     return rows[0] if rows else None
 
 
@@ -189,7 +190,7 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
     for grant in principal.grants:
         place: tuple[str, Any] = ("universe", 0)
         if grant.space is not None:
-            rows = database.select(SPACE_SPACE, [grant.space], BY_NAME)
+            rows = database.select(SPACE_SPACE, [grant.space], NAME_INDEX)
             if not rows:
                 raise AccessRefused(
                     f"cannot grant space {grant.space} to {principal.name}: the space "
@@ -198,7 +199,7 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
             place = ("space", rows[0][0])
         if grant.journal is not None:
             name = publish_function(grant.journal)
-            rows = database.select(FUNC_SPACE, [name], BY_NAME)
+            rows = database.select(FUNC_SPACE, [name], NAME_INDEX)
             # Before the function exists, its name differs from the id of any grant.
             asked["function", rows[0][0] if rows else name] = BITS["execute"]
             continue

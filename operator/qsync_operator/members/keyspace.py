@@ -10,13 +10,15 @@ declaration was removed: deleting a journal destroys data, so it is an order of 
 """
 
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from qsync_broker.allocator import can_hand_over
 from qsync_broker.folders import folders_of, refusal
 from qsync_broker.keyspace import KeySpace, Written
 from qsync_broker.spec import REPLICATION_MAX
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.journals import (
     BROKER_SPACE,
     DATA_SPACES,
@@ -41,9 +43,7 @@ from qsync_operator.plan.observed import BrokersView
 Declared = Literal["created", "configured", "unchanged"]
 """The change by a declaration."""
 
-_SPACE = 280
-_TUPLE_FOUND = 3
-_ILLEGAL_PARAMS = 1
+_SPACE: Final = int(SystemSpace.SPACE)
 _MOD_REVISION = 8
 """Number of a journal's field `mod_revision`."""
 
@@ -85,7 +85,7 @@ def _create(database: Connection) -> None:
         try:
             database.insert(space, fields)
         except DatabaseError as error:
-            if error.code != _TUPLE_FOUND:
+            if error.code != ErrorCode.TUPLE_FOUND:
                 raise
 
 
@@ -93,7 +93,7 @@ class JournalRefused(DatabaseError):  # noqa: N818  # a decision, nothing failed
     """A journal that cannot be created beside the existing ones."""
 
     def __init__(self, name: str, other: str) -> None:
-        super().__init__(refusal(name, other), _ILLEGAL_PARAMS)
+        super().__init__(refusal(name, other), ErrorCode.ILLEGAL_PARAMS)
 
 
 def declare(database: Connection, wanted: JournalSpec) -> Declared:

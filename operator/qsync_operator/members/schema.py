@@ -7,13 +7,12 @@ differences and leaves them to the user.
 
 from typing import Any
 
+from qsync_client.protocol.spaces import FIRST_USER_SPACE, NAME_INDEX, SystemSpace
 from qsync_operator.api.spaces import IndexSpec, PartSpec, SpaceSpec
 from qsync_operator.members.iproto import Connection
 from qsync_operator.plan.observed import SchemaView
 
-SPACE_SPACE, INDEX_SPACE = 280, 288
-SPACE_NAME_INDEX = 2
-FIRST_USER_SPACE = 512
+SPACE_SPACE, INDEX_SPACE = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
 ADMIN_ID = 1
 
 
@@ -78,7 +77,7 @@ def _create_indexes(database: Connection, space: SpaceSpec, space_id: int) -> No
 
 
 def _space_row(database: Connection, name: str) -> list[Any] | None:
-    rows = database.select(SPACE_SPACE, [name], SPACE_NAME_INDEX)
+    rows = database.select(SPACE_SPACE, [name], NAME_INDEX)
     return rows[0] if rows else None
 
 

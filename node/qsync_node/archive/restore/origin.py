@@ -9,6 +9,7 @@ and its name. A row of `_schema` records the source and the index of the state.
 from typing import Any
 
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.membership import (
     CLUSTER_SPACE,
     LEVEL,
@@ -33,7 +34,7 @@ from qsync_node.transactions.own_rows import (
     schema_value,
 )
 
-USER_SPACE, PRIV_SPACE = 304, 312
+USER_SPACE, PRIV_SPACE = int(SystemSpace.USER), int(SystemSpace.PRIV)
 ADMIN, PUBLIC = 1, 2
 FIRST_USER = 32
 # read, write, execute, session, usage, create, drop, alter

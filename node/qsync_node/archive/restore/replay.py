@@ -15,7 +15,7 @@ from qsync_node.consensus.membership import REMOVED_SPACE, Configuration, Member
 from qsync_node.engine.database import Database
 from qsync_node.errors import QsyncError
 from qsync_node.format.batch import LogBatch, cut_batch
-from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT
+from qsync_node.format.keys import CHANGES
 from qsync_node.format.row import Row, decode_rows, scan_rows
 from qsync_node.transactions.idempotency import KeyTable
 from qsync_node.transactions.own_rows import (
@@ -29,7 +29,6 @@ from qsync_node.transactions.own_rows import (
     rows_of,
 )
 
-_CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 _WITHOUT_STATE = frozenset({Kind.CONFIRM, Kind.PROMOTE})
 
 
@@ -125,7 +124,7 @@ class Replay:
         """Add confirmed rows to the state. All rows before them must be decided."""
         if kind in (Kind.USER, Kind.MEMBERSHIP):
             for index, row in enumerate(rows, batch.first_index):
-                if row.type in _CHANGES:
+                if row.type in CHANGES:
                     self._database.apply(row.type, row.body)
                     self.rows += 1
                 window = read_key_window_body(row.body)
