@@ -11,6 +11,9 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+from qsync_client.protocol.constants import Key
+from qsync_client.protocol.markers import UINT32
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.description import TERM_SPACE, describe
 from qsync_node.archive.manifest import (
     MANIFEST_NAME,
@@ -61,7 +64,7 @@ class Writes:
     def body(self, lsn: int) -> bytes:
         key = lsn * 7919 % self.keys
         self.last[key] = lsn
-        return pack({0x10: SPACE, 0x21: [key, self.value(lsn)]})
+        return pack({Key.SPACE_ID: SPACE, Key.TUPLE: [key, self.value(lsn)]})
 
 
 def first_bodies() -> list[bytes]:
@@ -69,13 +72,25 @@ def first_bodies() -> list[bytes]:
     bodies = Node.bootstrap_bodies(MEMBERS[0], "bench-0", SET, 3)
     for number, uuid in enumerate(MEMBERS[1:], 2):
         member = Member(number, uuid, f"bench-{number - 1}", "voter", True)
-        bodies.append(pack({0x10: 320, 0x21: member.as_tuple()}))
+        bodies.append(pack({Key.SPACE_ID: SystemSpace.CLUSTER, Key.TUPLE: member.as_tuple()}))
     layout = [{"name": "id", "type": "unsigned"}, {"name": "value", "type": "string"}]
-    bodies.append(pack({0x10: 280, 0x21: [SPACE, 1, "bench", "memtx", 0, {}, layout]}))
     bodies.append(
-        pack({0x10: 288, 0x21: [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]})
+        pack(
+            {
+                Key.SPACE_ID: SystemSpace.SPACE,
+                Key.TUPLE: [SPACE, 1, "bench", "memtx", 0, {}, layout],
+            }
+        )
     )
-    bodies.sort(key=lambda body: body[2:8] if body[2] == 0xCE else b"\x00" * 2 + body[3:5])
+    bodies.append(
+        pack(
+            {
+                Key.SPACE_ID: SystemSpace.INDEX,
+                Key.TUPLE: [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]],
+            }
+        )
+    )
+    bodies.sort(key=lambda body: body[2:8] if body[2] == UINT32 else b"\x00" * 2 + body[3:5])
     return bodies
 
 
@@ -84,7 +99,7 @@ def last_bodies(writes: Writes) -> Iterator[bytes]:
     yield from first_bodies()
     yield b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big") + b"\x21" + pack([1, 1, 1])
     for key, lsn in sorted(writes.last.items()):
-        yield pack({0x10: SPACE, 0x21: [key, writes.value(lsn)]})
+        yield pack({Key.SPACE_ID: SPACE, Key.TUPLE: [key, writes.value(lsn)]})
 
 
 def snapshot(bodies: Iterable[bytes], clock: dict[int, int]) -> bytes:

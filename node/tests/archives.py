@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from qsync_client.protocol.constants import Key
 from qsync_node.archive.description import describe
 from qsync_node.archive.manifest import (
     MANIFEST_NAME,
@@ -149,11 +150,11 @@ def change_journals(world: World, folder: Path, journals: dict[str, dict[str, An
     """Replace or delete (None) journals of a cluster, and archive all its rows."""
     for name, spec in journals.items():
         if spec is None:
-            world.change(DELETE, pack({0x10: JOURNAL_SPACE, 0x20: [name]}))
+            world.change(DELETE, pack({Key.SPACE_ID: JOURNAL_SPACE, Key.KEY: [name]}))
         else:
             route = Route((BROKER,), 0)
             row = encode_row(JournalRow(name, spec, 0, 0, 9, 7, route, 3, 4))
-            world.change(REPLACE, pack({0x10: JOURNAL_SPACE, 0x21: row}))
+            world.change(REPLACE, pack({Key.SPACE_ID: JOURNAL_SPACE, Key.TUPLE: row}))
 
     def are_equal() -> bool:
         members = [shell.node.context for shell in world.alive() if shell.node is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from qsync_client.protocol.constants import Type
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import Frame, FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
 from qsync_client.protocol.packing import unpack
@@ -50,7 +50,7 @@ class FakeMember:
         return [
             one.kind
             for one in self.asked
-            if one.kind != Type.PING and one.body.get(0x22) != "qsync.mark"
+            if one.kind != Type.PING and one.body.get(Key.FUNCTION_NAME) != "qsync.mark"
         ]
 
     def drop(self) -> None:
@@ -82,15 +82,21 @@ class FakeMember:
         if kind in (Type.AUTH, Type.PING):
             answer = (0, {})
         elif kind == Type.WATCH:
-            answer = (int(Type.EVENT), {0x57: fields[0x57], 0x58: {"leader_uuid": self.leader}})
+            answer = (
+                int(Type.EVENT),
+                {
+                    Key.EVENT_KEY: fields[Key.EVENT_KEY],
+                    Key.EVENT_DATA: {"leader_uuid": self.leader},
+                },
+            )
         elif kind == Type.UNWATCH:
             return
         else:
-            asked = Asked(kind, header.get(0x0A, 0), header.get(0x70), fields)
+            asked = Asked(kind, header.get(Key.STREAM_ID, 0), header.get(Key.IDEMPOTENCY), fields)
             self.asked.append(asked)
             answer = self.answer(asked)
-            if answer is None and fields.get(0x22) == "qsync.mark":
-                answer = (0, {0x30: [5]})
+            if answer is None and fields.get(Key.FUNCTION_NAME) == "qsync.mark":
+                answer = (0, {Key.DATA: [5]})
         if answer is None:
             return
         packed = msgpack.packb({0: answer[0], 1: sync, 5: 1})
@@ -118,11 +124,11 @@ async def serving(*members: FakeMember) -> AsyncIterator[list[str]]:
 
 def committed(asked: Asked) -> Answer:
     """Answer as a cluster that commits each request."""
-    if asked.body.get(0x22) == "qsync.mark":
+    if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
         return None
-    return 0, {0x30: [], 0x71: 7} if asked.key else {0x30: []}
+    return 0, {Key.DATA: [], Key.INDEX: 7} if asked.key else {Key.DATA: []}
 
 
 def refused(code: int, reason: str = "reason") -> Answer:
     """Return the answer of a refusal."""
-    return ERROR + code, {0x31: reason}
+    return ERROR + code, {Key.ERROR_24: reason}

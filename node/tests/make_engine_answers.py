@@ -19,6 +19,8 @@ from typing import Any
 
 import msgpack
 
+from qsync_client.protocol.constants import Key
+
 ANSWERS = Path(__file__).parent / "engine_answers" / "answers.bin"
 _PORT = 33907
 _BOOT = """
@@ -51,7 +53,7 @@ class Session:
             salt = base64.b64decode(greeting[64:108])[:20]
             password = "secret" if user == "admin" else "pw"
             scramble = ["chap-sha1", _scramble(password, salt)]
-            answer, is_ok = self.ask(7, msgpack.packb({0x23: user, 0x21: scramble}))
+            answer, is_ok = self.ask(7, msgpack.packb({Key.USER_NAME: user, Key.TUPLE: scramble}))
             assert is_ok, answer
 
     def _read(self, size: int) -> bytes:
@@ -70,10 +72,10 @@ class Session:
         unpacker.feed(packet)
         code = unpacker.unpack()[0] & 0x7FFF
         if code:
-            return [code, unpacker.unpack()[0x31]], False
+            return [code, unpacker.unpack()[Key.ERROR_24]], False
         tuples: list[bytes] = []
         if unpacker.read_map_header():
-            assert unpacker.unpack() == 0x30
+            assert unpacker.unpack() == Key.DATA
             for _ in range(unpacker.read_array_header()):
                 start = unpacker.tell()
                 unpacker.skip()

@@ -112,25 +112,40 @@ def wire_vectors() -> dict[str, object]:
     peer = Peer()
     salt = decode_greeting(peer.greeting).salt
     body = msgpack.packb
-    alice = {0x23: "alice", 0x21: ["chap-sha1", scramble("secret", salt)]}
-    wrong = {0x23: "alice", 0x21: ["chap-sha1", bytes(20)]}
+    alice = {Key.USER_NAME: "alice", Key.TUPLE: ["chap-sha1", scramble("secret", salt)]}
+    wrong = {Key.USER_NAME: "alice", Key.TUPLE: ["chap-sha1", bytes(20)]}
     requests = {
         "ping": (Type.PING, b""),
         "auth": (Type.AUTH, body(alice)),
         "auth with a wrong password": (Type.AUTH, body(wrong)),
-        "insert": (Type.INSERT, body({0x10: 513, 0x21: [1, "a"]})),
-        "insert of a duplicate key": (Type.INSERT, body({0x10: 513, 0x21: [1, "a"]})),
-        "replace": (Type.REPLACE, body({0x10: 513, 0x21: [2, "b", b"\xff\x00"]})),
-        "update": (Type.UPDATE, body({0x10: 513, 0x11: 0, 0x20: [1], 0x21: [["=", 1, "c"]]})),
-        "upsert": (Type.UPSERT, body({0x10: 513, 0x21: [2, "x"], 0x28: [["=", 1, "y"]]})),
+        "insert": (Type.INSERT, body({Key.SPACE_ID: 513, Key.TUPLE: [1, "a"]})),
+        "insert of a duplicate key": (Type.INSERT, body({Key.SPACE_ID: 513, Key.TUPLE: [1, "a"]})),
+        "replace": (Type.REPLACE, body({Key.SPACE_ID: 513, Key.TUPLE: [2, "b", b"\xff\x00"]})),
+        "update": (
+            Type.UPDATE,
+            body({Key.SPACE_ID: 513, Key.INDEX_ID: 0, Key.KEY: [1], Key.TUPLE: [["=", 1, "c"]]}),
+        ),
+        "upsert": (
+            Type.UPSERT,
+            body({Key.SPACE_ID: 513, Key.TUPLE: [2, "x"], Key.OPS: [["=", 1, "y"]]}),
+        ),
         "select": (
             Type.SELECT,
-            body({0x10: 513, 0x11: 0, 0x12: 10, 0x13: 0, 0x14: 2, 0x20: []}),
+            body(
+                {
+                    Key.SPACE_ID: 513,
+                    Key.INDEX_ID: 0,
+                    Key.LIMIT: 10,
+                    Key.OFFSET: 0,
+                    Key.ITERATOR: 2,
+                    Key.KEY: [],
+                }
+            ),
         ),
-        "delete": (Type.DELETE, body({0x10: 513, 0x11: 0, 0x20: [2]})),
-        "no such space": (Type.INSERT, body({0x10: 999, 0x21: [1]})),
+        "delete": (Type.DELETE, body({Key.SPACE_ID: 513, Key.INDEX_ID: 0, Key.KEY: [2]})),
+        "no such space": (Type.INSERT, body({Key.SPACE_ID: 999, Key.TUPLE: [1]})),
         "body is an array": (Type.INSERT, b"\x91\x01"),
-        "unknown request": (Type.ID, body({0x54: 3, 0x55: [0, 1, 2, 3]})),
+        "unknown request": (Type.ID, body({Key.VERSION: 3, Key.FEATURES: [0, 1, 2, 3]})),
         "vote": (Type.VOTE, b""),
     }
     exchanged = []
@@ -157,7 +172,7 @@ def stream_vectors() -> dict[str, object]:
     """Return the packets of a JOIN and a SUBSCRIBE without options, in hex."""
     peer = Peer()
     uuid = "2564c0a3-dd23-551f-a25c-1af767f45a81"
-    join = encode_request(Type.JOIN, 1, msgpack.packb({0x24: uuid}))
+    join = encode_request(Type.JOIN, 1, msgpack.packb({Key.INSTANCE_UUID: uuid}))
     peer.send(join)
     packets, answers = [], 0
     while answers < 3:
@@ -167,7 +182,12 @@ def stream_vectors() -> dict[str, object]:
         Type.SUBSCRIBE,
         2,
         msgpack.packb(
-            {0x25: "a2743545-241b-490f-bc19-05c8d01f1368", 0x24: uuid, 0x26: {}, 0x06: 132608}
+            {
+                Key.REPLICASET_UUID: "a2743545-241b-490f-bc19-05c8d01f1368",
+                Key.INSTANCE_UUID: uuid,
+                Key.VCLOCK: {},
+                Key.SERVER_VERSION: 132608,
+            }
         ),
     )
     peer.send(subscribe)
@@ -186,18 +206,50 @@ def own_keys_file() -> bytes:
     single = {"timestamp": 1795223441.7593157}
     control = {Key.REPLICA_ID: 1, Key.LSN: 3, Key.INDEX: 1000, Key.INDEX_TERM: 7}
     bodies: list[tuple[int, bytes, dict[str, object]]] = [
-        (Type.RAFT_PROMOTE, body({2: 0, 3: 0, 0x53: 7, 0x71: 0, 0x72: 0}), {}),
-        (Type.INSERT, body({0x10: 512, 0x21: [1, "k"]}), {"idempotency": ["me", 5], "flags": 6}),
-        (Type.INSERT, body({0x10: 512, 0x21: [2]}), {"idempotency": b"\x01\xff", "flags": 2}),
+        (Type.RAFT_PROMOTE, body({2: 0, 3: 0, Key.TERM: 7, Key.INDEX: 0, Key.INDEX_TERM: 0}), {}),
+        (
+            Type.INSERT,
+            body({Key.SPACE_ID: 512, Key.TUPLE: [1, "k"]}),
+            {"idempotency": ["me", 5], "flags": 6},
+        ),
+        (
+            Type.INSERT,
+            body({Key.SPACE_ID: 512, Key.TUPLE: [2]}),
+            {"idempotency": b"\x01\xff", "flags": 2},
+        ),
         (Type.RAFT_CONFIRM, body(control), {}),
         (Type.RAFT_ROLLBACK, body(control), {"flags": 6}),
-        (Type.RAFT_DEMOTE, body({2: 1, 3: 4, 0x53: 8}), {}),
+        (Type.RAFT_DEMOTE, body({2: 1, 3: 4, Key.TERM: 8}), {}),
         (Type.NOP, b"", {}),
-        (Type.INSERT, body({0x10: 512, 0x21: [3, 1.5, 2.0, -1, 2**63, 10**15, 0.1 + 0.2]}), {}),
-        (Type.REPLACE, body({0x10: 512, 0x21: [4, None, True, {"a": {"b": [1]}}, {}, []]}), {}),
-        (Type.UPDATE, body({0x10: 1, 0x11: 2, 0x15: 1, 0x20: [1], 0x21: [["+", 1, 1]]}), {}),
-        (Type.DELETE, body({0x10: 1, 0x11: 2, 0x20: ["k"], 0x70: 1}), {}),
-        (Type.INSERT, body({0x71: 4, 0x72: 5}), {}),
+        (
+            Type.INSERT,
+            body({Key.SPACE_ID: 512, Key.TUPLE: [3, 1.5, 2.0, -1, 2**63, 10**15, 0.1 + 0.2]}),
+            {},
+        ),
+        (
+            Type.REPLACE,
+            body({Key.SPACE_ID: 512, Key.TUPLE: [4, None, True, {"a": {"b": [1]}}, {}, []]}),
+            {},
+        ),
+        (
+            Type.UPDATE,
+            body(
+                {
+                    Key.SPACE_ID: 1,
+                    Key.INDEX_ID: 2,
+                    Key.INDEX_BASE: 1,
+                    Key.KEY: [1],
+                    Key.TUPLE: [["+", 1, 1]],
+                }
+            ),
+            {},
+        ),
+        (
+            Type.DELETE,
+            body({Key.SPACE_ID: 1, Key.INDEX_ID: 2, Key.KEY: ["k"], Key.IDEMPOTENCY: 1}),
+            {},
+        ),
+        (Type.INSERT, body({Key.INDEX: 4, Key.INDEX_TERM: 5}), {}),
         (Type.RAFT, body({}), {"group_id": 1}),
         (Type.RAFT, body({1: 2, 12: 3}), {"group_id": 1}),
         (Type.RAFT, body({4: "x", 10: "y"}), {"group_id": 1}),
@@ -208,8 +260,16 @@ def own_keys_file() -> bytes:
     ]
     last = len(rows)
     pair = [
-        Row(Type.REPLACE, 2, 5, 1.0, body({0x10: 512, 0x21: [5]}), tsn=5, is_commit=False),
-        Row(Type.REPLACE, 2, 6, 1.0, body({0x10: 512, 0x21: [6]}), tsn=5, flags=6),
+        Row(
+            Type.REPLACE,
+            2,
+            5,
+            1.0,
+            body({Key.SPACE_ID: 512, Key.TUPLE: [5]}),
+            tsn=5,
+            is_commit=False,
+        ),
+        Row(Type.REPLACE, 2, 6, 1.0, body({Key.SPACE_ID: 512, Key.TUPLE: [6]}), tsn=5, flags=6),
     ]
     pair[1].idempotency = "pair"
     header = FileHeader(XLOG, "70dce487-582e-5e56-a3ed-a1541ed73826", {2: 4}, {})

@@ -53,7 +53,7 @@ def enable(cluster: Cluster) -> Raw:
     raw = Raw(cluster.leader().address)
     raw.log_in()
     for space, fields in definitions():
-        assert raw.ask(2, {0x10: space, 0x21: fields})[0] == 0
+        assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: fields})[0] == 0
     return raw
 
 
@@ -208,7 +208,9 @@ async def _conflict_at_the_commit(
                 disturbed.append(fields)
                 changed = [*encode_row(journals[5])]
                 changed[4] = 99
-                assert raw.ask(Type.REPLACE, {0x10: JOURNAL_SPACE, 0x21: changed})[0] == 0
+                assert (
+                    raw.ask(Type.REPLACE, {Key.SPACE_ID: JOURNAL_SPACE, Key.TUPLE: changed})[0] == 0
+                )
             return found
 
         disturbed: list[Any] = []
@@ -240,7 +242,7 @@ async def _pass_writes(cluster: Cluster, raw: Raw) -> None:
         rows.append((288, [600, 0, "primary", "tree", {"unique": True}, parts]))
         rows += [(600, [number]) for number in range(100)]
         for space, row in rows:
-            assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+            assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         await watcher.until(lambda: watcher.keys.revision >= before + 102)
         assert not watcher.keys.journals
 
@@ -274,7 +276,12 @@ async def _update(cluster: Cluster, raw: Raw) -> None:
     async with watching(cluster.addresses[0]) as (coordination, watcher):
         assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
         operations = [["=", 1, {"replication": 2}], ["=", 8, 44]]
-        body = {0x10: JOURNAL_SPACE, 0x11: 0, 0x20: ["a/journal"], 0x21: operations}
+        body = {
+            Key.SPACE_ID: JOURNAL_SPACE,
+            Key.INDEX_ID: 0,
+            Key.KEY: ["a/journal"],
+            Key.TUPLE: operations,
+        }
         assert raw.ask(4, body)[0] == 0
         await watcher.until(lambda: watcher.keys.journals["a/journal"].mod_revision == 44)
         assert watcher.keys.journals["a/journal"].spec == {"replication": 2}
@@ -294,7 +301,7 @@ def enable_with_account(cluster: Cluster) -> Raw:
     rows = [(304, [40, 1, BROKER_USER, "user", password]), (312, [1, 40, "universe", 0, 8 | 16])]
     rows += [(312, [1, 40, "space", space, 1 | 2]) for space in WATCHED_SPACES]
     for space, row in rows:
-        assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+        assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
     return raw
 
 
@@ -335,8 +342,8 @@ def rows_of(raw: Raw, fields: dict[int, Any], kind: int, until: int) -> list[tup
         row, _, header, body = raw.frame()
         assert row < 0x8000, unpack(body)
         contents = unpack(body) if body else {}
-        if 0x10 in contents:
-            found.append((row, contents[0x10]))
+        if Key.SPACE_ID in contents:
+            found.append((row, contents[Key.SPACE_ID]))
         elif row == NOP:
             found.append((row, 0))
         elif kind == Type.FETCH_SNAPSHOT or header.get(int(Key.LSN), 0) == 0:
@@ -351,7 +358,7 @@ def test_user_of_the_key_space_receives_no_other_row(tmp_path: Path) -> None:
         rows.append((288, [600, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]))
         rows.append((600, [1, "private"]))
         for space, row in rows:
-            assert admin.ask(2, {0x10: space, 0x21: row})[0] == 0
+            assert admin.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         listed = {int(Key.INSTANCE_UUID): str(uuid4()), int(Key.SPACES): list(KEY_SPACES)}
         raw = Raw(cluster.addresses[0])
         assert raw.log_in("secret", BROKER_USER) == 0

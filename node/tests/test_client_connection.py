@@ -69,7 +69,7 @@ def test_refused_log_in_ends_the_connection_with_its_code() -> None:
     connection = new()
     connection.receive(GREETING, 0.0)
     code = int(ErrorCode.PASSWORD_MISMATCH)
-    events = connection.receive(answer(0x8000 + code, 1, {0x31: "no"}), 0.0)
+    events = connection.receive(answer(0x8000 + code, 1, {Key.ERROR_24: "no"}), 0.0)
     assert events == [Ended("no", code)]
     assert connection.state is State.CLOSED
 
@@ -103,11 +103,17 @@ def test_answers_are_matched_by_number_and_carry_the_schema_version() -> None:
         int(Type.COMMIT), b"\x80", 0.0, stream=4, key=("me", 1, 9), schema_version=3
     )
     headers = [header for _, _, header in sent(connection)]
-    assert headers[1] == {0: int(Type.COMMIT), 1: second, 0x0A: 4, 0x70: ["me", 1, 9], 5: 3}
+    assert headers[1] == {
+        0: int(Type.COMMIT),
+        1: second,
+        Key.STREAM_ID: 4,
+        Key.IDEMPOTENCY: ["me", 1, 9],
+        5: 3,
+    }
     assert connection.pending == 2
     unrelated = answer(0, 99)
-    events = connection.receive(answer(0, second, {0x30: []}, 8) + unrelated, 0.0)
-    assert events == [Answered(second, 0, msgpack.packb({0x30: []}), 8)]
+    events = connection.receive(answer(0, second, {Key.DATA: []}, 8) + unrelated, 0.0)
+    assert events == [Answered(second, 0, msgpack.packb({Key.DATA: []}), 8)]
     assert connection.receive(answer(0, first), 0.0) == [Answered(first, 0, b"", 7)]
     assert connection.pending == 0
 
@@ -144,7 +150,9 @@ def test_notification_is_repeated_only_after_it_is_acknowledged() -> None:
     connection = ready()
     connection.watch("box.status")
     assert [kind for kind, _, _ in sent(connection)] == [Type.WATCH]
-    data = answer(int(Type.EVENT), 2, {0x57: "box.status", 0x58: {"is_ro": False}})
+    data = answer(
+        int(Type.EVENT), 2, {Key.EVENT_KEY: "box.status", Key.EVENT_DATA: {"is_ro": False}}
+    )
     assert connection.receive(data, 0.0) == [Notified("box.status", {"is_ro": False})]
     assert sent(connection) == []
     connection.acknowledge("box.status")
@@ -156,7 +164,7 @@ def test_notification_is_repeated_only_after_it_is_acknowledged() -> None:
 def test_a_message_before_the_final_answer_is_ignored() -> None:
     connection = ready()
     sync = connection.request(int(Type.CALL), b"\x80", 0.0)
-    assert connection.receive(answer(int(Type.CHUNK), sync, {0x30: []}), 0.0) == []
+    assert connection.receive(answer(int(Type.CHUNK), sync, {Key.DATA: []}), 0.0) == []
     assert connection.receive(answer(0, sync), 0.0) == [Answered(sync, 0, b"", 7)]
 
 
@@ -164,7 +172,7 @@ def test_closed_connection_ignores_watches() -> None:
     """Events of one read may end with `Ended`; the caller still acknowledges those before it."""
     connection = ready()
     connection.watch("box.status")
-    data = answer(int(Type.EVENT), 2, {0x57: "box.status", 0x58: 1}) + b"\xa3abc"
+    data = answer(int(Type.EVENT), 2, {Key.EVENT_KEY: "box.status", Key.EVENT_DATA: 1}) + b"\xa3abc"
     assert [type(event) for event in connection.receive(data, 0.0)] == [Notified, Ended]
     connection.take_output()
     connection.acknowledge("box.status")
@@ -185,8 +193,8 @@ def test_stream_delivers_each_packet_and_sends_acknowledgements() -> None:
     connection = ready()
     connection.stream(Type.FETCH_SNAPSHOT, {int(Key.INSTANCE_UUID): UUID})
     assert connection.state is State.STREAM
-    row = answer(int(Type.INSERT), 2, {0x10: 512})
-    error = answer(0x8000 + 5, 2, {0x31: "no"})
+    row = answer(int(Type.INSERT), 2, {Key.SPACE_ID: 512})
+    error = answer(0x8000 + 5, 2, {Key.ERROR_24: "no"})
     events = connection.receive(row + error)
     assert [(type(event), event.kind) for event in events if isinstance(event, Received)] == [
         (Received, Type.INSERT),

@@ -23,6 +23,8 @@ from qsync_client import (
 from qsync_client.errors import hopeless_error
 from qsync_client.keys import MARK_AGE_S, Keys
 from qsync_client.outcomes import outcome_of
+from qsync_client.protocol.constants import Iterator as IteratorType
+from qsync_client.protocol.constants import Key
 from qsync_client.requests import Target, iterator_of, key_of
 from qsync_client.retry import Retry, Step
 from qsync_client.schema import decode_schema
@@ -108,10 +110,10 @@ def described(outcome: Outcome) -> str:
 @pytest.mark.parametrize(
     ("kind", "body", "text"),
     [
-        (0, {0x30: [[1]], 0x71: 43}, "committed [[1]] at 43"),
-        (0x8000 + 216, {0x31: "no quorum"}, "rolled back: no quorum"),
-        (0x8000 + 295, {0x31: "leadership lost"}, "unknown: leadership lost"),
-        (0x8000 + 3, {0x31: "duplicate"}, "refused: 3 duplicate"),
+        (0, {Key.DATA: [[1]], Key.INDEX: 43}, "committed [[1]] at 43"),
+        (0x8000 + 216, {Key.ERROR_24: "no quorum"}, "rolled back: no quorum"),
+        (0x8000 + 295, {Key.ERROR_24: "leadership lost"}, "unknown: leadership lost"),
+        (0x8000 + 3, {Key.ERROR_24: "duplicate"}, "refused: 3 duplicate"),
     ],
 )
 def test_answers_match_the_documented_patterns(kind: int, body: object, text: str) -> None:
@@ -155,11 +157,16 @@ def test_names_become_ids_and_positions() -> None:
     to = Target("accounts", SCHEMA)
     request = to.select("ann", "by_owner", "ge", 5)
     assert msgpack.unpackb(request.body, strict_map_key=False) == {
-        0x10: 512, 0x11: 1, 0x12: 5, 0x13: 0, 0x14: 5, 0x20: ["ann"],
-    }  # fmt: skip
+        Key.SPACE_ID: 512,
+        Key.INDEX_ID: 1,
+        Key.LIMIT: 5,
+        Key.OFFSET: 0,
+        Key.ITERATOR: IteratorType.GE,
+        Key.KEY: ["ann"],
+    }
     assert request.schema_version == 9
     written = to.insert({"balance": 5, "id": 1})
-    assert msgpack.unpackb(written.body, strict_map_key=False)[0x21] == [1, None, 5]
+    assert msgpack.unpackb(written.body, strict_map_key=False)[Key.TUPLE] == [1, None, 5]
     assert Target(512, None).insert([1]).schema_version == 0, "ids need no version"
 
 

@@ -28,6 +28,7 @@ from qsync_client import (
     SyncClient,
     Unknown,
 )
+from qsync_client.protocol.constants import Key
 from qsync_client.session import Session
 
 SPACE = 512
@@ -45,7 +46,7 @@ def make_space(cluster: Cluster) -> None:
         (280, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
         (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
     ):
-        assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+        assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
 
 
 def test_a_leader_that_is_stopped_is_left_for_another_one(

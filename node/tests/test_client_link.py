@@ -9,7 +9,7 @@ import pytest
 
 from qsync_client.errors import AccessDenied
 from qsync_client.link import Link
-from qsync_client.protocol.constants import Type
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
 from qsync_client.requests import begin, call
@@ -87,7 +87,7 @@ def test_retired_connection_closes_after_its_last_answer() -> None:
         await asyncio.sleep(0)
         wire.link.retire()
         assert not wire.link.is_over
-        wire.answer(0, wire.sent()[0][1], {0x30: [7]})
+        wire.answer(0, wire.sent()[0][1], {Key.DATA: [7]})
         assert (await asking).kind == 0
         assert wire.link.is_over
 
@@ -98,11 +98,11 @@ def test_late_notification_does_not_watch_the_key_again() -> None:
     async def body(wire: Wire) -> None:
         wire.log_in()
         watcher = wire.link.watch("box.status")
-        wire.answer(int(Type.EVENT), 3, {0x57: "box.status", 0x58: 1})
+        wire.answer(int(Type.EVENT), 3, {Key.EVENT_KEY: "box.status", Key.EVENT_DATA: 1})
         assert await watcher.get() == 1
         wire.link.unwatch("box.status", watcher)
         wire.sent()
-        wire.answer(int(Type.EVENT), 3, {0x57: "box.status", 0x58: 2})
+        wire.answer(int(Type.EVENT), 3, {Key.EVENT_KEY: "box.status", Key.EVENT_DATA: 2})
         assert wire.sent() == []
 
     run(body)
@@ -130,7 +130,7 @@ def test_lost_connection_ends_requests_and_watches() -> None:
 def test_refused_log_in_names_user_and_member() -> None:
     async def body(wire: Wire) -> None:
         wire.link.data_received(GREETING)
-        wire.answer(0x8000 + 47, 1, {0x31: "wrong"})
+        wire.answer(0x8000 + 47, 1, {Key.ERROR_24: "wrong"})
         with pytest.raises(AccessDenied, match=r"log-in as app at 127\.0\.0\.1:1 failed: wrong"):
             await wire.link.log_in()
 

@@ -26,14 +26,14 @@ from qsync_client import (
     Unknown,
 )
 from qsync_client.keys import Keys
-from qsync_client.protocol.constants import Type
+from qsync_client.protocol.constants import Key, Type
 
 SPACE = 512
 GIVEN = RequestKey("task", 1, 5)
 
 
 def is_mark(asked: Asked) -> bool:
-    return bool(asked.body.get(0x22) == "qsync.mark")
+    return bool(asked.body.get(Key.FUNCTION_NAME) == "qsync.mark")
 
 
 def answering(*answers: Any) -> Callable[[Asked], Any]:

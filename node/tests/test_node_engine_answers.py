@@ -19,6 +19,7 @@ import msgpack
 import pytest
 from make_engine_answers import read_answers
 
+from qsync_client.protocol.constants import Key
 from qsync_node.engine import Database, Executed, Pending, Select, decode_request
 from qsync_node.errors import ClientError
 
@@ -65,8 +66,8 @@ class Replay:
 
     def is_hash(self, body: bytes) -> bool:
         fields = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogateescape")
-        space = self.pending.find_space(fields[0x10])
-        return space is not None and not space.index_defs[fields.get(0x11, 0)].is_tree
+        space = self.pending.find_space(fields[Key.SPACE_ID])
+        return space is not None and not space.index_defs[fields.get(Key.INDEX_ID, 0)].is_tree
 
 
 def check_scenario(requests: list[Any], delay: int) -> Replay:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from msgpack import packb
 
+from qsync_client.protocol.constants import Key
+from qsync_client.protocol.markers import BIN8, EXT8, FIXEXT1, FIXMAP, FIXSTR, INT8, STR8, UINT8
 from qsync_node.engine import Database, Pending, Update, User
 from qsync_node.engine.fields import decode
 from qsync_node.engine.operations import read_operations, work_of
@@ -59,19 +61,19 @@ ENCODINGS = {
     "false": b"\xc2",
     "float": b"\xca" + bytes(4),
     "double": b"\xcb" + bytes(8),
-    **{f"uint{8 << n}": bytes((0xCC + n,)) + bytes(1 << n) for n in range(4)},
-    **{f"int{8 << n}": bytes((0xD0 + n,)) + bytes(1 << n) for n in range(4)},
-    **{f"fixstr of {n}": bytes((0xA0 + n,)) + b"\x90" * n for n in (0, 1, 31)},
+    **{f"uint{8 << n}": bytes((UINT8 + n,)) + bytes(1 << n) for n in range(4)},
+    **{f"int{8 << n}": bytes((INT8 + n,)) + bytes(1 << n) for n in range(4)},
+    **{f"fixstr of {n}": bytes((FIXSTR + n,)) + b"\x90" * n for n in (0, 1, 31)},
     **{
         f"{kind}{8 << n}": bytes((first + n,)) + (60).to_bytes(1 << n, "big") + b"\x90" * 60
-        for kind, first in (("bin", 0xC4), ("str", 0xD9))
+        for kind, first in (("bin", BIN8), ("str", STR8))
         for n in range(3)
     },
 }
 EXTENSIONS = {
-    **{f"fixext{1 << n}": bytes((0xD4 + n, 5)) + b"\x90" * (1 << n) for n in range(5)},
+    **{f"fixext{1 << n}": bytes((FIXEXT1 + n, 5)) + b"\x90" * (1 << n) for n in range(5)},
     **{
-        f"ext{8 << n}": bytes((0xC7 + n,)) + (60).to_bytes(1 << n, "big") + b"\x05" + b"\x90" * 60
+        f"ext{8 << n}": bytes((EXT8 + n,)) + (60).to_bytes(1 << n, "big") + b"\x05" + b"\x90" * 60
         for n in range(3)
     },
 }
@@ -118,37 +120,54 @@ def test_work_of_decoding_is_known_beforehand(item: bytes) -> None:
 @pytest.mark.parametrize(
     ("type_", "fields", "code"),
     [
-        pytest.param(INSERT, {0x10: 512, 0x21: HUGE}, ErrorCode.SLAB_ALLOC_MAX, id="insert"),
-        pytest.param(INSERT, {0x21: HUGE, 0x10: 512}, ErrorCode.SLAB_ALLOC_MAX, id="shuffled"),
         pytest.param(
-            UPSERT, {0x10: 512, 0x21: HUGE, 0x28: b"\x90"}, ErrorCode.SLAB_ALLOC_MAX, id="upsert"
+            INSERT, {Key.SPACE_ID: 512, Key.TUPLE: HUGE}, ErrorCode.SLAB_ALLOC_MAX, id="insert"
         ),
         pytest.param(
-            UPDATE, {0x10: 512, 0x20: HUGE, 0x21: b"\x90"}, ErrorCode.ILLEGAL_PARAMS, id="update"
+            INSERT, {Key.TUPLE: HUGE, Key.SPACE_ID: 512}, ErrorCode.SLAB_ALLOC_MAX, id="shuffled"
         ),
-        pytest.param(DELETE, {0x10: 512, 0x20: HUGE}, ErrorCode.ILLEGAL_PARAMS, id="delete"),
         pytest.param(
-            SELECT, {0x10: 512, 0x12: b"\x01", 0x20: HUGE}, ErrorCode.ILLEGAL_PARAMS, id="select"
+            UPSERT,
+            {Key.SPACE_ID: 512, Key.TUPLE: HUGE, Key.OPS: b"\x90"},
+            ErrorCode.SLAB_ALLOC_MAX,
+            id="upsert",
+        ),
+        pytest.param(
+            UPDATE,
+            {Key.SPACE_ID: 512, Key.KEY: HUGE, Key.TUPLE: b"\x90"},
+            ErrorCode.ILLEGAL_PARAMS,
+            id="update",
+        ),
+        pytest.param(
+            DELETE, {Key.SPACE_ID: 512, Key.KEY: HUGE}, ErrorCode.ILLEGAL_PARAMS, id="delete"
         ),
         pytest.param(
             SELECT,
-            {0x10: 512, 0x12: b"\x01", 0x20: b"\x90", 0x2F: HUGE},
+            {Key.SPACE_ID: 512, Key.LIMIT: b"\x01", Key.KEY: HUGE},
+            ErrorCode.ILLEGAL_PARAMS,
+            id="select",
+        ),
+        pytest.param(
+            SELECT,
+            {Key.SPACE_ID: 512, Key.LIMIT: b"\x01", Key.KEY: b"\x90", Key.AFTER_TUPLE: HUGE},
             ErrorCode.ILLEGAL_PARAMS,
             id="after-tuple",
         ),
         pytest.param(
             SELECT,
-            {0x10: 512, 0x12: b"\x01", 0x20: b"\x90", 0x2E: HUGE},
+            {Key.SPACE_ID: 512, Key.LIMIT: b"\x01", Key.KEY: b"\x90", Key.AFTER_POSITION: HUGE},
             ErrorCode.ILLEGAL_PARAMS,
             id="after-position",
         ),
-        pytest.param(SELECT, {0x10: 512, 0x12: HUGE, 0x20: b"\x90"}, 20, id="limit"),
+        pytest.param(
+            SELECT, {Key.SPACE_ID: 512, Key.LIMIT: HUGE, Key.KEY: b"\x90"}, 20, id="limit"
+        ),
     ],
 )
 def test_what_is_larger_than_a_tuple_is_refused_before_it_is_decoded(
     type_: int, fields: dict[int, Any], code: int
 ) -> None:
-    parts = [bytes((0x80 | len(fields),))]
+    parts = [bytes((FIXMAP | len(fields),))]
     for key, value in fields.items():
         parts += [bytes((key,)), value if isinstance(value, bytes) else packb(value)]
     body = b"".join(parts)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from qsync_client.protocol.constants import Key, Type
 from qsync_node.engine import codes
 from qsync_node.engine.fields import Datetime, Uuid, decode, sort_number, sort_scalar
 from qsync_node.engine.keydef import KeyDef, Part
@@ -172,5 +173,10 @@ def test_keys_inside_of_documents() -> None:
 
 
 def test_numbers_of_the_engine_are_the_protocols() -> None:
-    assert (codes.SELECT, codes.UPSERT, codes.TUPLE, codes.AFTER_TUPLE) == (1, 9, 0x21, 0x2F)
+    assert (codes.SELECT, codes.UPSERT, codes.TUPLE, codes.AFTER_TUPLE) == (
+        Type.SELECT,
+        Type.UPSERT,
+        Key.TUPLE,
+        Key.AFTER_TUPLE,
+    )
     assert codes.ITERATOR_NAMES[codes.GT] == "GT"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qsync_client.protocol.constants import Key
 from qsync_node.engine import (
     Database,
     Pending,
@@ -54,16 +55,16 @@ def test_put_keeps_the_tuples_bytes(space_id: int, values: list[Any]) -> None:
         (2, b"\x82\x10\x05\x21\x05", 20),
         (2, b"\x82\x10\x05\x21\x91\xc7\x03\x02abc", 20),
         (2, b"\x82\x10\x05\x21" + b"\x91" * 2000 + b"\x01", 20),
-        (2, pack({0x10: "x", 0x21: []}), 20),
-        (2, pack({0x10: -1, 0x21: []}), 20),
-        (1, pack({0x10: 1, 0x20: [], 0x12: True}), 20),
-        (1, pack({0x10: 1, 0x20: {}, 0x12: 1}), 20),
-        (1, pack({0x10: 1, 0x20: []}), 69),
-        (1, pack({0x12: 1, 0x20: []}), 69),
-        (3, pack({0x10: 1}), 69),
-        (4, pack({0x10: 1, 0x20: []}), 69),
-        (5, pack({0x10: 1}), 69),
-        (9, pack({0x10: 1, 0x21: []}), 69),
+        (2, pack({Key.SPACE_ID: "x", Key.TUPLE: []}), 20),
+        (2, pack({Key.SPACE_ID: -1, Key.TUPLE: []}), 20),
+        (1, pack({Key.SPACE_ID: 1, Key.KEY: [], Key.LIMIT: True}), 20),
+        (1, pack({Key.SPACE_ID: 1, Key.KEY: {}, Key.LIMIT: 1}), 20),
+        (1, pack({Key.SPACE_ID: 1, Key.KEY: []}), 69),
+        (1, pack({Key.LIMIT: 1, Key.KEY: []}), 69),
+        (3, pack({Key.SPACE_ID: 1}), 69),
+        (4, pack({Key.SPACE_ID: 1, Key.KEY: []}), 69),
+        (5, pack({Key.SPACE_ID: 1}), 69),
+        (9, pack({Key.SPACE_ID: 1, Key.TUPLE: []}), 69),
         (77, pack({}), 48),
     ],
 )
@@ -92,10 +93,10 @@ def test_maps_with_unhashable_keys_are_stored_as_they_are() -> None:
 
 
 def test_defaults_of_optional_fields() -> None:
-    select = decode_request(1, pack({0x10: 1, 0x12: 5, 0x20: []}))
+    select = decode_request(1, pack({Key.SPACE_ID: 1, Key.LIMIT: 5, Key.KEY: []}))
     assert isinstance(select, Select)
     assert (select.index_id, select.iterator, select.offset, select.limit) == (0, 0, 0, 5)
-    update = decode_request(4, pack({0x10: 1, 0x20: [1], 0x21: []}))
+    update = decode_request(4, pack({Key.SPACE_ID: 1, Key.KEY: [1], Key.TUPLE: []}))
     assert isinstance(update, Update)
     assert (update.index_id, update.index_base) == (0, 0)
 
@@ -125,34 +126,45 @@ def test_pages_join_to_the_whole(
     filled: tuple[Database, User], after: str, index_id: int, iterator: int, key: list[Any]
 ) -> None:
     database, admin = filled
-    base = {0x10: 512, 0x11: index_id, 0x14: iterator, 0x20: key}
-    whole = decode_request(1, pack(base | {0x12: 1000}))
+    base = {Key.SPACE_ID: 512, Key.INDEX_ID: index_id, Key.ITERATOR: iterator, Key.KEY: key}
+    whole = decode_request(1, pack(base | {Key.LIMIT: 1000}))
     assert isinstance(whole, Select)
     wanted = database.select(whole, admin)
     assert len(wanted) == 20
     got: list[bytes] = []
     extra: dict[int, Any] = {}
     for _ in range(8):
-        page = decode_request(1, pack(base | {0x12: 3, 0x1F: True} | extra))
+        page = decode_request(1, pack(base | {Key.LIMIT: 3, Key.FETCH_POSITION: True} | extra))
         assert isinstance(page, Select)
         tuples, position = reads.select_page(database, page, admin)
         got += tuples
         if not tuples:
             break
         assert position is not None
-        extra = {0x2E: position} if after == "position" else {0x2F: msgpack.unpackb(tuples[-1])}
+        extra = (
+            {Key.AFTER_POSITION: position}
+            if after == "position"
+            else {Key.AFTER_TUPLE: msgpack.unpackb(tuples[-1])}
+        )
     assert got == wanted
 
 
 def test_a_page_continues_where_its_last_tuple_was_deleted(filled: tuple[Database, User]) -> None:
     database, admin = filled
-    base = {0x10: 512, 0x11: 1, 0x14: 2, 0x20: [], 0x12: 5, 0x1F: True}
+    base = {
+        Key.SPACE_ID: 512,
+        Key.INDEX_ID: 1,
+        Key.ITERATOR: 2,
+        Key.KEY: [],
+        Key.LIMIT: 5,
+        Key.FETCH_POSITION: True,
+    }
     first = decode_request(1, pack(base))
     assert isinstance(first, Select)
     tuples, position = reads.select_page(database, first, admin)
     last = msgpack.unpackb(tuples[-1])
-    database.apply(5, pack({0x10: 512, 0x20: [last[0]]}))
-    second = decode_request(1, pack(base | {0x2E: position}))
+    database.apply(5, pack({Key.SPACE_ID: 512, Key.KEY: [last[0]]}))
+    second = decode_request(1, pack(base | {Key.AFTER_POSITION: position}))
     assert isinstance(second, Select)
     following = [msgpack.unpackb(t)[0] for t in database.select(second, admin)]
     assert following == [last[0] + 2 * step for step in range(1, 6)]
@@ -174,7 +186,18 @@ def test_a_page_continues_where_its_last_tuple_was_deleted(filled: tuple[Databas
 )
 def test_a_wrong_position_is_refused(filled: tuple[Database, User], position: bytes) -> None:
     database, admin = filled
-    page = decode_request(1, pack({0x10: 512, 0x12: 3, 0x14: 2, 0x20: [], 0x2E: position}))
+    page = decode_request(
+        1,
+        pack(
+            {
+                Key.SPACE_ID: 512,
+                Key.LIMIT: 3,
+                Key.ITERATOR: 2,
+                Key.KEY: [],
+                Key.AFTER_POSITION: position,
+            }
+        ),
+    )
     assert isinstance(page, Select)
     with pytest.raises(ClientError) as refused:
         database.select(page, admin)
@@ -183,7 +206,14 @@ def test_a_wrong_position_is_refused(filled: tuple[Database, User], position: by
 
 def test_a_hash_index_has_no_pages(filled: tuple[Database, User]) -> None:
     database, admin = filled
-    body = {0x10: 512, 0x11: 3, 0x12: 3, 0x14: 2, 0x20: [], 0x2F: [1, "a", None]}
+    body = {
+        Key.SPACE_ID: 512,
+        Key.INDEX_ID: 3,
+        Key.LIMIT: 3,
+        Key.ITERATOR: 2,
+        Key.KEY: [],
+        Key.AFTER_TUPLE: [1, "a", None],
+    }
     page = decode_request(1, pack(body))
     assert isinstance(page, Select)
     with pytest.raises(ClientError) as refused:
@@ -198,20 +228,30 @@ def test_a_field_number_beyond_32_bits_is_no_integer(
     # The recording omits this case: the error text of 2.6 depends on earlier memory contents.
     database, admin = filled
     ops = [["=", number, 5]]
-    for type_, fields in ((4, {0x20: [1], 0x21: ops}), (9, {0x21: [99, "c", None], 0x28: ops})):
+    for type_, fields in (
+        (4, {Key.KEY: [1], Key.TUPLE: ops}),
+        (9, {Key.TUPLE: [99, "c", None], Key.OPS: ops}),
+    ):
         with pytest.raises(
             ClientError, match=f"'=' on field {number} .* expected an integer"
         ) as no:
-            Pending(database).execute(decode_request(type_, pack({0x10: 512} | fields)), admin)
+            Pending(database).execute(
+                decode_request(type_, pack({Key.SPACE_ID: 512} | fields)), admin
+            )
         assert no.value.code == 26
 
 
 def test_a_splice_that_crashes_a_tarantool_is_refused(filled: tuple[Database, User]) -> None:
     database, admin = filled
     ops = [[":", 1, -(2**31), 0, ""]]
-    for type_, fields in ((4, {0x20: [1], 0x21: ops}), (9, {0x21: [1, "c", None], 0x28: ops})):
+    for type_, fields in (
+        (4, {Key.KEY: [1], Key.TUPLE: ops}),
+        (9, {Key.TUPLE: [1, "c", None], Key.OPS: ops}),
+    ):
         with pytest.raises(ClientError) as refused:
-            Pending(database).execute(decode_request(type_, pack({0x10: 512} | fields)), admin)
+            Pending(database).execute(
+                decode_request(type_, pack({Key.SPACE_ID: 512} | fields)), admin
+            )
         assert refused.value.code == 25
 
 
@@ -225,7 +265,7 @@ def test_an_upsert_skips_an_operation_with_a_malformed_path(
     ops = [["=", path, 5], ["=", 2, 7]]
     for key, stored in ((99, [99, "c", None]), (1, [1, "b", 7])):
         tuple_ = [key, "c", None]
-        database.apply(9, pack({0x10: 512, 0x21: tuple_, 0x28: ops}))
+        database.apply(9, pack({Key.SPACE_ID: 512, Key.TUPLE: tuple_, Key.OPS: ops}))
         packed = database.space(512).indexes[0].get(key)
         assert packed is not None
         assert msgpack.unpackb(packed) == stored
@@ -247,14 +287,23 @@ def test_read_in_parts_answers_with_the_state_at_its_beginning(
         key: list[Any] = rng.choice(
             [[], [] if index_id == 3 else [100, "a", 7][index_id : index_id + 1]]
         )
-        wants = {0x12: rng.choice([5, 1000]), 0x13: rng.choice([0, 0, 3, 1500]), 0x1F: index_id < 3}
-        body = {0x10: 512, 0x11: index_id, 0x14: iterator, 0x20: key} | wants
+        wants = {
+            Key.LIMIT: rng.choice([5, 1000]),
+            Key.OFFSET: rng.choice([0, 0, 3, 1500]),
+            Key.FETCH_POSITION: index_id < 3,
+        }
+        body = {
+            Key.SPACE_ID: 512,
+            Key.INDEX_ID: index_id,
+            Key.ITERATOR: iterator,
+            Key.KEY: key,
+        } | wants
         request = decode_request(1, pack(body))
         assert isinstance(request, Select)
         wanted = reads.select_page(database, request, admin)
         reading = database.begin_read(request, admin)
         is_done = reading.run(2)
-        can_pause = index_id < 3 or (wants[0x12] == 1000 and not wants[0x13])
+        can_pause = index_id < 3 or (wants[Key.LIMIT] == 1000 and not wants[Key.OFFSET])
         assert is_done or reading.pause() == can_pause
         while not is_done:
             if can_pause:
@@ -269,7 +318,7 @@ def test_read_in_parts_answers_with_the_state_at_its_beginning(
 def _change_something(database: Database, rng: Random) -> None:
     number = rng.randrange(250)
     if rng.random() < 0.5:
-        database.apply(5, pack({0x10: 512, 0x20: [number]}))
+        database.apply(5, pack({Key.SPACE_ID: 512, Key.KEY: [number]}))
     else:
         row = [number, rng.choice("abc"), rng.choice([None, number / 2])]
         database.apply(3, put_body(512, msgpack.packb(row)))

@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from qsync_client.protocol.constants import Key
 from qsync_node.engine import Database, Pending, Select, User, decode_request
 from qsync_node.engine.bootstrap import bootstrap_rows
 from qsync_node.engine.requests import put_body
@@ -51,9 +52,9 @@ def test_users_follow_their_grants() -> None:
     database.apply(2, row(312, 1, 40, "role", 41, 4))
     assert joe.universe == 1
     assert user(database, "joe") is joe
-    database.apply(5, msgpack.packb({0x10: 312, 0x20: [40, "role", 41]}))
+    database.apply(5, msgpack.packb({Key.SPACE_ID: 312, Key.KEY: [40, "role", 41]}))
     assert joe.universe == 0
-    database.apply(5, msgpack.packb({0x10: 304, 0x20: [40]}))
+    database.apply(5, msgpack.packb({Key.SPACE_ID: 304, Key.KEY: [40]}))
     assert database.user_by_id(40) is None
     assert joe.is_dropped
 
@@ -64,7 +65,9 @@ def test_the_schema_version_counts_ddl_and_survives_a_snapshot() -> None:
     database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
     database.apply(2, row(288, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
     database.apply(2, row(512, 1))
-    database.apply(9, msgpack.packb({0x10: 330, 0x21: [512, 1], 0x28: [["+", 1, 1]]}))
+    database.apply(
+        9, msgpack.packb({Key.SPACE_ID: 330, Key.TUPLE: [512, 1], Key.OPS: [["+", 1, 1]]})
+    )
     assert database.schema_version == 3
     loaded = Database()
     for body in database.snapshot_bodies():
@@ -79,7 +82,7 @@ def test_a_snapshot_is_fixed_when_it_is_asked_for() -> None:
     database.apply(2, row(512, 2))
     bodies = database.snapshot_bodies()
     database.apply(2, row(512, 1))
-    database.apply(5, msgpack.packb({0x10: 512, 0x20: [2]}))
+    database.apply(5, msgpack.packb({Key.SPACE_ID: 512, Key.KEY: [2]}))
     assert [body for body in bodies if body[3:7] == (512).to_bytes(4, "big")] == [row(512, 2)]
     assert database.cluster() == []
 
@@ -143,7 +146,7 @@ def test_rows_that_would_stop_a_stock_replica_are_refused(
 @pytest.mark.parametrize("key", [["cluster"], [1, "universe", 0]])
 def test_what_cannot_be_given_back_cannot_be_deleted(prepared: Database, key: list[Any]) -> None:
     space_id = 272 if len(key) == 1 else 312
-    request = decode_request(5, msgpack.packb({0x10: space_id, 0x20: key}))
+    request = decode_request(5, msgpack.packb({Key.SPACE_ID: space_id, Key.KEY: key}))
     with pytest.raises(ClientError, match=r"it is already assigned|from the admin user"):
         Pending(prepared).execute(request, user(prepared, "admin"))
 
@@ -170,7 +173,7 @@ def test_the_types_of_granted_objects_have_no_case() -> None:
     joe = user(database, "joe")
     assert (joe.bits("space", 512), joe.bits("space", 513), joe.universe) == (9, 8, 8)
     for space_id, key in ((280, [512]), (304, [41])):
-        request = decode_request(5, msgpack.packb({0x10: space_id, 0x20: key}))
+        request = decode_request(5, msgpack.packb({Key.SPACE_ID: space_id, Key.KEY: key}))
         with pytest.raises(ClientError, match=r"has grants|has objects"):
             Pending(database).execute(request, user(database, "admin"))
 
@@ -216,7 +219,7 @@ def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:
         ]
         for body in bodies:
             fields = msgpack.unpackb(body, strict_map_key=False)
-            space_id, values = fields[0x10], fields[0x21]
+            space_id, values = fields[Key.SPACE_ID], fields[Key.TUPLE]
             if space_id in local or (space_id == 288 and values[0] in local):
                 continue
             if space_id == 280 and values[0] > 511 and values[5].get("group_id"):
@@ -227,7 +230,9 @@ def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:
             database.load(body)
             rows += 1
         assert rows > 500
-        everything = msgpack.packb({0x10: 281, 0x14: 2, 0x20: [], 0x12: 1000})
+        everything = msgpack.packb(
+            {Key.SPACE_ID: 281, Key.ITERATOR: 2, Key.KEY: [], Key.LIMIT: 1000}
+        )
         select = decode_request(1, everything)
         assert isinstance(select, Select)
         assert len(database.select(select, user(database, "admin"))) >= 25
@@ -259,7 +264,10 @@ def test_junk_in_system_rows_is_refused_or_means_something(seed: int) -> None:
         body = put_body(space_id, msgpack.packb(fields))
         type_ = rng.choice([2, 3])
         if rng.random() < 0.2:
-            type_, body = 5, msgpack.packb({0x10: space_id, 0x20: fields[: rng.randrange(1, 4)]})
+            type_, body = (
+                5,
+                msgpack.packb({Key.SPACE_ID: space_id, Key.KEY: fields[: rng.randrange(1, 4)]}),
+            )
         try:
             executed = pending.execute(decode_request(type_, body), admin)
         except ClientError:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qsync_client.protocol.constants import Key
 from qsync_node.engine import (
     Database,
     Executed,
@@ -25,8 +26,13 @@ SPACE = 512
 
 
 def request(type_: int, **fields: Any) -> Request:
-    names = {"space": 0x10, "index": 0x11, "limit": 0x12, "iterator": 0x14, "key": 0x20}
-    names |= {"tuple": 0x21, "ops": 0x28}
+    names = {
+        "space": Key.SPACE_ID,
+        "index": Key.INDEX_ID,
+        "limit": Key.LIMIT,
+        "iterator": Key.ITERATOR,
+    }
+    names |= {"key": Key.KEY, "tuple": Key.TUPLE, "ops": Key.OPS}
     fields.setdefault("space", SPACE)
     return decode_request(type_, msgpack.packb({names[name]: v for name, v in fields.items()}))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgpack import packb, unpackb
 
+from qsync_client.protocol.constants import Key
 from qsync_node.engine import Database, Pending, Update, User
 from qsync_node.engine.fields import decode
 from qsync_node.engine.operations import work_of
@@ -115,7 +116,7 @@ def database_with(packed: bytes) -> tuple[Database, User]:
 
 def update_body(operations: list[Any]) -> bytes:
     """Return the body of an UPDATE of the tuple with key 7."""
-    return packb({0x10: 512, 0x20: [7], 0x21: operations, 0x15: 1})
+    return packb({Key.SPACE_ID: 512, Key.KEY: [7], Key.TUPLE: operations, Key.INDEX_BASE: 1})
 
 
 def request_of(body: bytes) -> Update:
@@ -283,7 +284,9 @@ def test_too_many_operations_are_refused_before_they_are_read() -> None:
 
 
 def test_body_with_too_many_keys_is_refused() -> None:
-    body = packb({0x10: 512, 0x20: [1], 0x21: [], **{1000 + n: 0 for n in range(2000)}})
+    body = packb(
+        {Key.SPACE_ID: 512, Key.KEY: [1], Key.TUPLE: [], **{1000 + n: 0 for n in range(2000)}}
+    )
     with pytest.raises(ClientError) as refused:
         decode_request(UPDATE, body)
     assert refused.value.code == 20

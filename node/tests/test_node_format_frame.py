@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import (
     MALFORMED,
     MALFORMED_PER_FEED_MAX,
@@ -123,20 +124,20 @@ def test_answers_have_tarantools_shape() -> None:
         "ce000000228300ce0000000001cf000000000000000105ce000000528130dd000000019201a161"
     )
     ((kind, _, _, body),) = FrameDecoder().feed(encode_chunk(1, 2, [b"\x01"]))
-    assert (kind, msgpack.unpackb(body, strict_map_key=False)) == (128, {0x30: [1]})
+    assert (kind, msgpack.unpackb(body, strict_map_key=False)) == (128, {Key.DATA: [1]})
 
 
 def test_a_page_carries_its_position() -> None:
     ((_, _, _, body),) = FrameDecoder().feed(encode_tuples(1, 2, [b"\x01", b"\x02"], b"pos"))
-    assert msgpack.unpackb(body, strict_map_key=False) == {0x30: [1, 2], 0x35: b"pos"}
+    assert msgpack.unpackb(body, strict_map_key=False) == {Key.DATA: [1, 2], Key.POSITION: b"pos"}
 
 
 def test_an_error_carries_its_causes() -> None:
     packet = encode_error(9, 2, 216, "quorum", [(40, "disk"), (115, "no space")])
     ((kind, sync, _, raw),) = FrameDecoder().feed(packet)
     body = msgpack.unpackb(raw, strict_map_key=False)
-    assert (kind, sync, body[0x31]) == (0x8000 + 216, 9, "quorum")
-    assert [(error[5], error[3]) for error in body[0x52][0]] == [
+    assert (kind, sync, body[Key.ERROR_24]) == (0x8000 + 216, 9, "quorum")
+    assert [(error[5], error[3]) for error in body[Key.ERROR][0]] == [
         (216, "quorum"),
         (40, "disk"),
         (115, "no space"),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qsync_client.protocol.constants import Key
 from qsync_node.format.batch import LogBatch, cut_batch, drop_rows_up_to, split_batches
 from qsync_node.format.row import (
     Row,
@@ -101,7 +102,14 @@ def test_numbers_have_their_shortest_form(value: int) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [{0: "x"}, {0: 2, 3: -1}, {0: 2, 4: 5}, {0: 2, 3: 1, 8: 2}, {0: 2, 0x2A: 5}, {0: 2, 9: None}],
+    [
+        {0: "x"},
+        {0: 2, 3: -1},
+        {0: 2, 4: 5},
+        {0: 2, 3: 1, 8: 2},
+        {0: 2, Key.TUPLE_META: 5},
+        {0: 2, 9: None},
+    ],
 )
 def test_a_header_with_a_wrong_value_is_refused(header: dict[int, object]) -> None:
     with pytest.raises(RowError):
@@ -180,7 +188,10 @@ def test_a_batch_is_cut_between_transactions() -> None:
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 255), max_size=20))
 def test_a_tuple_is_sliced_out_of_its_body(space_id: int, values: list[int]) -> None:
     packed = msgpack.packb(values)
-    assert split_tuple(msgpack.packb({0x10: space_id, 0x21: values})) == (space_id, packed)
+    assert split_tuple(msgpack.packb({Key.SPACE_ID: space_id, Key.TUPLE: values})) == (
+        space_id,
+        packed,
+    )
     wide = b"\x82\x10\xce" + space_id.to_bytes(4, "big") + b"\x21" + packed
     assert split_tuple(wide) == (space_id, packed)
 
@@ -188,11 +199,11 @@ def test_a_tuple_is_sliced_out_of_its_body(space_id: int, values: list[int]) -> 
 @pytest.mark.parametrize(
     "body",
     [
-        {0x21: [1], 0x10: 1},
-        {0x10: 1},
-        {0x10: 1, 0x21: 5},
-        {0x10: "a", 0x21: [1]},
-        {0x10: 1, 0x20: [1]},
+        {Key.TUPLE: [1], Key.SPACE_ID: 1},
+        {Key.SPACE_ID: 1},
+        {Key.SPACE_ID: 1, Key.TUPLE: 5},
+        {Key.SPACE_ID: "a", Key.TUPLE: [1]},
+        {Key.SPACE_ID: 1, Key.KEY: [1]},
     ],
 )
 def test_other_bodies_are_not_sliced(body: dict[int, object]) -> None:

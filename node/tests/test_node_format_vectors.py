@@ -11,6 +11,7 @@ import pytest
 
 from qsync_client.protocol import auth
 from qsync_client.protocol import frame as decoding
+from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import FrameDecoder, FrameError, encode_request
 from qsync_client.protocol.greeting import decode_greeting, encode_greeting
 from qsync_node.format import frame
@@ -111,7 +112,12 @@ def test_own_keys_survive() -> None:
     assert [row.flags for row in rows[:3]] == [0, 6, 2]
     assert rows[-1].is_commit
     assert not rows[-2].is_commit
-    assert msgpack.unpackb(rows[3].body, strict_map_key=False) == {2: 1, 3: 3, 0x71: 1000, 0x72: 7}
+    assert msgpack.unpackb(rows[3].body, strict_map_key=False) == {
+        2: 1,
+        3: 3,
+        Key.INDEX: 1000,
+        Key.INDEX_TERM: 7,
+    }
 
 
 def test_the_greeting_comes_back() -> None:
@@ -130,7 +136,7 @@ def test_the_scramble_that_tarantool_took_is_valid() -> None:
     request, answer = EXCHANGED["auth"]
     ((kind, _, _, body),) = FrameDecoder().feed(request)
     assert kind == 7
-    sent = msgpack.unpackb(body, strict_map_key=False)[0x21][1]
+    sent = msgpack.unpackb(body, strict_map_key=False)[Key.TUPLE][1]
     assert FrameDecoder().feed(answer)[0][0] == 0
     assert auth.is_valid(sent, salt, auth.stored_hash("secret"))
     assert not auth.is_valid(sent, salt, auth.stored_hash("Secret"))
@@ -143,18 +149,18 @@ def test_an_answer_is_encoded_as_tarantool_does(name: str) -> None:
     version = header[5]
     body = msgpack.unpackb(raw, strict_map_key=False)
     if kind >= 0x8000:
-        again = frame.encode_error(sync, version, kind - 0x8000, body[0x31])
+        again = frame.encode_error(sync, version, kind - 0x8000, body[Key.ERROR_24])
         ((_, _, _, own),) = FrameDecoder().feed(again)
         mine = msgpack.unpackb(own, strict_map_key=False)
-        theirs = body[0x52][0][0]
-        assert list(mine) == list(body) == [0x31, 0x52]
-        assert mine[0x31] == body[0x31]
-        assert set(mine[0x52][0][0]) == set(theirs)
-        assert {key: mine[0x52][0][0][key] for key in (0, 3, 4, 5)} == {
+        theirs = body[Key.ERROR][0][0]
+        assert list(mine) == list(body) == [Key.ERROR_24, Key.ERROR]
+        assert mine[Key.ERROR_24] == body[Key.ERROR_24]
+        assert set(mine[Key.ERROR][0][0]) == set(theirs)
+        assert {key: mine[Key.ERROR][0][0][key] for key in (0, 3, 4, 5)} == {
             key: theirs[key] for key in (0, 3, 4, 5)
         }
-    elif 0x30 in body:
-        tuples = [msgpack.packb(item) for item in body[0x30]]
+    elif Key.DATA in body:
+        tuples = [msgpack.packb(item) for item in body[Key.DATA]]
         assert frame.encode_tuples(sync, version, tuples) == answer
     else:
         assert frame.encode_ok(sync, version, raw) == answer
@@ -167,7 +173,7 @@ def test_a_bad_length_ends_the_stream_with_tarantools_words(name: str) -> None:
     with pytest.raises(FrameError) as caught:
         FrameDecoder().feed(request)
     assert caught.value.code == kind - 0x8000 == 20
-    assert caught.value.why == msgpack.unpackb(body, strict_map_key=False)[0x31]
+    assert caught.value.why == msgpack.unpackb(body, strict_map_key=False)[Key.ERROR_24]
 
 
 @pytest.mark.parametrize("name", ["header is an array", "sync is a string"])
@@ -178,7 +184,10 @@ def test_a_bad_header_is_answered_and_the_stream_continues(name: str) -> None:
     frames = FrameDecoder().feed(request + ping)
     assert [found[0] for found in frames] == [decoding.MALFORMED, 64]
     assert (kind, sync) == (0x8014, 0)
-    assert msgpack.unpackb(body, strict_map_key=False)[0x31] == decoding.MALFORMED_HEADER_MESSAGE
+    assert (
+        msgpack.unpackb(body, strict_map_key=False)[Key.ERROR_24]
+        == decoding.MALFORMED_HEADER_MESSAGE
+    )
 
 
 def test_a_replication_stream_is_read_and_written_again() -> None:
@@ -194,8 +203,8 @@ def test_a_replication_stream_is_read_and_written_again() -> None:
                 split = split_tuple(body)
                 assert split is not None
                 decoded = msgpack.unpackb(body, strict_map_key=False)
-                assert split[0] == decoded[0x10]
-                assert msgpack.unpackb(split[1]) == decoded[0x21]
+                assert split[0] == decoded[Key.SPACE_ID]
+                assert msgpack.unpackb(split[1]) == decoded[Key.TUPLE]
     assert dml > 30
     for name in ("join", "subscribe"):
         request = bytes.fromhex(STREAM[name])

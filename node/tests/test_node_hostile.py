@@ -13,6 +13,7 @@ import pytest
 from processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
+from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import encode_request
 from qsync_node.format.mp import pack, unpack
 
@@ -30,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             (280, [SPACE, 1, "hostile", "memtx", 0, {"is_sync": True}, []]),
             (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
         ):
-            assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+            assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         yield running
 
 
@@ -55,7 +56,7 @@ def assert_unharmed(cluster: Cluster, term: int) -> None:
     leader = cluster.leader()
     assert leader.status()["term"] == term
     raw = log_in(cluster)
-    assert raw.ask(3, {0x10: SPACE, 0x21: [1, "alive"]})[0] == 0
+    assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "alive"]})[0] == 0
 
 
 def text(data: bytes) -> str:
@@ -63,25 +64,57 @@ def text(data: bytes) -> str:
 
 
 HOSTILE: list[tuple[int, dict[int, Any]]] = [
-    (4, {0x10: SPACE, 0x11: 0, 0x20: [1], 0x21: [["=", text(NOT_UTF8), 1]]}),
-    (14, {0x56: math.nan}),
-    (14, {0x56: math.inf}),
-    (14, {0x56: -math.inf}),
-    (14, {0x56: True}),
-    (1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [1], 0x59: [1]}),
-    (1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [1], 0x59: {}}),
-    (1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [text(b"Y\xff")]}),
-    (77, {0x57: text(NOT_UTF8)}),
-    (78, {0x57: text(NOT_UTF8)}),
-    (10, {0x22: text(NOT_UTF8), 0x21: []}),
-    (10, {0x22: "box.ctl.wait_rw", 0x21: [math.nan]}),
-    (10, {0x22: "box.ctl.wait_rw", 0x21: [math.inf]}),
-    (2, {0x10: 280, 0x21: [600, 1, text(NOT_UTF8), "memtx", 0, {}, []]}),
-    (2, {0x10: 280, 0x21: [601, 1, "odd", text(NOT_UTF8), 0, {}, []]}),
-    (2, {0x10: 312, 0x21: [1, 2, text(NOT_UTF8), 0, 1]}),
-    (2, {0x10: 304, 0x21: [90, 1, text(NOT_UTF8), "user", {}]}),
-    (7, {0x23: text(NOT_UTF8), 0x21: ["chap-sha1", b"x" * 20]}),
-    (73, {0x54: [], 0x55: {}}),
+    (
+        4,
+        {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [1], Key.TUPLE: [["=", text(NOT_UTF8), 1]]},
+    ),
+    (14, {Key.TIMEOUT: math.nan}),
+    (14, {Key.TIMEOUT: math.inf}),
+    (14, {Key.TIMEOUT: -math.inf}),
+    (14, {Key.TIMEOUT: True}),
+    (
+        1,
+        {
+            Key.SPACE_ID: SPACE,
+            Key.INDEX_ID: 0,
+            Key.LIMIT: 1,
+            Key.OFFSET: 0,
+            Key.KEY: [1],
+            Key.TXN_ISOLATION: [1],
+        },
+    ),
+    (
+        1,
+        {
+            Key.SPACE_ID: SPACE,
+            Key.INDEX_ID: 0,
+            Key.LIMIT: 1,
+            Key.OFFSET: 0,
+            Key.KEY: [1],
+            Key.TXN_ISOLATION: {},
+        },
+    ),
+    (
+        1,
+        {
+            Key.SPACE_ID: SPACE,
+            Key.INDEX_ID: 0,
+            Key.LIMIT: 1,
+            Key.OFFSET: 0,
+            Key.KEY: [text(b"Y\xff")],
+        },
+    ),
+    (77, {Key.EVENT_KEY: text(NOT_UTF8)}),
+    (78, {Key.EVENT_KEY: text(NOT_UTF8)}),
+    (10, {Key.FUNCTION_NAME: text(NOT_UTF8), Key.TUPLE: []}),
+    (10, {Key.FUNCTION_NAME: "box.ctl.wait_rw", Key.TUPLE: [math.nan]}),
+    (10, {Key.FUNCTION_NAME: "box.ctl.wait_rw", Key.TUPLE: [math.inf]}),
+    (2, {Key.SPACE_ID: 280, Key.TUPLE: [600, 1, text(NOT_UTF8), "memtx", 0, {}, []]}),
+    (2, {Key.SPACE_ID: 280, Key.TUPLE: [601, 1, "odd", text(NOT_UTF8), 0, {}, []]}),
+    (2, {Key.SPACE_ID: 312, Key.TUPLE: [1, 2, text(NOT_UTF8), 0, 1]}),
+    (2, {Key.SPACE_ID: 304, Key.TUPLE: [90, 1, text(NOT_UTF8), "user", {}]}),
+    (7, {Key.USER_NAME: text(NOT_UTF8), Key.TUPLE: ["chap-sha1", b"x" * 20]}),
+    (73, {Key.VERSION: [], Key.FEATURES: {}}),
 ]
 
 
@@ -92,9 +125,9 @@ def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool
         raw = Raw(cluster.leader().address) if is_guest else log_in(cluster)
         raw.socket.settimeout(20)
         # A failure of the request must not lose a write that arrives together with it.
-        other = pack({0x10: SPACE, 0x21: [2, "beside"]})
+        other = pack({Key.SPACE_ID: SPACE, Key.TUPLE: [2, "beside"]})
         raw.send_bodies([(kind, pack(fields), 5), (3, other, 0)])
-        if kind != 78 and fields.get(0x22) != "box.ctl.wait_rw":
+        if kind != 78 and fields.get(Key.FUNCTION_NAME) != "box.ctl.wait_rw":
             raw.answer()
         raw.socket.close()
     assert_unharmed(cluster, term)
@@ -108,7 +141,17 @@ def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, 
     if width == "long":
         head = b"\xce" + space.to_bytes(4, "big")
     row = {320: [9, "00000000-0000-4000-8000-000000000009"], 492: ["00000000", 3]}
-    members = raw.ask(1, {0x10: 320, 0x11: 0, 0x12: 100, 0x13: 0, 0x14: 2, 0x20: []})[1][0x30]
+    members = raw.ask(
+        1,
+        {
+            Key.SPACE_ID: 320,
+            Key.INDEX_ID: 0,
+            Key.LIMIT: 100,
+            Key.OFFSET: 0,
+            Key.ITERATOR: 2,
+            Key.KEY: [],
+        },
+    )[1][Key.DATA]
     put = b"\x82\x10" + head + b"\x21" + pack(row.get(space, ["c", 1, 2, 3]))
     key = [1] if space in (320, 490) else ["c", 1]
     delete = b"\x83\x10" + head + b"\x11\x00\x20" + pack(key)
@@ -117,23 +160,33 @@ def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, 
         raw.send_bodies([(kind, body, 0)])
         code, answer = raw.answer()
         # Deleting a missing row changes nothing, so it is no error.
-        assert code != 0 or answer[0x30] == [], (kind, answer)
-    again = raw.ask(1, {0x10: 320, 0x11: 0, 0x12: 100, 0x13: 0, 0x14: 2, 0x20: []})[1][0x30]
+        assert code != 0 or answer[Key.DATA] == [], (kind, answer)
+    again = raw.ask(
+        1,
+        {
+            Key.SPACE_ID: 320,
+            Key.INDEX_ID: 0,
+            Key.LIMIT: 100,
+            Key.OFFSET: 0,
+            Key.ITERATOR: 2,
+            Key.KEY: [],
+        },
+    )[1][Key.DATA]
     assert again == members
 
 
 def test_marks_of_the_bootstrap_stay(cluster: Cluster) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     for key in ("qsync_plan", "qsync_open"):
-        assert raw.ask(5, {0x10: 272, 0x11: 0, 0x20: [key]})[0] != 0
-        assert raw.ask(3, {0x10: 272, 0x21: [key, 7]})[0] != 0
+        assert raw.ask(5, {Key.SPACE_ID: 272, Key.INDEX_ID: 0, Key.KEY: [key]})[0] != 0
+        assert raw.ask(3, {Key.SPACE_ID: 272, Key.TUPLE: [key, 7]})[0] != 0
 
 
 def test_an_index_part_far_out_is_refused(cluster: Cluster) -> None:
     raw = log_in(cluster)
     for field in (100_000, 10**7, 2**62):
         row = [SPACE, 1, "far", "tree", {"unique": False}, [[field, "unsigned"]]]
-        assert raw.ask(2, {0x10: 288, 0x21: row})[0] == 14
+        assert raw.ask(2, {Key.SPACE_ID: 288, Key.TUPLE: row})[0] == 14
 
 
 @pytest.mark.parametrize(
@@ -158,15 +211,17 @@ def test_a_bad_setting_is_refused_and_not_in_force(
 
 def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
-    assert raw.ask(3, {0x10: 272, 0x21: ["a key of mine", text(NOT_UTF8)]})[0] == 0
-    assert raw.ask(3, {0x10: SPACE, 0x21: [3, text(NOT_UTF8)]})[0] == 0
+    assert raw.ask(3, {Key.SPACE_ID: 272, Key.TUPLE: ["a key of mine", text(NOT_UTF8)]})[0] == 0
+    assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [3, text(NOT_UTF8)]})[0] == 0
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:
         node.start(cluster.peers)
     wait_until("a leader", lambda: any(node.status()["is_writable"] for node in cluster.nodes))
     raw = log_in(cluster)
-    found = raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [3]})[1][0x30]
+    found = raw.ask(
+        1, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [3]}
+    )[1][Key.DATA]
     assert [row[1].encode("utf-8", "surrogateescape") for row in found] == [NOT_UTF8]
     assert bugs(cluster) == []
 
@@ -175,8 +230,10 @@ def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
     """Send thousands of requests of random types, keys and values, from a fixed seed."""
     term = cluster.leader().status()["term"]
     rng = random.Random(20)
-    keys = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x28, 0x2E, 0x2F]
-    keys += [0x54, 0x55, 0x56, 0x57, 0x58, 0x59]
+    keys = [int(key) for key in Key if Key.SPACE_ID <= key < Key.FETCH_POSITION]
+    keys += [Key.FETCH_POSITION, Key.KEY, Key.TUPLE, Key.FUNCTION_NAME, Key.USER_NAME, Key.OPS]
+    keys += [Key.AFTER_POSITION, Key.AFTER_TUPLE, Key.VERSION, Key.FEATURES, Key.TIMEOUT]
+    keys += [Key.EVENT_KEY, Key.EVENT_DATA, Key.TXN_ISOLATION]
     kinds = [1, 2, 3, 4, 5, 7, 9, 10, 14, 15, 16, 64, 68, 69, 70, 73, 74, 75, 76, 77, 0x55]
 
     def value(depth: int = 0) -> Any:
@@ -197,10 +254,10 @@ def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
     def fields() -> dict[int, Any]:
         made = {key: value() for key in rng.sample(keys, rng.randrange(len(keys)))}
         if rng.random() < 0.7:  # plausible enough to pass the first checks
-            made[0x10] = rng.choice([SPACE, SPACE, 280, 281, 289, 304, 306])
-            made[0x11] = 0
-            made[0x20] = [value() for _ in range(rng.randrange(3))]
-            made[0x21] = [value() for _ in range(rng.randrange(6))]
+            made[Key.SPACE_ID] = rng.choice([SPACE, SPACE, 280, 281, 289, 304, 306])
+            made[Key.INDEX_ID] = 0
+            made[Key.KEY] = [value() for _ in range(rng.randrange(3))]
+            made[Key.TUPLE] = [value() for _ in range(rng.randrange(6))]
         return made
 
     for _ in range(60):
@@ -214,10 +271,10 @@ def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
 
 
 def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
-    large = {0x10: SPACE, 0x21: [3, "x" * (3 << 20)]}
+    large = {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "x" * (3 << 20)]}
     code, answer = Raw(cluster.leader().address).ask(3, large)
     assert code == 20
-    assert "too big packet size" in answer[0x31]
+    assert "too big packet size" in answer[Key.ERROR_24]
     code, answer = log_in(cluster).ask(3, large)
     assert code == 110, "after log-in the error names the tuple"
 
@@ -229,7 +286,7 @@ def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:
         raw.send(pack(1 << 30) + bytes(4 << 20))
         code, answer = raw.answer()
         assert code == 20
-        assert "too big packet size" in answer[0x31]
+        assert "too big packet size" in answer[Key.ERROR_24]
         with pytest.raises(EOFError):
             raw.answer()
         raw.socket.close()
@@ -238,11 +295,11 @@ def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:
 def test_a_connection_watches_so_many_keys(cluster: Cluster) -> None:
     raw = log_in(cluster)
     for number in range(1025):
-        raw.send(encode_request(WATCH, number, pack({0x57: f"key {number}"})))
+        raw.send(encode_request(WATCH, number, pack({Key.EVENT_KEY: f"key {number}"})))
     while (frame := raw.frame())[0] == EVENT:
         assert frame[1] < 1024
     assert frame[1] == 1024
-    assert "too many keys" in unpack(frame[3])[0x31]
+    assert "too many keys" in unpack(frame[3])[Key.ERROR_24]
 
 
 def test_a_transaction_that_no_frame_carries_is_refused(cluster: Cluster) -> None:
@@ -250,7 +307,9 @@ def test_a_transaction_that_no_frame_carries_is_refused(cluster: Cluster) -> Non
     raw.socket.settimeout(60)
     large = "x" * 1_000_000
     requests = [(BEGIN, pack({}), 1)]
-    requests += [(3, pack({0x10: SPACE, 0x21: [100 + n, large]}), 1) for n in range(10)]
+    requests += [
+        (3, pack({Key.SPACE_ID: SPACE, Key.TUPLE: [100 + n, large]}), 1) for n in range(10)
+    ]
     codes = []
     for request in requests:
         raw.send_bodies([request])
@@ -299,7 +358,7 @@ def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluste
     }
     term = cluster.leader().status()["term"]
     other = log_in(cluster)
-    assert other.ask(3, {0x10: SPACE, 0x21: [1, "alive"]})[0] == 0
+    assert other.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "alive"]})[0] == 0
     raw = log_in(cluster)
     raw.socket.settimeout(60)
     in_streams = {"insert": 1, "select": 2}
@@ -323,7 +382,9 @@ def test_unauthenticated_clients_leave_room_for_other_transactions(cluster: Clus
     codes = [stranger.answer()[0] for _ in range(1001)]
     assert codes[:100] == [0] * 100
     assert set(codes[100:]) == {16389}
-    key = pack({0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: ["x" * 10_000]})
+    key = pack(
+        {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: ["x" * 10_000]}
+    )
     codes = []
     for number in range(500):
         stranger.send_bodies([(1, key, number % 8 + 1)])
@@ -331,7 +392,11 @@ def test_unauthenticated_clients_leave_room_for_other_transactions(cluster: Clus
     assert set(codes[:400]) == {42}
     assert set(codes[420:]) == {2}
     raw = log_in(cluster)
-    for kind, fields in ((BEGIN, {}), (3, {0x10: SPACE, 0x21: [9, "mine"]}), (COMMIT, {})):
+    for kind, fields in (
+        (BEGIN, {}),
+        (3, {Key.SPACE_ID: SPACE, Key.TUPLE: [9, "mine"]}),
+        (COMMIT, {}),
+    ):
         raw.send_bodies([(kind, pack(fields), 1)])
         assert raw.answer()[0] == 0
     raw.send_bodies([(BEGIN, pack({}), n) for n in range(1, 1102)])
@@ -349,13 +414,13 @@ def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(cluster: C
         (64, b"\x80\x80", 20, "packet body"),
         (10, b"\x81\x22\xa1x\x80", 20, "Invalid MsgPack - packet body"),
         (1, b"", 69, "space id"),
-        (7, pack({0x23: "app"}), 69, "'tuple'"),
+        (7, pack({Key.USER_NAME: "app"}), 69, "'tuple'"),
         (7, pack({}), 69, "'user name'"),
     ):
         raw.send_bodies([(kind, body, 0)])
         found, answer = raw.answer()
-        assert (found, words in answer[0x31]) == (code, True), (kind, body, answer)
-    raw.send_bodies([(7, pack({0x23: "guest", 0x21: []}), 0)])
+        assert (found, words in answer[Key.ERROR_24]) == (code, True), (kind, body, answer)
+    raw.send_bodies([(7, pack({Key.USER_NAME: "guest", Key.TUPLE: []}), 0)])
     assert raw.answer()[0] == 0, "guest has no password to prove"
     assert raw.ask(64, {})[0] == 0
 
@@ -367,10 +432,13 @@ def test_malformed_idempotency_key_is_refused_and_nothing_else(cluster: Cluster,
     term = cluster.leader().status()["term"]
     raw = log_in(cluster)
     assert raw.ask(BEGIN, {}, stream_id=3)[0] == 0
-    assert raw.ask(3, {0x10: SPACE, 0x21: [3, "keyed"]}, stream_id=3)[0] == 0
+    assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "keyed"]}, stream_id=3)[0] == 0
     for kind, stream in ((COMMIT, 3), (3, 0)):
-        body = pack({} if kind == COMMIT else {0x10: SPACE, 0x21: [3, "keyed"]})
-        packet = pack({0x00: kind, 0x01: 7, 0x0A: stream, 0x70: key}) + body
+        body = pack({} if kind == COMMIT else {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "keyed"]})
+        packet = (
+            pack({Key.REQUEST_TYPE: kind, Key.SYNC: 7, Key.STREAM_ID: stream, Key.IDEMPOTENCY: key})
+            + body
+        )
         raw.send(b"\xce" + len(packet).to_bytes(4, "big") + packet)
         assert raw.answer()[0] == 1
     assert_unharmed(cluster, term)

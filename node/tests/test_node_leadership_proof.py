@@ -17,6 +17,7 @@ from worlds import (
     put,
 )
 
+from qsync_client.protocol.constants import Key
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
@@ -94,7 +95,7 @@ def prepared() -> Driven:
 def test_deposed_leader_serves_no_linearizable_read_in_stream(where: str) -> None:
     driven = prepared()
     old, _ = deposed(driven)
-    options = msgpack.packb({0x59: LINEARIZABLE} if where == "begin" else {})
+    options = msgpack.packb({Key.TXN_ISOLATION: LINEARIZABLE} if where == "begin" else {})
     read = get(1, LINEARIZABLE if where == "select" else 0)
     begin = driven.send(old, BEGIN, options, stream=1)
     select = driven.send(old, SELECT, read, stream=1)

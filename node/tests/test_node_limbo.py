@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from qsync_client.protocol.constants import Key
 from qsync_node.consensus.decisions import Decision
 from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.consensus.entries import (
@@ -25,7 +26,7 @@ SECOND = 1_000_000_000
 
 def user_entry(first: int, transactions: list[int], replica_id: int, lsn: int) -> Entry:
     """Return one batch of transactions; each number is a transaction's count of rows."""
-    body = msgpack.packb({0x10: 512, 0x21: [1]})
+    body = msgpack.packb({Key.SPACE_ID: 512, Key.TUPLE: [1]})
     rows = [[(3, body, None)] * count for count in transactions]
     data, count = encode_transactions(rows, replica_id, lsn + 1, 1.0, 6)
     entry = Entry(LogBatch(first, first + count - 1, replica_id, lsn + count, data), 1)

@@ -21,6 +21,7 @@ from processes import (
 )
 from raw import Raw
 
+from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import encode_request
 from qsync_node.errors import ErrorCode
 from qsync_node.format.mp import pack
@@ -28,7 +29,7 @@ from qsync_node.format.mp import pack
 SPACE = 512
 SELECT, REPLACE, AUTH, PING, WATCH, WATCH_ONCE, ID = 1, 3, 7, 64, 74, 77, 73
 MIB = 1 << 20
-READ = pack({0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [1]})
+READ = pack({Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [1]})
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             (280, [SPACE, 1, "large", "memtx", 0, {"is_sync": True}, []]),
             (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
         ):
-            assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
-        assert raw.ask(REPLACE, {0x10: SPACE, 0x21: [1, "x" * (MIB - 100)]})[0] == 0
-        assert raw.ask(REPLACE, {0x10: SPACE, 0x21: [2, "small"]})[0] == 0
+            assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+        assert raw.ask(REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "x" * (MIB - 100)]})[0] == 0
+        assert raw.ask(REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [2, "small"]})[0] == 0
         yield running
 
 
@@ -100,14 +101,18 @@ def test_large_packet_before_log_in_is_refused_by_its_length(cluster: Cluster, s
 
 def test_guest_sends_nothing_but_a_log_in(cluster: Cluster) -> None:
     raw = Raw(cluster.leader().address)
-    for kind, body in ((SELECT, READ), (WATCH, pack({0x57: "box.id"})), (10, pack({0x22: "x"}))):
+    for kind, body in (
+        (SELECT, READ),
+        (WATCH, pack({Key.EVENT_KEY: "box.id"})),
+        (10, pack({Key.FUNCTION_NAME: "x"})),
+    ):
         raw.send(encode_request(kind, 1, body))
         assert raw.answer()[0] == ErrorCode.ACCESS_DENIED
     assert raw.ask(PING, {})[0] == 0
-    assert raw.ask(ID, {0x54: 1, 0x55: []})[0] == 0
-    assert raw.ask(AUTH, {0x23: "guest", 0x21: []})[0] == ErrorCode.ACCESS_DENIED
+    assert raw.ask(ID, {Key.VERSION: 1, Key.FEATURES: []})[0] == 0
+    assert raw.ask(AUTH, {Key.USER_NAME: "guest", Key.TUPLE: []})[0] == ErrorCode.ACCESS_DENIED
     assert raw.log_in() == 0
-    assert raw.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
+    assert raw.ask(SELECT, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: [2]})[0] == 0
 
 
 def test_packets_before_log_in_are_counted(cluster: Cluster) -> None:
@@ -125,7 +130,9 @@ def test_failed_log_ins_are_delayed_counted_and_logged(cluster: Cluster) -> None
     raw = Raw(node.address)
     raw.socket.settimeout(30)
     began = time.monotonic()
-    packet = encode_request(AUTH, 1, pack({0x23: "app", 0x21: ["chap-sha1", b"x" * 20]}))
+    packet = encode_request(
+        AUTH, 1, pack({Key.USER_NAME: "app", Key.TUPLE: ["chap-sha1", b"x" * 20]})
+    )
     raw.send(packet * 50)
     codes = []
     with suppress(EOFError, ConnectionResetError):
@@ -141,7 +148,7 @@ def test_idle_connections_keep_neither_clients_nor_members_out(cluster: Cluster)
     leader = cluster.leader()
     idle = [Raw(leader.address) for _ in range(600)]
     client = log_in(leader)
-    assert client.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
+    assert client.ask(SELECT, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: [2]})[0] == 0
     follower = next(node for node in cluster.nodes if node is not leader)
     follower.kill()
     follower.start(cluster.peers)
@@ -169,7 +176,7 @@ def test_admin_has_a_reserve_beyond_the_connections_of_clients(tmp_path: Path) -
 def test_closing_connections_with_many_watched_keys_is_cheap(cluster: Cluster) -> None:
     node = cluster.leader()
     watches = b"".join(
-        encode_request(WATCH, 1, pack({0x57: f"key-{number}"})) for number in range(1_024)
+        encode_request(WATCH, 1, pack({Key.EVENT_KEY: f"key-{number}"})) for number in range(1_024)
     )
     watchers = []
     for _ in range(200):
@@ -194,7 +201,7 @@ def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
 
     def wait_s() -> float:
         began = time.monotonic()
-        assert client.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
+        assert client.ask(SELECT, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: [2]})[0] == 0
         return time.monotonic() - began
 
     # Other work of this machine delays the client too, so its usual waiting time is measured first.
@@ -220,7 +227,7 @@ def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
     raw.socket.settimeout(60)
     for _ in range(50):
         code, body = raw.answer()
-        assert (code, len(body[0x30][0][1])) == (0, MIB - 100)
+        assert (code, len(body[Key.DATA][0][1])) == (0, MIB - 100)
     for raw in greedy:
         raw.socket.close()
 
@@ -235,7 +242,7 @@ def test_requests_without_a_leader_are_bounded_in_bytes(tmp_path: Path) -> None:
         raw = log_in(node)
         process = process_of(node)
         before = process.memory_info().rss
-        body = pack({0x10: SPACE, 0x21: [1, "x" * (MIB - 100)]})
+        body = pack({Key.SPACE_ID: SPACE, Key.TUPLE: [1, "x" * (MIB - 100)]})
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
         raw.socket.settimeout(1.0)
         requests = memoryview(encode_request(REPLACE, 1, body) * 100)
@@ -250,13 +257,20 @@ def test_requests_without_a_leader_are_bounded_in_bytes(tmp_path: Path) -> None:
 def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> None:
     raw = log_in(cluster.leader())
     for key in range(10, 28):
-        assert raw.ask(REPLACE, {0x10: SPACE, 0x21: [key, "x" * (MIB - 100)]})[0] == 0
-    everything = {0x10: SPACE, 0x11: 0, 0x12: 1_000, 0x13: 0, 0x14: 2, 0x20: []}
+        assert raw.ask(REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [key, "x" * (MIB - 100)]})[0] == 0
+    everything = {
+        Key.SPACE_ID: SPACE,
+        Key.INDEX_ID: 0,
+        Key.LIMIT: 1_000,
+        Key.OFFSET: 0,
+        Key.ITERATOR: 2,
+        Key.KEY: [],
+    }
     assert raw.ask(SELECT, everything)[0] == ErrorCode.MEMORY_ISSUE
-    code, body = raw.ask(SELECT, {**everything, 0x12: 15})
-    assert (code, len(body[0x30])) == (0, 15)
+    code, body = raw.ask(SELECT, {**everything, Key.LIMIT: 15})
+    assert (code, len(body[Key.DATA])) == (0, 15)
     for key in range(10, 28):
-        assert raw.ask(5, {0x10: SPACE, 0x11: 0, 0x20: [key]})[0] == 0
+        assert raw.ask(5, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
 
 
 def test_flood_of_connections_retains_no_memory(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from log_files import OTHER, SMALL, UUID, batch, body, damage, filled, indexes, segments
 
+from qsync_client.protocol.markers import FIXSTR
 from qsync_node.format.row import encode_uint
 from qsync_node.format.xlog import (
     BLOCK_HEADER_BYTES,
@@ -213,7 +214,7 @@ def test_a_snapshot_that_cannot_be_unpacked_is_not_taken(tmp_path: Path) -> None
     garbled = data[start : start + 12] + bytes(length - 12)
     head = magic + encode_uint(length) + b"\x00" + encode_uint(checksum(garbled))
     pad = BLOCK_HEADER_BYTES - len(head) - 1
-    block = head + bytes((0xA0 | pad,)) + bytes(pad) + garbled
+    block = head + bytes((FIXSTR | pad,)) + bytes(pad) + garbled
     newest.write_bytes(data[:offset] + block + data[start + length :])
     _, recovered = Storage.open(fs, directory, SMALL)
     assert recovered.snapshot is not None

@@ -10,6 +10,7 @@ import pytest
 from processes import Cluster, running_cluster, wait_until
 from raw import Raw
 
+from qsync_client.protocol.constants import Key
 from qsync_node.log.errors import DiskError
 from qsync_node.log.storage import Storage
 from qsync_node.server import loop
@@ -22,7 +23,7 @@ INSERT, SPACE = 2, 512
 def write(cluster: Cluster, number: int) -> int:
     raw = Raw(cluster.leader().address)
     assert raw.log_in() == 0
-    return raw.ask(3, {0x10: SPACE, 0x21: [number, "x"]})[0]
+    return raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [number, "x"]})[0]
 
 
 def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
             (280, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
             (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
         ):
-            assert raw.ask(INSERT, {0x10: space, 0x21: row})[0] == 0
+            assert raw.ask(INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         low, *others = sorted(cluster.nodes, key=lambda node: node is not cluster.leader())
         low.stop()
         low.settings["disk_reserve"] = 1 << 60
@@ -59,10 +60,10 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
         wait_until("why", lambda: leader.status()["ro_reason"] == "the disk is nearly full")
         raw = Raw(leader.address)
         raw.log_in()
-        assert raw.ask(3, {0x10: SPACE, 0x21: [9, "x"]})[0] == 16385
-        assert raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 9, 0x13: 0, 0x20: [1]})[1][0x30] == [
-            [1, "x"]
-        ]
+        assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [9, "x"]})[0] == 16385
+        assert raw.ask(
+            1, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 9, Key.OFFSET: 0, Key.KEY: [1]}
+        )[1][Key.DATA] == [[1, "x"]]
 
 
 def test_free_space_is_watched_after_the_disk_failed_to_report_it(

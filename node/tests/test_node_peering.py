@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qsync_client.protocol.constants import HelloKey, Key
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
 from qsync_node.consensus.membership import LEVEL
@@ -124,7 +125,10 @@ def test_other_greeting_ends_the_handshake(greeting: bytes, cause: str) -> None:
     [
         (encode_error(1, 1, 42, "not today"), "not today"),
         (encode_ok(1, 1, pack({})), "the proof of the cluster's secret is wrong"),
-        (encode_ok(1, 1, pack({0x73: "text"})), "the proof of the cluster's secret is wrong"),
+        (
+            encode_ok(1, 1, pack({HelloKey.PROOF: "text"})),
+            "the proof of the cluster's secret is wrong",
+        ),
         (encode_ok(1, 1, pack([1])), "sends a packet without a map"),
         (encode_ok(1, 1, b"\xc1"), "sends an invalid packet"),
         (encode_ok(1, 1, b"\x81\x01"), "sends an invalid packet"),
@@ -150,7 +154,7 @@ def test_garbage_ends_the_handshake_or_is_waited_for(data: bytes) -> None:
 
 def test_answer_of_another_secret_is_refused() -> None:
     end, fields = hello_to(member(A))
-    del fields[0x73]
+    del fields[HelloKey.PROOF]
     liar = member(B, secret="other")
     _, right = hello_to(member(A, secret="other"))
     _, answer = answer_of(right, liar)
@@ -161,13 +165,13 @@ def test_answer_of_another_secret_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "me", "code"),
     [
-        ({0x24: 5}, member(B), ErrorCode.PROTOCOL),
-        ({0x74: None}, member(B), ErrorCode.PROTOCOL),
-        ({0x73: None}, member(B), ErrorCode.PROTOCOL),
-        ({0x73: bytes(32)}, member(B), ErrorCode.ACCESS_DENIED),
+        ({Key.INSTANCE_UUID: 5}, member(B), ErrorCode.PROTOCOL),
+        ({HelloKey.NONCE: None}, member(B), ErrorCode.PROTOCOL),
+        ({HelloKey.PROOF: None}, member(B), ErrorCode.PROTOCOL),
+        ({HelloKey.PROOF: bytes(32)}, member(B), ErrorCode.ACCESS_DENIED),
         ({}, member(B, secret="other"), ErrorCode.ACCESS_DENIED),
         ({}, member(B, has_certificate=True), ErrorCode.ACCESS_DENIED),
-        ({0x25: "other"}, member(B), ErrorCode.REPLICASET_UUID_MISMATCH),
+        ({Key.REPLICASET_UUID: "other"}, member(B), ErrorCode.REPLICASET_UUID_MISMATCH),
         ({}, member(A), ErrorCode.CONNECTION_TO_SELF),
     ],
 )
@@ -180,7 +184,7 @@ def test_hello_is_refused(changes: dict[int, Any], me: Identity, code: ErrorCode
 
 def test_invalid_level_and_life_are_those_of_an_earlier_version() -> None:
     _, fields = hello_to(member(A))
-    found, _ = answer_of({**fields, 0x75: "high", 0x77: 7})
+    found, _ = answer_of({**fields, HelloKey.LEVEL: "high", HelloKey.LIFE: 7})
     assert (found.level, found.life) == (1, b"")
 
 
@@ -189,7 +193,7 @@ def test_proofs_over_tls_are_bound_to_the_certificate() -> None:
     accepting = member(B, has_certificate=True)
     salt = marked_challenge("secret")
     end, fields = hello_to(me, salt)
-    assert 0x73 not in fields
+    assert HelloKey.PROOF not in fields
     binding = certificate_binding(CERTIFICATE)
     _, answer = answer_of(fields, accepting, salt=salt, binding=binding, is_member=True)
     _, found = end.receive(encode_ok(1, 1, answer))
@@ -203,7 +207,7 @@ def test_proofs_over_tls_are_bound_to_the_certificate() -> None:
 def test_end_of_an_earlier_version_proves_the_secret_without_a_binding() -> None:
     me, accepting = member(A, has_certificate=True), member(B, has_certificate=True)
     end, fields = hello_to(me, SALT)  # the challenge is not marked
-    assert 0x78 not in fields
+    assert HelloKey.BOUND_PROOF not in fields
     _, answer = answer_of(fields, accepting, binding=BINDING, is_member=True)
     assert end.receive(encode_ok(1, 1, answer))[1] is not None
 

@@ -18,6 +18,7 @@ from worlds import (
     put,
 )
 
+from qsync_client.protocol.constants import Key
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import Settings
 from qsync_node.engine import publishing
@@ -43,7 +44,7 @@ KEY = ["client-1", 1, 0]
 
 
 def call(name: str, *arguments: Any) -> bytes:
-    packed: bytes = msgpack.packb({0x22: name, 0x21: list(arguments)})
+    packed: bytes = msgpack.packb({Key.FUNCTION_NAME: name, Key.TUPLE: list(arguments)})
     return packed
 
 

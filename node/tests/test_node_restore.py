@@ -15,6 +15,7 @@ import pytest
 from archive_copy import Copy, is_user
 from archives import is_eventful, lives
 
+from qsync_client.protocol.constants import Key
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, Manifest
 from qsync_node.archive.reader import load_archive
 from qsync_node.archive.restore.origin import restored_bodies, with_users
@@ -138,20 +139,20 @@ def change_value(copy: Copy, members: list[Manifest], state: list[bytes]) -> tup
     Returns:
         The row's index, and the changed files.
     """
-    tuples = [unpack(body)[0x21] for body in state]
+    tuples = [unpack(body)[Key.TUPLE] for body in state]
     first = copy.full_members()[0]
     index = max(
         entry.after_index + number
         for entry in first.of_kind(SEGMENT)
         for number, row in enumerate(copy.rows(first, entry), 1)
-        if is_user(row) and row.type in (2, 3) and unpack(row.body)[0x21] in tuples
+        if is_user(row) and row.type in (2, 3) and unpack(row.body)[Key.TUPLE] in tuples
     )
     files = []
     for step, manifest in enumerate(members, 1):
         mine = next(e for e in manifest.of_kind(SEGMENT) if e.after_index < index <= e.last_index)
         rows = copy.rows(manifest, mine)
         body = unpack(rows[index - mine.after_index - 1].body)
-        body[0x21] = [*body[0x21], f"changed {step}"]
+        body[Key.TUPLE] = [*body[Key.TUPLE], f"changed {step}"]
         rows[index - mine.after_index - 1].body = pack(body)
         files.append(copy.rewrite(manifest, mine, rows))
     for manifest in copy.manifests.values():  # replaying the log from index 0 creates the state
@@ -212,9 +213,9 @@ def test_restore_passes_over_a_snapshot_that_differs(folder: Path, tmp_path: Pat
     assert len(held) >= 3
     for number, (manifest, entry) in enumerate(held[: (len(held) + 1) // 2]):
         rows = copy.rows(manifest, entry)
-        row = next(one for one in rows if unpack(one.body)[0x10] == 296)
+        row = next(one for one in rows if unpack(one.body)[Key.SPACE_ID] == 296)
         body = unpack(row.body)
-        body[0x21][2] = f"changed {number}"
+        body[Key.TUPLE][2] = f"changed {number}"
         row.body = pack(body)
         copy.rewrite(manifest, entry, rows)
         if 2 * (number + 1) < len(held):
@@ -260,7 +261,7 @@ def test_a_new_origin_keeps_the_data_and_not_the_cluster(folder: Path, tmp_path:
     rows: dict[int, list[list[Any]]] = {}
     for body in first:
         fields = unpack(body)
-        rows.setdefault(fields[0x10], []).append(fields[0x21])
+        rows.setdefault(fields[Key.SPACE_ID], []).append(fields[Key.TUPLE])
     assert [row[:2] for row in rows[320]] == [[1, "u" * 36]]
     assert 492 not in rows
     schema = {row[0]: row[1:] for row in rows[272]}
@@ -270,7 +271,9 @@ def test_a_new_origin_keeps_the_data_and_not_the_cluster(folder: Path, tmp_path:
     assert "qsync_open" not in schema
     assert {row[2] for row in rows[304]} >= {"admin", "app"}
     data = [
-        body for body in bodies if unpack(body)[0x10] >= 512 or unpack(body)[0x10] in (490, 491)
+        body
+        for body in bodies
+        if unpack(body)[Key.SPACE_ID] >= 512 or unpack(body)[Key.SPACE_ID] in (490, 491)
     ]
     assert [body for body in first if body in set(data)] == data, "keys in the order of their age"
 

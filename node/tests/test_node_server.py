@@ -27,12 +27,13 @@ from raw import Raw
 
 from qsync_client import Client, Committed, Refused
 from qsync_client.protocol.auth import scramble
+from qsync_client.protocol.constants import HelloKey, Key
 from qsync_client.protocol.frame import encode_request
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.proofs import peer_proof, sign_order
 
 SPACE = 800
-READ = {0x10: SPACE, 0x12: 1, 0x20: []}
+READ = {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: []}
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +61,14 @@ def raw(cluster: Cluster) -> Iterator[Raw]:
 
 
 def test_wrong_password_and_unknown_user_have_the_same_answer(raw: Raw) -> None:
-    first = raw.ask(7, {0x23: USER, 0x21: ["chap-sha1", scramble("wrong", raw.greeting.salt)]})
-    second = raw.ask(7, {0x23: "unknown", 0x21: ["chap-sha1", scramble("x", raw.greeting.salt)]})
+    first = raw.ask(
+        7, {Key.USER_NAME: USER, Key.TUPLE: ["chap-sha1", scramble("wrong", raw.greeting.salt)]}
+    )
+    second = raw.ask(
+        7, {Key.USER_NAME: "unknown", Key.TUPLE: ["chap-sha1", scramble("x", raw.greeting.salt)]}
+    )
     assert first[0] == second[0] == 47
-    assert first[1][0x31] == second[1][0x31]
+    assert first[1][Key.ERROR_24] == second[1][Key.ERROR_24]
     assert raw.log_in() == 0
 
 
@@ -71,38 +76,41 @@ def test_without_the_right_session_no_client_logs_in(cluster: Cluster, raw: Raw)
     stored = base64.b64encode(hashlib.sha1(hashlib.sha1(b"pw").digest()).digest()).decode()
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     user = [60, 1, "caller", "user", {"chap-sha1": stored}, [], 0]
-    assert raw.ask(2, {0x10: 304, 0x21: user})[0] == 0
+    assert raw.ask(2, {Key.SPACE_ID: 304, Key.TUPLE: user})[0] == 0
     caller = Raw(cluster.leader().address)
     proof = ["chap-sha1", scramble("pw", caller.greeting.salt)]
-    code, body = caller.ask(7, {0x23: "caller", 0x21: proof})
-    assert (code, body[0x31]) == (42, "Session access to universe '' is denied for user 'caller'")
+    code, body = caller.ask(7, {Key.USER_NAME: "caller", Key.TUPLE: proof})
+    assert (code, body[Key.ERROR_24]) == (
+        42,
+        "Session access to universe '' is denied for user 'caller'",
+    )
     # The refused client remains guest. Without the right password, the error is less specific.
-    assert caller.ask(1, READ)[1][0x31].endswith("denied for user 'guest'")
+    assert caller.ask(1, READ)[1][Key.ERROR_24].endswith("denied for user 'guest'")
     assert caller.log_in(password="wrong", user="caller") == 47
-    assert raw.ask(2, {0x10: 312, 0x21: [1, 60, "universe", 0, 8 | 16]})[0] == 0
+    assert raw.ask(2, {Key.SPACE_ID: 312, Key.TUPLE: [1, 60, "universe", 0, 8 | 16]})[0] == 0
     assert caller.log_in(password="pw", user="caller") == 0
     caller.socket.close()
 
 
 def test_an_unknown_client_reads_nothing(raw: Raw) -> None:
-    code, _ = raw.ask(1, {0x10: SPACE, 0x12: 1, 0x20: []})
+    code, _ = raw.ask(1, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: []})
     assert code == 42
-    assert raw.ask(2, {0x10: SPACE, 0x21: [1]})[0] == 42
-    assert raw.ask(10, {0x22: "box.info", 0x21: []})[0] == 42
-    assert raw.ask(10, {0x22: "box.info.vclock", 0x21: []})[0] == 42
+    assert raw.ask(2, {Key.SPACE_ID: SPACE, Key.TUPLE: [1]})[0] == 42
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})[0] == 42
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.vclock", Key.TUPLE: []})[0] == 42
     assert raw.log_in() == 0
-    assert raw.ask(10, {0x22: "box.info.vclock", 0x21: []})[0] == 0
-    assert raw.ask(10, {0x22: "box.ctl.demote", 0x21: []})[0] == 42
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.vclock", Key.TUPLE: []})[0] == 0
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.ctl.demote", Key.TUPLE: []})[0] == 42
 
 
 @pytest.mark.parametrize(
     ("packet", "code"),
     [
         (encode_request(200, 1, b"\x80"), 48),
-        (encode_request(8, 1, msgpack.packb({0x27: "return 1", 0x21: []})), 5),
-        (encode_request(11, 1, msgpack.packb({0x40: "SELECT 1", 0x41: []})), 5),
-        (encode_request(2, 1, msgpack.packb({0x10: SPACE})), 69),
-        (encode_request(2, 1, msgpack.packb({0x10: "space", 0x21: [1]})), 20),
+        (encode_request(8, 1, msgpack.packb({Key.EXPR: "return 1", Key.TUPLE: []})), 5),
+        (encode_request(11, 1, msgpack.packb({Key.SQL_TEXT: "SELECT 1", Key.SQL_BIND: []})), 5),
+        (encode_request(2, 1, msgpack.packb({Key.SPACE_ID: SPACE})), 69),
+        (encode_request(2, 1, msgpack.packb({Key.SPACE_ID: "space", Key.TUPLE: [1]})), 20),
         (encode_request(2, 1, b"\xc1\xc1"), 20),
         (encode_request(2, 1, b"\x82\x10\xce\x00\x00\x03\x20\x21\x91\xc1"), 20),
         (encode_request(15, 1, b"\x80"), 230),
@@ -129,7 +137,7 @@ def test_bad_requests_get_one_clear_error_and_the_connection_stays(
     raw.send(packet)
     got, body = raw.answer()
     assert got == code
-    assert body[0x31]
+    assert body[Key.ERROR_24]
     assert raw.ask(64, {})[0] == 0
 
 
@@ -145,10 +153,10 @@ def test_an_oversized_packet_closes_the_connection_and_nothing_else(cluster: Clu
 
 def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
     fields = {
-        0x24: "00000000-0000-4000-8000-000000000001",
-        0x25: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
-        0x73: b"\x00" * 32,
-        0x74: b"\x00" * 16,
+        Key.INSTANCE_UUID: "00000000-0000-4000-8000-000000000001",
+        Key.REPLICASET_UUID: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
+        HelloKey.PROOF: b"\x00" * 32,
+        HelloKey.NONCE: b"\x00" * 16,
     }
     assert raw.ask(80, fields)[0] == 42
     with pytest.raises((EOFError, ConnectionError)):
@@ -158,12 +166,12 @@ def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
 def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
     """Send HELLO as a member that knows the secret."""
     fields = {
-        0x24: uuid,
-        0x25: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
-        0x73: peer_proof(SECRET, b"dial", raw.greeting.salt, uuid),
-        0x74: b"\x00" * 16,
-        0x75: 1,
-        0x77: life,
+        Key.INSTANCE_UUID: uuid,
+        Key.REPLICASET_UUID: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
+        HelloKey.PROOF: peer_proof(SECRET, b"dial", raw.greeting.salt, uuid),
+        HelloKey.NONCE: b"\x00" * 16,
+        HelloKey.LEVEL: 1,
+        HelloKey.LIFE: life,
     }
     assert raw.ask(80, fields)[0] == 0
 
@@ -265,15 +273,23 @@ def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
 
 def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw) -> None:
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
-    assert raw.ask(10, {0x22: "box.snapshot", 0x21: []}) == (0, {0x30: ["ok"]})
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.snapshot", Key.TUPLE: []}) == (
+        0,
+        {Key.DATA: ["ok"]},
+    )
     snapshots = list((cluster.leader().folder / cluster.leader().name).glob("*.snap"))
     assert len(snapshots) >= 1
-    code, body = raw.ask(10, {0x22: "box.info", 0x21: []})
+    code, body = raw.ask(10, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})
     assert code == 0
-    assert body[0x30][0]["ro"] is False
-    assert raw.ask(10, {0x22: "box.info.election.state", 0x21: []})[1][0x30] == ["leader"]
-    assert raw.ask(10, {0x22: "box.stat", 0x21: []})[1][0x30][0]["CALL"]["total"] > 0
-    assert raw.ask(10, {0x22: "box.info.nothing", 0x21: []})[0] == 33
+    assert body[Key.DATA][0]["ro"] is False
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.election.state", Key.TUPLE: []})[1][
+        Key.DATA
+    ] == ["leader"]
+    assert (
+        raw.ask(10, {Key.FUNCTION_NAME: "box.stat", Key.TUPLE: []})[1][Key.DATA][0]["CALL"]["total"]
+        > 0
+    )
+    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.nothing", Key.TUPLE: []})[0] == 33
 
 
 def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> None:
@@ -282,13 +298,22 @@ def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> Non
     raw = Raw(follower.address)
     assert raw.log_in() == 0
     assert raw.ask(14, {}, stream_id=1)[0] == 0
-    assert raw.ask(3, {0x10: SPACE, 0x21: [500, "in a transaction"]}, stream_id=1)[0] == 0
+    assert (
+        raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [500, "in a transaction"]}, stream_id=1)[0] == 0
+    )
     other = Raw(leader.address)
     assert other.log_in() == 0
-    assert other.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [500]})[1][0x30] == []
+    assert (
+        other.ask(
+            1, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [500]}
+        )[1][Key.DATA]
+        == []
+    )
     assert raw.ask(15, {}, stream_id=1)[0] == 0
-    found = raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [500]})
-    assert found[1][0x30] == [[500, "in a transaction"]]
+    found = raw.ask(
+        1, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [500]}
+    )
+    assert found[1][Key.DATA] == [[500, "in a transaction"]]
 
 
 @pytest.mark.parametrize("way", ["read", "linearizable", "stream"])
@@ -299,26 +324,34 @@ def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
     assert raw.log_in() == 0
     header = {"stream_id": 3} if way == "stream" else {}
     for key in range(700, 705):
-        assert raw.ask(3, {0x10: SPACE, 0x21: [key, "page"]})[0] == 0
+        assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [key, "page"]})[0] == 0
     if way == "stream":
         assert raw.ask(14, {}, **header)[0] == 0
-    page = {0x10: SPACE, 0x11: 0, 0x12: 2, 0x13: 0, 0x14: 5, 0x20: [700], 0x1F: True}
+    page = {
+        Key.SPACE_ID: SPACE,
+        Key.INDEX_ID: 0,
+        Key.LIMIT: 2,
+        Key.OFFSET: 0,
+        Key.ITERATOR: 5,
+        Key.KEY: [700],
+        Key.FETCH_POSITION: True,
+    }
     if way == "linearizable":
-        page[0x59] = 4
+        page[Key.TXN_ISOLATION] = 4
     seen: list[int] = []
     while True:
         code, body = raw.ask(1, page, **header)
         assert code == 0, body
-        keys = [row[0] for row in body[0x30]]
+        keys = [row[0] for row in body[Key.DATA]]
         if not keys:
             break
         seen += keys
-        page[0x2E] = body[0x35]
+        page[Key.AFTER_POSITION] = body[Key.POSITION]
     if way == "stream":
         assert raw.ask(16, {}, **header)[0] == 0
     assert seen == [*range(700, 705)]
     for key in range(700, 705):
-        assert raw.ask(5, {0x10: SPACE, 0x11: 0, 0x20: [key]})[0] == 0
+        assert raw.ask(5, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
 
 
 def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> None:
@@ -327,21 +360,21 @@ def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> No
     for raw in (first, second):
         assert raw.log_in() == 0
         assert raw.ask(14, {}, stream_id=7)[0] == 0
-        fields = {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [501]}
-        assert raw.ask(1, fields, stream_id=7)[1][0x30] == []
-        assert raw.ask(3, {0x10: SPACE, 0x21: [501, "mine"]}, stream_id=7)[0] == 0
+        fields = {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [501]}
+        assert raw.ask(1, fields, stream_id=7)[1][Key.DATA] == []
+        assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [501, "mine"]}, stream_id=7)[0] == 0
     assert first.ask(15, {}, stream_id=7)[0] == 0
     assert second.ask(15, {}, stream_id=7)[0] == 97
 
 
 def test_watchers_hear_of_the_leader(cluster: Cluster, raw: Raw) -> None:
-    code, body = raw.ask(77, {0x57: "box.election"})
+    code, body = raw.ask(77, {Key.EVENT_KEY: "box.election"})
     assert code == 0
-    assert body[0x30][0]["leader"] == cluster.leader().status()["replica_id"]
-    raw.send(encode_request(74, 5, msgpack.packb({0x57: "box.status"})))
+    assert body[Key.DATA][0]["leader"] == cluster.leader().status()["replica_id"]
+    raw.send(encode_request(74, 5, msgpack.packb({Key.EVENT_KEY: "box.status"})))
     _, event = raw.answer()
-    assert event[0x57] == "box.status"
-    assert event[0x58]["is_ro"] is False
+    assert event[Key.EVENT_KEY] == "box.status"
+    assert event[Key.EVENT_DATA]["is_ro"] is False
 
 
 def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: Cluster) -> None:
@@ -421,7 +454,9 @@ def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: Cluster) -> N
     raw.log_in()
     for node in others:
         node.kill()
-    raw.send_bodies([(3, msgpack.packb({0x10: SPACE, 0x21: [9000 + n]}), 0) for n in range(5)])
+    raw.send_bodies(
+        [(3, msgpack.packb({Key.SPACE_ID: SPACE, Key.TUPLE: [9000 + n]}), 0) for n in range(5)]
+    )
     wait_until("five rows on one disk", lambda: old.status()["durable_index"] >= before + 5)
     old.kill()
     for node in others:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from qsync_client.protocol.constants import Key
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_sim import workloads
@@ -71,7 +72,7 @@ class TestIndexes:
 
     def test_row_missing_from_a_linearizable_read(self) -> None:
         def change(request: Request) -> bool:
-            is_scan = request.kind == "select" and request.fields.get(0x59) == 4
+            is_scan = request.kind == "select" and request.fields.get(Key.TXN_ISOLATION) == 4
             if is_scan and request.outcome == "committed" and len(request.tuples) > 1:
                 del request.tuples[0]
                 return True
@@ -81,7 +82,7 @@ class TestIndexes:
 
     def test_dirty_read_of_a_value_that_was_never_written(self) -> None:
         def change(request: Request) -> bool:
-            is_dirty = request.kind == "select" and request.fields.get(0x59) == 1
+            is_dirty = request.kind == "select" and request.fields.get(Key.TXN_ISOLATION) == 1
             if is_dirty and request.outcome == "committed":
                 request.tuples = [[1, "never", 1, 1]]
                 return True
@@ -134,7 +135,7 @@ class TestTables:
     def test_format_change_that_the_tuples_forbid(self) -> None:
         def change(request: Request) -> bool:
             if request.outcome == "refused" and request.code in (3, 23, 39):
-                if request.fields[0x10] in (280, 288):
+                if request.fields[Key.SPACE_ID] in (280, 288):
                     request.code, request.outcome = 0, "committed"
                     return True
             return False
@@ -154,7 +155,7 @@ class TestTables:
         def change(request: Request) -> bool:
             if request.kind == "put" and request.code == 36:
                 request.code, request.outcome = 0, "committed"
-                request.tuples = [request.fields[0x21]]
+                request.tuples = [request.fields[Key.TUPLE]]
                 return True
             return False
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from qsync_client.protocol.constants import Key
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
@@ -49,9 +50,9 @@ def batch_of(transactions: list[list[tuple[int, bytes, Any]]], flags: int = 6) -
 
 
 def test_other_spaces_become_nops_in_the_same_place() -> None:
-    update = msgpack.packb({0x10: 601, 0x20: [1], 0x21: [["+", 1, 1]]})
-    delete = msgpack.packb({0x20: [1], 0x10: 601})  # the space ID may follow other keys
-    control = msgpack.packb({2: 1, 3: 7, 0x53: 1, 0x71: 99, 0x72: 1})
+    update = msgpack.packb({Key.SPACE_ID: 601, Key.KEY: [1], Key.TUPLE: [["+", 1, 1]]})
+    delete = msgpack.packb({Key.KEY: [1], Key.SPACE_ID: 601})  # the space ID may follow other keys
+    control = msgpack.packb({2: 1, 3: 7, Key.TERM: 1, Key.INDEX: 99, Key.INDEX_TERM: 1})
     batch = batch_of(
         [
             [(2, body(600, 1), None)],

@@ -11,6 +11,7 @@ from processes import ADMIN_PASSWORD, Cluster, NodeProcess, running_cluster, wai
 from test_node_server import Raw
 from test_node_start import run_node, sentence
 
+from qsync_client.protocol.constants import Key
 from qsync_node.errors import ErrorCode
 from qsync_node.format.cat import cat_file
 
@@ -36,10 +37,10 @@ class Admin(Raw):
         assert self.log_in(ADMIN_PASSWORD, "admin") == 0
 
     def insert(self, space: int, row: list[Any]) -> None:
-        assert self.ask(INSERT, {0x10: space, 0x21: row})[0] == 0
+        assert self.ask(INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
 
     def select(self, space: int) -> tuple[int, dict[int, Any]]:
-        return self.ask(SELECT, {0x10: space, 0x12: 1000, 0x20: []})
+        return self.ask(SELECT, {Key.SPACE_ID: space, Key.LIMIT: 1000, Key.KEY: []})
 
     def write_both(self, first: int, rows: int) -> None:
         for key in range(first, first + rows):
@@ -82,15 +83,15 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProc
     assert reader.status()["spaces"] == [ORDERS]
     assert cluster.leader().status()["spaces"] == []
     mine = Admin(reader)
-    assert len(mine.select(ORDERS)[1][0x30]) == 20
+    assert len(mine.select(ORDERS)[1][Key.DATA]) == 20
     code, answer = mine.select(PRIVATE)
     assert code == ErrorCode.UNSUPPORTED
-    assert "'private' is not available" in answer[0x31]
+    assert "'private' is not available" in answer[Key.ERROR_24]
     # First the stream, then writes through the reader, which forwards them to the leader.
     leader.write_both(100, 20)
     mine.write_both(200, 2)
     wait_until("the reader follows", lambda: has_all(cluster, reader))
-    assert len(mine.select(ORDERS)[1][0x30]) == 42
+    assert len(mine.select(ORDERS)[1][Key.DATA]) == 42
     theirs = cluster.leader()
     wait_until("one clock", lambda: reader.status()["vclock"] == theirs.status()["vclock"])
     assert "an order 5" in data_of(reader)
@@ -100,7 +101,7 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProc
     reader.kill()
     leader.write_both(300, 3)
     start(cluster, reader)
-    assert len(Admin(reader).select(ORDERS)[1][0x30]) == 45
+    assert len(Admin(reader).select(ORDERS)[1][Key.DATA]) == 45
     assert "a secret" not in data_of(reader)
     assert sum(line.count("snapshot_installed") for line in log_of(reader)) == 1
 
@@ -114,7 +115,7 @@ def test_no_reservation_exceeds_the_budget(cluster: Cluster, reader: NodeProcess
     start(cluster, reader)
     code, answer = Admin(reader).ask(FETCH_SNAPSHOT, {})
     assert code == ErrorCode.UNSUPPORTED
-    assert "holds only the spaces 800" in answer[0x31]
+    assert "holds only the spaces 800" in answer[Key.ERROR_24]
     folder = reader.folder / "others"
     narrow = NodeProcess(folder, "narrow", role="anonymous", spaces=[ORDERS])
     whole = NodeProcess(folder, "whole", role="anonymous")

@@ -25,6 +25,7 @@ from test_node_server import Raw
 
 from qsync_client import Client, Committed, RolledBack
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import encode_request
 
 USER, PASSWORD = "replicator", "secret"
@@ -266,7 +267,12 @@ def test_it_continues_with_the_next_leader(tmp_path: Path) -> None:
 
 
 def join(raw: Raw, kind: int, **fields: Any) -> tuple[int, dict[int, Any]]:
-    names = {"uuid": 0x24, "replicaset": 0x25, "clock": 0x26, "is_anonymous": 0x50}
+    names = {
+        "uuid": Key.INSTANCE_UUID,
+        "replicaset": Key.REPLICASET_UUID,
+        "clock": Key.VCLOCK,
+        "is_anonymous": Key.REPLICA_ANON,
+    }
     return raw.ask(kind, {names[name]: value for name, value in fields.items()})
 
 
@@ -302,7 +308,7 @@ def test_unknown_clients_and_wrong_identities_are_refused(cluster: Cluster) -> N
         got, body = join(raw, kind, **fields)
         assert got == code, (kind, fields, body)
         if code == 7:
-            assert leader.name in body[0x31]
+            assert leader.name in body[Key.ERROR_24]
         with pytest.raises(EOFError):
             raw.answer()
         raw.socket.close()
@@ -363,9 +369,9 @@ def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: C
     clocks = 0
     while clocks < 2:
         _, body = raw.answer()
-        clocks += 0x26 in body
-        if body.get(0x10) == SPACE and body[0x21][1] == "x" * size:
-            keys.add(body[0x21][0])
+        clocks += Key.VCLOCK in body
+        if body.get(Key.SPACE_ID) == SPACE and body[Key.TUPLE][1] == "x" * size:
+            keys.add(body[Key.TUPLE][0])
     raw.socket.close()
     assert keys == set(range(10_000, 10_000 + count)), "the state is that of one moment"
 
@@ -375,7 +381,7 @@ def test_a_vote_answers_all_waiting_requests(cluster: Cluster) -> None:
     for node in cluster.nodes:
         code, body = Raw(node.address).ask(68, {})
         assert code == 0
-        ballot = body[0x29]
+        ballot = body[Key.BALLOT]
         assert ballot[1] is (node is not leader)
         assert ballot[4] is False
         assert sum(ballot[2].values()) >= sum(ballot[3].values())

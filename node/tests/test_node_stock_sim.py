@@ -15,6 +15,7 @@ import msgpack
 import pytest
 from worlds import Driven
 
+from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.history import History, TermStart
@@ -45,7 +46,7 @@ class Subscriber:
         self.rng = Random(world.seed)
         self.uuid = str(uuids.UUID(int=self.rng.getrandbits(128), version=4))
         self.is_anonymous = is_anonymous
-        self.wanted = {0x73: spaces} if spaces else {}
+        self.wanted = {Key.SPACES: spaces} if spaces else {}
         self.database = Database()
         self.clock: dict[int, int] = {}
         self.is_joined = False
@@ -90,15 +91,27 @@ class Subscriber:
             return
         self.joins += 1
         self.database = Database()
-        self.say(FETCH_SNAPSHOT if self.is_anonymous else JOIN, {0x24: self.uuid, **self.wanted})
+        self.say(
+            FETCH_SNAPSHOT if self.is_anonymous else JOIN,
+            {Key.INSTANCE_UUID: self.uuid, **self.wanted},
+        )
 
     def subscribe(self) -> None:
         if self.is_by_index:
-            wanted = {0x24: self.uuid, 0x71: self.index, 0x50: True, **self.wanted}
+            wanted = {
+                Key.INSTANCE_UUID: self.uuid,
+                Key.INDEX: self.index,
+                Key.REPLICA_ANON: True,
+                **self.wanted,
+            }
             self.say(SUBSCRIBE, wanted)
             return
-        fields = {0x24: self.uuid, 0x25: self.world.replicaset_uuid, 0x26: self.clock}
-        self.say(SUBSCRIBE, {**fields, **self.wanted, 0x50: self.is_anonymous})
+        fields = {
+            Key.INSTANCE_UUID: self.uuid,
+            Key.REPLICASET_UUID: self.world.replicaset_uuid,
+            Key.VCLOCK: self.clock,
+        }
+        self.say(SUBSCRIBE, {**fields, **self.wanted, Key.REPLICA_ANON: self.is_anonymous})
 
     def say(self, kind: int, fields: dict[int, Any]) -> None:
         assert self.shell is not None
@@ -131,7 +144,7 @@ class Subscriber:
         elif effect.tell_drained:
             self.feed(fx.StockDrained(self.session))
             if self.is_joined:
-                self.say(OK, {0x26: self.clock})
+                self.say(OK, {Key.VCLOCK: self.clock})
 
     def take_frame(self, kind: int, sync: int, header: dict[int, Any], body: bytes) -> None:
         if kind >= 0x8000:
@@ -140,7 +153,7 @@ class Subscriber:
                 self.is_joined = False
         elif kind == OK and body and not self.is_joined:
             self.oks += 1
-            self.clock = msgpack.unpackb(body, strict_map_key=False)[0x26]
+            self.clock = msgpack.unpackb(body, strict_map_key=False)[Key.VCLOCK]
             if self.oks == (2 if self.is_anonymous else 3):
                 self.is_joined = True
                 self.subscribe()
@@ -268,17 +281,21 @@ def test_subscriber_by_index_gets_each_row_once(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("index", ["1", -1, True])
 def test_malformed_index_is_refused(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert errors_of(SUBSCRIBE, {0x50: True, 0x71: index}, monkeypatch) == [INVALID_MSGPACK]
+    assert errors_of(SUBSCRIBE, {Key.REPLICA_ANON: True, Key.INDEX: index}, monkeypatch) == [
+        INVALID_MSGPACK
+    ]
 
 
 @pytest.mark.parametrize("kind", [JOIN, REGISTER, SUBSCRIBE])
 def test_registered_replica_cannot_list_spaces(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert errors_of(kind, {0x50: False, 0x73: [SPACE]}, monkeypatch) == [UNSUPPORTED]
+    assert errors_of(kind, {Key.REPLICA_ANON: False, Key.SPACES: [SPACE]}, monkeypatch) == [
+        UNSUPPORTED
+    ]
 
 
 @pytest.mark.parametrize("spaces", [7, [[1]], ["orders"], [True]])
 def test_malformed_list_is_refused(spaces: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert errors_of(FETCH_SNAPSHOT, {0x73: spaces}, monkeypatch) == [INVALID_MSGPACK]
+    assert errors_of(FETCH_SNAPSHOT, {Key.SPACES: spaces}, monkeypatch) == [INVALID_MSGPACK]
 
 
 def errors_of(kind: int, fields: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -295,7 +312,11 @@ def errors_of(kind: int, fields: dict[int, Any], monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Shell, "_take", seen)
     uuid = str(uuids.uuid4())
-    identity = {0x24: uuid, 0x25: driven.world.replicaset_uuid, 0x26: {}}
+    identity = {
+        Key.INSTANCE_UUID: uuid,
+        Key.REPLICASET_UUID: driven.world.replicaset_uuid,
+        Key.VCLOCK: {},
+    }
     body = msgpack.packb({**identity, **fields})
     driven.leader().step([fx.StockRequest(1, 0, kind, body, "admin")])
     frames = FrameDecoder().feed(b"".join(packets))

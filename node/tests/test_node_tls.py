@@ -18,6 +18,7 @@ from ports import free_port
 from processes import REPLICASET, SECRET, Cluster, NodeProcess, wait_until
 from raw import Raw
 
+from qsync_client.protocol.constants import HelloKey, Key
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import decode_greeting, encode_greeting
 from qsync_node.adminport import AdminPort
@@ -193,7 +194,14 @@ def hello(raw: Raw, bindings: dict[int, bytes]) -> int:
         field: peer_proof(SECRET, b"dial", raw.greeting.salt, MEMBER, binding)
         for field, binding in bindings.items()
     }
-    fields = {0x24: MEMBER, 0x25: REPLICASET, 0x74: bytes(16), 0x75: 1, 0x77: b"one", **proofs}
+    fields = {
+        Key.INSTANCE_UUID: MEMBER,
+        Key.REPLICASET_UUID: REPLICASET,
+        HelloKey.NONCE: bytes(16),
+        HelloKey.LEVEL: 1,
+        HelloKey.LIFE: b"one",
+        **proofs,
+    }
     code, _ = raw.ask(HELLO, fields)
     raw.socket.close()
     return int(code)
@@ -222,27 +230,27 @@ def test_a_hello_takes_tls_a_certificate_of_the_cluster_and_a_bound_proof(
 ) -> None:
     folder = tmp_path / "certificates"
     other = another_certificate(folder, "shop", "DNS:shop,DNS:localhost")
-    assert hello(Raw(one.address), {0x73: b""}) == 42
+    assert hello(Raw(one.address), {HelloKey.PROOF: b""}) == 42
     raw, binding = secure(one, None)
-    assert hello(raw, {0x78: binding, 0x73: b""}) == 42
+    assert hello(raw, {HelloKey.BOUND_PROOF: binding, HelloKey.PROOF: b""}) == 42
     raw, binding = secure(one, other)
-    assert hello(raw, {0x78: binding, 0x73: b""}) == 42
+    assert hello(raw, {HelloKey.BOUND_PROOF: binding, HelloKey.PROOF: b""}) == 42
     raw, _ = secure(one, one.settings["tls"])
     # A man in the middle presents its own certificate and forwards the messages.
-    assert hello(raw, {0x78: certificate_binding(b"his")}) == 42
+    assert hello(raw, {HelloKey.BOUND_PROOF: certificate_binding(b"his")}) == 42
     raw, binding = secure(one, one.settings["tls"])
-    assert hello(raw, {0x78: binding}) == 0
+    assert hello(raw, {HelloKey.BOUND_PROOF: binding}) == 0
 
 
 def test_unbound_proof_takes_a_certificate_of_the_cluster(one: NodeProcess, tmp_path: Path) -> None:
     """An earlier version knows no bound proofs: its certificate admits it."""
     other = another_certificate(tmp_path / "certificates", "shop", "DNS:shop")
-    assert hello(Raw(one.address), {0x73: b""}) == 42
+    assert hello(Raw(one.address), {HelloKey.PROOF: b""}) == 42
     for files in (None, other):
         raw, _ = secure(one, files)
-        assert hello(raw, {0x73: b""}) == 42
+        assert hello(raw, {HelloKey.PROOF: b""}) == 42
     raw, _ = secure(one, one.settings["tls"])
-    assert hello(raw, {0x73: b""}) == 0
+    assert hello(raw, {HelloKey.PROOF: b""}) == 0
 
 
 def test_challenge_is_marked_for_members_only(one: NodeProcess) -> None:
@@ -285,8 +293,8 @@ class Acceptor(threading.Thread):
             frames = decoder.feed(member.recv(65536))
         fields = unpack(frames[0][3])
         self.heard.put(fields)
-        proof = peer_proof(SECRET, b"accept", fields[0x74], MEMBER)
-        member.sendall(encode_ok(frames[0][1], 1, pack({self.field: proof, 0x75: 1})))
+        proof = peer_proof(SECRET, b"accept", fields[HelloKey.NONCE], MEMBER)
+        member.sendall(encode_ok(frames[0][1], 1, pack({self.field: proof, HelloKey.LEVEL: 1})))
         if not member.recv(1):
             self.heard.put(None)
 
@@ -300,12 +308,15 @@ def test_member_sends_and_takes_unbound_proofs_only_to_and_from_earlier_versions
     one: NodeProcess, is_updated: bool
 ) -> None:
     salt = marked_challenge(SECRET) if is_updated else os.urandom(32)
-    acceptor = Acceptor(one.settings["tls"], salt, 0x73)
+    acceptor = Acceptor(one.settings["tls"], salt, HelloKey.PROOF)
     try:
         one.post("/peers", {"addresses": {"n9": acceptor.address}})
         fields = acceptor.heard.get(timeout=30)
         assert fields is not None
-        assert (0x78 in fields, 0x73 in fields) == (is_updated, not is_updated)
+        assert (HelloKey.BOUND_PROOF in fields, HelloKey.PROOF in fields) == (
+            is_updated,
+            not is_updated,
+        )
         if is_updated:
             # The answer was unbound, so a relay in the middle may have forwarded it.
             assert acceptor.heard.get(timeout=30) is None

@@ -24,6 +24,7 @@ from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
 from qsync_client import Client, Committed
+from qsync_client.protocol.constants import Key
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow, definitions, encode_row
 from qsync_sim.journals.keys import SPEC
 
@@ -107,7 +108,7 @@ class World:
         rows += [(ACCOUNTS, [name, 1000]) for name in NAMES]
         rows.append((TURNS, [0, 0]))
         for space, row in rows:
-            code, body = raw.ask(2, {0x10: space, 0x21: row})
+            code, body = raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})
             assert code == 0, body
         for broker in self.brokers:
             broker.start()
@@ -115,10 +116,17 @@ class World:
     def rows(self, space: int) -> list[list[Any]]:
         raw = Raw(self.cluster.leader().address)
         raw.log_in()
-        body = {0x10: space, 0x11: 0, 0x12: 1_000_000, 0x13: 0, 0x14: 2, 0x20: []}
+        body = {
+            Key.SPACE_ID: space,
+            Key.INDEX_ID: 0,
+            Key.LIMIT: 1_000_000,
+            Key.OFFSET: 0,
+            Key.ITERATOR: 2,
+            Key.KEY: [],
+        }
         code, answer = raw.ask(1, body)
         assert code == 0
-        found: list[list[Any]] = answer[0x30]
+        found: list[list[Any]] = answer[Key.DATA]
         return found
 
     def primary(self) -> BrokerProcess | None:

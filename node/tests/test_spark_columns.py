@@ -14,6 +14,7 @@ from archive_copy import Copy
 from damage import VIOLATIONS
 from plain_audit import plain_audit
 
+from qsync_client.protocol.constants import Key
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import (
@@ -59,7 +60,15 @@ def a_row(rng: Random) -> bytes:
     if kind != NOP:
         space = rng.choice((0, 127, 128, 280, 512, 65_536, 2**32))
         fields = [rng.choice(KEYS), "v" * rng.randrange(40)]
-        body = pack(rng.choice(({0x10: space, 0x21: fields}, {0x21: fields, 0x10: space}, {})))
+        body = pack(
+            rng.choice(
+                (
+                    {Key.SPACE_ID: space, Key.TUPLE: fields},
+                    {Key.TUPLE: fields, Key.SPACE_ID: space},
+                    {},
+                )
+            )
+        )
     lsn = rng.choice((1, 127, 128, 70_000, 2**33))
     if rng.random() < 0.05:  # longer than necessary, or with unknown keys
         header = {0: kind, 2: 1, 3: lsn, 4: 1.0, rng.choice((1, 7, 60)): rng.choice((3, "x", [1]))}
@@ -133,7 +142,7 @@ def alike(rng: Random, count: int) -> bytes:
     for lsn in range(70_000, 70_000 + count):
         kind = rng.choice((2, 3, 3, 3, NOP))
         fields = [a_value(rng) for _ in range(rng.randrange(4))]
-        body = b"" if kind == NOP else pack({0x10: 512, 0x21: fields})
+        body = b"" if kind == NOP else pack({Key.SPACE_ID: 512, Key.TUPLE: fields})
         tsn = lsn - rng.choice((0, 0, 1))
         key = rng.choice((None, None, ["client", lsn]))
         rows.append(encode_row(Row(kind, 1, lsn, 1.7e9, body, tsn=tsn, idempotency=key)))
@@ -176,7 +185,11 @@ def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
     encoded = [pack(key) for key in KEYS] + long_forms
     bodies = [b"\x82\x10\xcd\x02\x58\x21\x92" + key + b"\x01" for key in encoded]
     bodies += [b"\x82\x10\x05\x21\xdc\x00\x11" + bytes(17), b"\x82\x10\x05\x21\x90"]
-    bodies += [b"\x82\x21\x91\x05\x10\x05", b"\x81\x10\x05", pack({0x10: 600, 0x20: [1]})]
+    bodies += [
+        b"\x82\x21\x91\x05\x10\x05",
+        b"\x81\x10\x05",
+        pack({Key.SPACE_ID: 600, Key.KEY: [1]}),
+    ]
     blocks = [Rows(0, b"".join(encode_row(Row(3, 1, 1, 1.0, body)) for body in bodies))]
     columns = columns_of(blocks)
     assert columns is not None
@@ -185,7 +198,7 @@ def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
     simple = 0
     for key, body in zip(found, bodies, strict=True):
         if key is not None:
-            fields = msgpack.unpackb(body, strict_map_key=False)[0x21]
+            fields = msgpack.unpackb(body, strict_map_key=False)[Key.TUPLE]
             assert key == pack(fields[:1])
             simple += 1
     assert (
@@ -214,13 +227,13 @@ def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
 )
 def test_what_is_unusual_is_left_to_those_who_read_row_by_row(data: bytes) -> None:
     assert columns_of([Rows(0, data)]) is None
-    good = encode_row(Row(3, 1, 1, 1.0, pack({0x10: 600, 0x21: [1]})))
+    good = encode_row(Row(3, 1, 1, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})))
     assert columns_of([Rows(0, good), Rows(9, data), Rows(20, good)]) is None
     assert columns_of([Rows(0, good), Rows(9, good)]) is not None
 
 
 def test_a_row_that_goes_over_the_end_of_its_block_is_none() -> None:
-    good = encode_row(Row(3, 1, 1, 1.0, pack({0x10: 600, 0x21: [1]})))
+    good = encode_row(Row(3, 1, 1, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})))
     assert columns_of([Rows(0, good + good[:5]), Rows(9, good[5:])]) is None
 
 

@@ -23,6 +23,7 @@ from archives import journal_archive
 from damage import missing_row
 from plain_audit import plain_audit
 
+from qsync_client.protocol.constants import Key
 from qsync_node.archive.location import ArchiveError, store_of
 from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import Archive, load_archive
@@ -59,8 +60,8 @@ def user_tuples(bodies: list[bytes]) -> dict[int, list[list[Any]]]:
     found: dict[int, list[list[Any]]] = {}
     for body in bodies:
         fields = unpack(body)
-        if fields[0x10] >= 512:
-            found.setdefault(fields[0x10], []).append(fields[0x21])
+        if fields[Key.SPACE_ID] >= 512:
+            found.setdefault(fields[Key.SPACE_ID], []).append(fields[Key.TUPLE])
     return found
 
 
@@ -76,7 +77,7 @@ def test_journals_keep_their_brokers_and_stores(spark: "SparkSession", tmp_path:
     snapshot = open_snapshot(OsFileSystem(), str(tmp_path / made.snapshot.source))
     rows: dict[int, list[list[Any]]] = {}
     for body in map(unpack, snapshot.bodies()):
-        rows.setdefault(body[0x10], []).append(body[0x21])
+        rows.setdefault(body[Key.SPACE_ID], []).append(body[Key.TUPLE])
     assert [fields[:2] for fields in rows[JOURNAL_SPACE]] == [["a/journal", spec]]
     assert [fields[:3] for fields in rows[ASSIGNMENT_SPACE]] == [["a/journal", "zone", "broker-0"]]
     assert [fields[:2] for fields in rows[BROKER_SPACE]] == [["zone", "broker-0"]]

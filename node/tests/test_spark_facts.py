@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from qsync_client.protocol.constants import Key
 from qsync_node.archive.manifest import Mark
 from qsync_node.format.keys import RAFT_PROMOTE
 from qsync_node.format.mp import pack
@@ -61,7 +62,7 @@ def test_list_of_facts_selects_by_kind_and_file() -> None:
 
 
 def row(lsn: int, replica_id: int = 1, kind: int = 3) -> bytes:
-    return encode_row(Row(kind, replica_id, lsn, 1.0, pack({0x10: 600, 0x21: [lsn]})))
+    return encode_row(Row(kind, replica_id, lsn, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [lsn]})))
 
 
 def runs_in(monkeypatch: pytest.MonkeyPatch, blocks: list[bytes]) -> list[Any]:
@@ -109,7 +110,7 @@ def test_rows_are_cut_into_runs_where_their_order_is_irregular(
 def test_block_without_rows_or_labels_is_invalid_and_others_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    unlabelled = pack({0: 3, 3: 12}) + pack({0x10: 600, 0x21: [1]})
+    unlabelled = pack({0: 3, 3: 12}) + pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})
     first, invalid, also, last = runs_in(monkeypatch, [row(11), b"\xc1", unlabelled, row(12)])
     assert first[1] == 11
     assert isinstance(invalid, InvalidBlock)

@@ -7,6 +7,7 @@ import pytest
 from archive_copy import Copy, is_user
 from plain_audit import plain_audit
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import (
     MANIFEST_NAME,
@@ -83,10 +84,17 @@ def test_a_control_row_that_means_nothing_is_a_violation(
 
 
 SCHEMA_ROWS: list[tuple[int, Any]] = [
-    (320, {}), (320, {0x21: ["x"]}), (320, {0x21: [1]}), (320, {0x21: 5}), (288, {0x21: [512]}),
-    (288, {0x21: [512, 0, "p", "tree", {}, 7]}), (288, {0x21: [512, 0, "p", "tree", {}, [[]]]}),
-    (280, {0x21: []}), (330, {0x21: []}), (330, {}),
-]  # fmt: skip
+    (SystemSpace.CLUSTER, {}),
+    (SystemSpace.CLUSTER, {Key.TUPLE: ["x"]}),
+    (SystemSpace.CLUSTER, {Key.TUPLE: [1]}),
+    (SystemSpace.CLUSTER, {Key.TUPLE: 5}),
+    (SystemSpace.INDEX, {Key.TUPLE: [512]}),
+    (SystemSpace.INDEX, {Key.TUPLE: [512, 0, "p", "tree", {}, 7]}),
+    (SystemSpace.INDEX, {Key.TUPLE: [512, 0, "p", "tree", {}, [[]]]}),
+    (SystemSpace.SPACE, {Key.TUPLE: []}),
+    (SystemSpace.TRUNCATE, {Key.TUPLE: []}),
+    (SystemSpace.TRUNCATE, {}),
+]
 
 
 @pytest.mark.parametrize(("space", "body"), SCHEMA_ROWS, ids=str)
@@ -101,7 +109,7 @@ def test_a_row_of_a_system_space_that_is_none(
     rows = copy.rows(member, entry)
     number = next(n for n, row in enumerate(rows) if is_user(row))
     rows[number].type = 2
-    rows[number].body = pack({0x10: space, **body})
+    rows[number].body = pack({Key.SPACE_ID: space, **body})
     copy.store_rows(member, entry, rows)
     result = plain_audit(copy.folder)
     assert result.verdict in (INCOMPLETE, VIOLATED)
@@ -116,7 +124,7 @@ def test_a_map_that_python_cannot_hold(copy: Copy, place: str) -> None:
     entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
     last = copy.rows(member, entry)[-1]
     head = pack({0: 2, 2: last.replica_id, 3: last.lsn + 1, 4: 1.0})
-    body = pack({0x10: 600, 0x21: [1]})
+    body = pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})
     if place == "meta":
         head = b"\x85" + head[1:] + b"\x2a" + LIST_AS_KEY
     else:
@@ -139,7 +147,7 @@ def test_numbers_beyond_any_column_are_damage_of_that_block(
 ) -> None:
     """The audit and the table report the damage, and the table returns the other rows."""
     member, entry = next((m, e) for m in copy.full_members() for e in m.of_kind(kind))
-    bad = pack(header) + pack({0x10: 600, 0x21: [1]})
+    bad = pack(header) + pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})
     made = copy.store(member, entry, [*copy.blocks(member, entry), bad])
     assert plain_audit(copy.folder).verdict in (INCOMPLETE, VIOLATED)
     part = next(

@@ -76,28 +76,28 @@ def statement(rng: Random) -> tuple[int, dict[int, Any]]:
     name = rng.choice("abc")
     at = rng.random()
     if at < 0.6:
-        return INSERT, {0x10: space, 0x21: [None, name, "drawn"]}
+        return INSERT, {Key.SPACE_ID: space, Key.TUPLE: [None, name, "drawn"]}
     if at < 0.8:
         value = rng.randrange(-20, 60)
-        return REPLACE, {0x10: space, 0x21: [value, name, "given"]}
+        return REPLACE, {Key.SPACE_ID: space, Key.TUPLE: [value, name, "given"]}
     if at < 0.86:
-        return DELETE, {0x10: space, 0x20: [name, rng.randrange(20)]}
+        return DELETE, {Key.SPACE_ID: space, Key.KEY: [name, rng.randrange(20)]}
     if at < 0.89:
         _, least, greatest, _, _ = COUNTINGS[sequence]
         value = rng.randrange(max(least, -20), min(greatest, 100) + 1)
-        return REPLACE, {0x10: SEQUENCE_DATA, 0x21: [sequence, value]}
+        return REPLACE, {Key.SPACE_ID: SEQUENCE_DATA, Key.TUPLE: [sequence, value]}
     if at < 0.91:
-        return DELETE, {0x10: SEQUENCE_DATA, 0x20: [sequence]}
+        return DELETE, {Key.SPACE_ID: SEQUENCE_DATA, Key.KEY: [sequence]}
     if at < 0.94:
-        return DELETE, {0x10: SPACE_SEQUENCE, 0x20: [space]}
+        return DELETE, {Key.SPACE_ID: SPACE_SEQUENCE, Key.KEY: [space]}
     if at < 0.97:
-        return INSERT, {0x10: SPACE_SEQUENCE, 0x21: [space, sequence, True, 0, ""]}
+        return INSERT, {Key.SPACE_ID: SPACE_SEQUENCE, Key.TUPLE: [space, sequence, True, 0, ""]}
     if at < 0.98:
         _, least, greatest, start, is_cyclic = COUNTINGS[sequence]
         step = rng.choice((1, 2, -1))
         fields = [sequence, 1, f"s{sequence}", step, least, greatest, start, 0, is_cyclic]
-        return REPLACE, {0x10: SEQUENCE, 0x21: fields}
-    return REPLACE, {0x10: PRIV, 0x21: [1, 0, "space", space, rng.randrange(1, 8)]}
+        return REPLACE, {Key.SPACE_ID: SEQUENCE, Key.TUPLE: fields}
+    return REPLACE, {Key.SPACE_ID: PRIV, Key.TUPLE: [1, 0, "space", space, rng.randrange(1, 8)]}
 
 
 class Life:
@@ -113,7 +113,7 @@ class Life:
             self.database.load(body)
         self._log(RAFT_PROMOTE, control_body(1, 1, 0, 0, 0))
         for row_type, space, fields in definitions():
-            self._execute(row_type, {0x10: space, 0x21: fields})
+            self._execute(row_type, {Key.SPACE_ID: space, Key.TUPLE: fields})
         for _ in range(self.rng.randrange(200, 400)):
             try:
                 self._execute(*statement(self.rng))
@@ -130,7 +130,7 @@ class Life:
     def _execute(self, row_type: int, body: dict[int, Any]) -> None:
         request = decode_request(row_type, pack(body))
         assert not isinstance(request, Select)
-        outcome = execute_write(self.database, self.database.space(body[0x10]), request)
+        outcome = execute_write(self.database, self.database.space(body[Key.SPACE_ID]), request)
         for change in outcome.changes:
             self.database.take(change)
         for logged_type, logged in outcome.rows:
@@ -249,7 +249,9 @@ def test_a_snapshot_that_is_off_by_one_in_any_space(tmp_path: Path, space: int) 
 
 def test_a_sequence_that_was_changed_in_part_is_not_replayed(tmp_path: Path) -> None:
     life = Life(2)
-    life._execute(UPDATE, {0x10: SEQUENCE, 0x20: [1], 0x21: [["=", 3, 5]], 0x15: 0})
+    life._execute(
+        UPDATE, {Key.SPACE_ID: SEQUENCE, Key.KEY: [1], Key.TUPLE: [["=", 3, 5]], Key.INDEX_BASE: 0}
+    )
     life._take_snapshot()
     result = plain_audit(life.archive(tmp_path / "archive"))
     assert result.verdict == INCOMPLETE

@@ -220,8 +220,10 @@ def test_more_instances_than_a_mask_has_bits(copy: Copy) -> None:
         rows = copy.rows(manifest, entry)
         for number in range(70):
             uuid = f"{number:08}-0000-4000-8000-000000000000"
-            members_of(rows, {0: 2, 1: {0x10: 320, 0x21: [30, uuid, "n30", "voter", True]}})
-            members_of(rows, {0: 5, 1: {0x10: 320, 0x20: [30]}})
+            members_of(
+                rows, {0: 2, 1: {Key.SPACE_ID: 320, Key.TUPLE: [30, uuid, "n30", "voter", True]}}
+            )
+            members_of(rows, {0: 5, 1: {Key.SPACE_ID: 320, Key.KEY: [30]}})
         copy.rewrite(manifest, entry, rows, is_honest=True)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE
@@ -235,8 +237,10 @@ def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
     for manifest in copy.full_members():
         entry = manifest.of_kind(SEGMENT)[-1]
         rows = copy.rows(manifest, entry)
-        members_of(rows, {0: 2, 1: {0x10: 320, 0x21: [30, uuid, "n30", "voter", True]}})
-        members_of(rows, {0: 5, 1: {0x10: 320, 0x20: [30]}})
+        members_of(
+            rows, {0: 2, 1: {Key.SPACE_ID: 320, Key.TUPLE: [30, uuid, "n30", "voter", True]}}
+        )
+        members_of(rows, {0: 5, 1: {Key.SPACE_ID: 320, Key.KEY: [30]}})
         copy.rewrite(manifest, entry, rows, is_honest=True)
     result = plain_audit(copy.folder)
     assert result.verdict == PASSED, result.gaps
@@ -292,7 +296,7 @@ def test_one_number_is_one_key() -> None:
     catalogue = Catalogue(keys={512: (0,)})
     one, other = (catalogue.key_of_tuple(512, [value, "a"]) for value in (1, 1.0))
     assert one == other != catalogue.key_of_tuple(512, [1.5])
-    assert catalogue.key_of_row(5, 512, {0x20: [1.0]}) == one
+    assert catalogue.key_of_row(5, 512, {Key.KEY: [1.0]}) == one
 
     def key(value: Any) -> bytes:
         return catalogue.key_of_tuple(512, [value])
