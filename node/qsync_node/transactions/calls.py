@@ -4,14 +4,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.consensus import effects as fx
-from qsync_node.format.keys import Type
+from qsync_node.format.keys import CHANGES, Type
 from qsync_node.transactions.stages import ENDS, TRANSITIONS, Stage
 
 if TYPE_CHECKING:
     from qsync_node.engine.overlay import Executed
 
 
-LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)})
+LOGGING_TYPES = CHANGES | {int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)}
 """Types of requests that a leader may log."""
 NODE_SESSION = -2
 """Session of statements that the leader itself runs: nothing waits for their answers."""
