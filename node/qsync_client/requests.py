@@ -7,6 +7,7 @@ from typing import Any
 from qsync_client.errors import InvalidArgument, SchemaError
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Iterator, Key, Type
+from qsync_client.protocol.markers import EMPTY_MAP
 from qsync_client.protocol.packing import INVALID, pack
 from qsync_client.schema import Index, Row, Schema, Space
 
@@ -201,5 +202,5 @@ def begin(isolation: int, timeout_s: float = 0.0) -> Request:
     return Request(int(Type.BEGIN), _pack(fields))
 
 
-COMMIT = Request(int(Type.COMMIT), b"\x80")
-ROLLBACK = Request(int(Type.ROLLBACK), b"\x80")
+COMMIT = Request(int(Type.COMMIT), EMPTY_MAP)
+ROLLBACK = Request(int(Type.ROLLBACK), EMPTY_MAP)

@@ -23,6 +23,7 @@ from qsync_client.link import Link
 from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
 from qsync_client.pool import Pool
 from qsync_client.protocol.constants import Iterator, Type
+from qsync_client.protocol.markers import EMPTY_MAP
 from qsync_client.protocol.packing import INVALID
 from qsync_client.requests import Request, Target, call
 from qsync_client.retry import Retry, Step
@@ -36,7 +37,7 @@ MAX_REQUEST_BYTES = 16 << 20
 """Maximum size of a request unless the server's `max_request` differs."""
 _HEADER_BYTES = 512  # more than a header with a key of the maximum size
 _SCHEMA_ROWS_MAX = 1_000_000
-_PING = Request(int(Type.PING), b"\x80")
+_PING = Request(int(Type.PING), EMPTY_MAP)
 
 Make = Callable[[Target], Request]
 """Builds a request for a space."""

@@ -6,6 +6,8 @@ from random import Random
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.format.body import space_mark
+from qsync_node.format.mp import pack_map_head
 from qsync_node.node import Node
 from qsync_sim import (
     archive_checks,
@@ -450,5 +452,5 @@ def _refuses_pending_row(node: Node) -> bool:
 
 def _without_sequences(state: list[bytes]) -> list[bytes]:
     """Return a state without the last values of sequences."""
-    head = b"\x82\x10\xce" + SEQUENCE_DATA.to_bytes(4, "big")
+    head = pack_map_head(2) + space_mark(SEQUENCE_DATA)
     return [body for body in state if not body.startswith(head)]

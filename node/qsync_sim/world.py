@@ -21,6 +21,7 @@ from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.format.body import put_body
 from qsync_node.format.keys import CHANGES, INSERT
 from qsync_node.node import Node
 from qsync_sim import faults, refusals
@@ -438,7 +439,7 @@ class World:
 def insert_body(space: int, fields: list[Any]) -> bytes:
     """Return the body of an INSERT."""
     packed: bytes = msgpack.packb(fields)
-    return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed
+    return put_body(space, packed)
 
 
 def _as_sent_to(

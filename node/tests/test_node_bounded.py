@@ -32,8 +32,8 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.effects import Report
 from qsync_node.consensus.settings import SECOND, Settings
 from qsync_node.engine.database import Database
-from qsync_node.engine.requests import put_body
 from qsync_node.engine.tuples import array_header
+from qsync_node.format.body import put_body
 from qsync_node.node import Node
 from qsync_node.transactions.snapshot import SnapshotView
 from qsync_sim.clients import build_body

@@ -14,9 +14,10 @@ from qsync_node.engine import Database, Pending, Update, User
 from qsync_node.engine.fields import decode
 from qsync_node.engine.operations import read_operations, work_of
 from qsync_node.engine.overlay import UPDATE_WORK_MAX
-from qsync_node.engine.requests import decode_request, decode_user_request, put_body
+from qsync_node.engine.requests import decode_request, decode_user_request
 from qsync_node.engine.tuples import TUPLE_BYTES_MAX, array_header
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import put_body
 from qsync_node.format.mp import BAD_MSGPACK, UNPACK_WORK_MAX, decoding_work, unpack_bounded
 
 pytestmark = pytest.mark.usefixtures("collector_of_a_server")

@@ -19,8 +19,9 @@ from qsync_node.engine import (
     decode_request,
     reads,
 )
-from qsync_node.engine.requests import put_body, split_put
+from qsync_node.engine.requests import split_put
 from qsync_node.errors import ClientError
+from qsync_node.format.body import put_body
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 

@@ -10,8 +10,8 @@ import pytest
 from qsync_client.protocol.constants import Key
 from qsync_node.engine import Database, Pending, Select, User, decode_request
 from qsync_node.engine.bootstrap import bootstrap_rows
-from qsync_node.engine.requests import put_body
 from qsync_node.errors import ClientError
+from qsync_node.format.body import put_body
 from qsync_node.format.row import decode_rows
 from qsync_node.format.xlog import Block, decode_file_header, read_blocks
 

@@ -17,10 +17,11 @@ from qsync_node.engine.operations import work_of
 from qsync_node.engine.overlay import UPDATE_WORK_MAX
 from qsync_node.engine.paths import Malformed, read_steps
 from qsync_node.engine.pieces import RUN_ITEMS, ArrayPieces, MapPieces, item_of, with_item
-from qsync_node.engine.requests import decode_request, put_body
+from qsync_node.engine.requests import decode_request
 from qsync_node.engine.tuples import array_header, split_array
 from qsync_node.engine.updates import apply_operations
 from qsync_node.errors import ClientError
+from qsync_node.format.body import put_body
 
 ITEMS = 100_000
 OPERATIONS = 200

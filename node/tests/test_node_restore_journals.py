@@ -21,7 +21,7 @@ from qsync_node.archive.restore.journals import (
     final,
 )
 from qsync_node.engine.database import Database
-from qsync_node.engine.requests import put_body
+from qsync_node.format.body import put_body
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,

@@ -23,9 +23,9 @@ from qsync_node.consensus.filtering import (
 )
 from qsync_node.consensus.replica import Replica
 from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
-from qsync_node.engine.requests import put_body
 from qsync_node.errors import ErrorCode
 from qsync_node.format.batch import LogBatch, split_batches
+from qsync_node.format.body import put_body
 from qsync_node.format.row import decode_rows
 from qsync_sim.clients import build_body
 from qsync_sim.model import ASYNC_SPACE, SPACE

@@ -11,17 +11,19 @@ the position is the last row kept. ROLLBACK: the position is the first row rolle
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
+from qsync_client.protocol.markers import UINT16
 from qsync_node.consensus.decisions import Decision
 from qsync_node.consensus.membership import CLUSTER_SPACE, REMOVED_SPACE, Configuration
 from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.body import space_mark
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows
 
-OWNER_KEY = 0x02
-LSN_KEY = 0x03
+OWNER_KEY: Final = int(Key.REPLICA_ID)
+LSN_KEY: Final = int(Key.LSN)
 
 
 class Kind(IntEnum):
@@ -117,9 +119,7 @@ _CONTROL_KINDS = {
     int(Type.RAFT_PROMOTE): Kind.PROMOTE,
 }
 # membership.py writes the bodies of membership rows, so their first bytes are known.
-_MEMBERSHIP_MARKS = tuple(
-    b"\x10\xcd" + space.to_bytes(2, "big") for space in (CLUSTER_SPACE, REMOVED_SPACE)
-)
+_MEMBERSHIP_MARKS = tuple(space_mark(space, UINT16) for space in (CLUSTER_SPACE, REMOVED_SPACE))
 
 
 def _kind_of(row: Row) -> Kind:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.body import is_kept
+from qsync_node.format.body import is_kept, put_body
 from qsync_node.format.mp import pack
 
 from . import catalogue, codes, reads, system
@@ -26,7 +26,7 @@ from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import ConfirmedIndex, HashIndex, IndexView, ReadView, TreeIndex
 from .keydef import KeyDef
-from .requests import Select, decode_request, put_body, split_put
+from .requests import Select, decode_request, split_put
 from .rows import read_index, read_space
 from .space import Change, Space, apply_puts
 from .state import NewIndexes, State

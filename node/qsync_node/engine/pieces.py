@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from qsync_client.protocol.markers import ARRAY16, FIXARRAY_MAX, FIXSTR, MAP16
+
 from .fields import MapPairs, decode_extension, invalid_msgpack
 from .tuples import array_header, is_array, is_map, map_header
 
@@ -23,6 +25,7 @@ RUN_ITEMS = 64
 _LARGE_ITEMS = 1 << 17
 _LARGE_RUN_ITEMS = 256
 _WINDOW_MIN = 512
+_SHORT_LENGTHS = (ARRAY16, MAP16)  # a length of two bytes
 _BODY = "packet body"
 _HEADER_BYTES_MAX = 5
 
@@ -42,9 +45,9 @@ Block = Run | list[Item]
 def read_header(packed: bytes) -> tuple[int, int]:
     """Return the number of items of an array or pairs of a map, and the offset of the first one."""
     first = packed[0]
-    if first < 0xA0:
-        return first & 0x0F, 1
-    if first in (0xDC, 0xDE):
+    if first < FIXSTR:
+        return first & FIXARRAY_MAX, 1
+    if first in _SHORT_LENGTHS:
         return int.from_bytes(packed[1:3], "big"), 3
     return int.from_bytes(packed[1:5], "big"), 5
 

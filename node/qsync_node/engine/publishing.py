@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import put_body
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     PUBLICATION_SPACE,
@@ -43,7 +44,7 @@ from . import codes, system
 from .access import User
 from .bootstrap import BUILTIN_FUNCTIONS
 from .fields import decode
-from .requests import Delete, Put, Update, put_body
+from .requests import Delete, Put, Update
 from .space import Change, Space
 from .statements import Outcome, Reader, Row, execute_write, find_unique
 

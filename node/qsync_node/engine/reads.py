@@ -10,6 +10,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from qsync_client.protocol.markers import FIXARRAY, NIL
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes, system
@@ -255,13 +256,17 @@ def _unsupported(space: Space, index_id: int, is_tree: bool, what: str) -> Clien
     )
 
 
+_NIL = bytes((NIL,))
+# A position is an array of a kind and a value.
+_WHOLE_TUPLE, _KEY_PARTS = bytes((FIXARRAY | 2, 0)), bytes((FIXARRAY | 2, 1))
+
+
 def _position(key_def: KeyDef, packed: bytes) -> bytes:
     if any(part.path for part in key_def.entry_parts):
-        return b"\x92\x00" + packed
+        return _WHOLE_TUPLE + packed
     count = read_header(packed)[0]
-    nil = b"\xc0"
-    parts = [item_of(packed, p.field) if p.field < count else nil for p in key_def.entry_parts]
-    return b"\x92\x01" + join_array(parts)
+    parts = [item_of(packed, p.field) if p.field < count else _NIL for p in key_def.entry_parts]
+    return _KEY_PARTS + join_array(parts)
 
 
 def _read_position(key_def: KeyDef, position: bytes) -> Any:

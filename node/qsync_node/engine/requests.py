@@ -11,7 +11,9 @@ from typing import Any
 
 import msgpack
 
+from qsync_client.protocol.markers import FIXINT_END, FIXMAP, TRUE, UINT16, UINT32
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import put_body
 
 from . import codes
 from .fields import decode, invalid_msgpack
@@ -136,11 +138,14 @@ class Upsert:
 
 Request = Select | Put | Update | Delete | Upsert
 _pack_unsigned = msgpack.Packer(autoreset=True).pack
-
-
-def put_body(space_id: int, packed: bytes) -> bytes:
-    """Return the body of INSERT and REPLACE in snapshots: a five-byte space id, then the tuple."""
-    return b"\x82\x10\xce" + space_id.to_bytes(4, "big") + b"\x21" + packed
+_TWO_FIELDS = bytes((FIXMAP | 2, codes.SPACE_ID))
+_THREE_FIELDS, _FOUR_FIELDS = (
+    bytes((FIXMAP | 3, codes.SPACE_ID)),
+    bytes((FIXMAP | 4, codes.SPACE_ID)),
+)
+_INDEX_BASE, _KEY = bytes((codes.INDEX_BASE,)), bytes((codes.KEY,))
+_TUPLE, _OPS = bytes((codes.TUPLE,)), bytes((codes.OPS,))
+_TRUE = bytes((TRUE,))
 
 
 def split_put(body: bytes) -> tuple[int, int] | None:
@@ -148,18 +153,18 @@ def split_put(body: bytes) -> tuple[int, int] | None:
 
     The body must be a map of space and tuple in this order.
     """
-    if body[:2] != b"\x82\x10" or len(body) < 5:
+    if body[:2] != _TWO_FIELDS or len(body) < 5:
         return None
     head = body[2]
-    if head < 0x80:
+    if head < FIXINT_END:
         space_id, at = head, 3
-    elif head == 0xCD:
+    elif head == UINT16:
         space_id, at = body[3] << 8 | body[4], 5
-    elif head == 0xCE:
+    elif head == UINT32:
         space_id, at = int.from_bytes(body[3:7], "big"), 7
     else:
         return None
-    return (space_id, at + 1) if body[at : at + 1] == b"\x21" else None
+    return (space_id, at + 1) if body[at : at + 1] == _TUPLE else None
 
 
 def decode_user_request(type: int, body: bytes) -> Request:
@@ -280,7 +285,7 @@ def _values(raw_values: Mapping[int, bytes]) -> dict[int, Any]:
                 raise invalid_msgpack("packet body")
             values[key] = raw
         elif key == codes.FETCH_POSITION:
-            values[key] = raw == b"\xc3"
+            values[key] = raw == _TRUE
         elif key == codes.TXN_ISOLATION:
             level = _number_in(raw)
             values[key] = -1 if level is None else level
@@ -326,17 +331,17 @@ def _number(value: int) -> bytes:
 
 def update_body(space_id: int, key: bytes, ops: bytes, index_base: int) -> bytes:
     """Return an UPDATE in the form of the log: by primary key."""
-    head = b"\x84\x10" if index_base else b"\x83\x10"
-    base = b"\x15" + _number(index_base) if index_base else b""
-    return head + _number(space_id) + base + b"\x20" + key + b"\x21" + ops
+    head = _FOUR_FIELDS if index_base else _THREE_FIELDS
+    base = _INDEX_BASE + _number(index_base) if index_base else b""
+    return head + _number(space_id) + base + _KEY + key + _TUPLE + ops
 
 
 def delete_body(space_id: int, key: bytes) -> bytes:
     """Return a DELETE in the form of the log: by primary key."""
-    return b"\x82\x10" + _number(space_id) + b"\x20" + key
+    return _TWO_FIELDS + _number(space_id) + _KEY + key
 
 
 def upsert_body(space_id: int, packed: bytes, ops: bytes, index_base: int) -> bytes:
-    head = b"\x84\x10" if index_base else b"\x83\x10"
-    base = b"\x15" + _number(index_base) if index_base else b""
-    return head + _number(space_id) + base + b"\x21" + packed + b"\x28" + ops
+    head = _FOUR_FIELDS if index_base else _THREE_FIELDS
+    base = _INDEX_BASE + _number(index_base) if index_base else b""
+    return head + _number(space_id) + base + _TUPLE + packed + _OPS + ops

@@ -11,23 +11,14 @@ change without a row: every member derives it from the inserted tuple.
 from typing import Any, NamedTuple, Protocol
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import put_body
 from qsync_node.format.mp import pack
 
 from . import codes, sequences
 from .fields import decode
 from .operations import read_operations, work_of
 from .pieces import item_of, with_item
-from .requests import (
-    Delete,
-    Put,
-    Request,
-    Update,
-    Upsert,
-    delete_body,
-    put_body,
-    update_body,
-    upsert_body,
-)
+from .requests import Delete, Put, Request, Update, Upsert, delete_body, update_body, upsert_body
 from .space import Change, Space, duplicate_key
 from .tuples import TUPLE_BYTES_MAX, check_nesting, join_array, tuple_too_large
 from .updates import apply_operations

@@ -8,6 +8,18 @@ from collections.abc import Sequence
 
 import msgpack
 
+from qsync_client.protocol.markers import (
+    ARRAY16,
+    ARRAY32,
+    FIXARRAY,
+    FIXMAP,
+    FIXSTR,
+    MAP16,
+    MAP32,
+    NIL,
+    STR8,
+    STR32,
+)
 from qsync_node.errors import ClientError, ErrorCode
 
 from .fields import invalid_msgpack
@@ -21,8 +33,11 @@ Tarantool's tools 128.
 TUPLE_BYTES_MAX = 1 << 20
 """Tarantool's default of `memtx_max_tuple_size`, in bytes."""
 _STACK_MAX = 1024  # of msgpack's own unpacker
-_HEADERS = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
-_LEVELS_TO_SPARE = b"\x91" * (_STACK_MAX - NESTING_MAX)
+_HEADERS = bytes((*range(FIXMAP, FIXSTR), ARRAY16, ARRAY32, MAP16, MAP32))
+_ARRAY16, _ARRAY32 = bytes((ARRAY16,)), bytes((ARRAY32,))
+_MAP16, _MAP32 = bytes((MAP16,)), bytes((MAP32,))
+_LONG_ARRAYS, _LONG_MAPS = (ARRAY16, ARRAY32), (MAP16, MAP32)
+_LEVELS_TO_SPARE = bytes((FIXARRAY | 1,)) * (_STACK_MAX - NESTING_MAX)
 
 
 def check_nesting(packed: bytes) -> None:
@@ -55,19 +70,19 @@ def tuple_too_large(size: int) -> ClientError:
 def array_header(count: int) -> bytes:
     """Return the shortest header of an array with this many items."""
     if count < 16:
-        return bytes((0x90 | count,))
+        return bytes((FIXARRAY | count,))
     if count < 1 << 16:
-        return b"\xdc" + count.to_bytes(2, "big")
-    return b"\xdd" + count.to_bytes(4, "big")
+        return _ARRAY16 + count.to_bytes(2, "big")
+    return _ARRAY32 + count.to_bytes(4, "big")
 
 
 def map_header(count: int) -> bytes:
     """Return the shortest header of a map with this many pairs."""
     if count < 16:
-        return bytes((0x80 | count,))
+        return bytes((FIXMAP | count,))
     if count < 1 << 16:
-        return b"\xde" + count.to_bytes(2, "big")
-    return b"\xdf" + count.to_bytes(4, "big")
+        return _MAP16 + count.to_bytes(2, "big")
+    return _MAP32 + count.to_bytes(4, "big")
 
 
 def join_array(items: Sequence[bytes]) -> bytes:
@@ -110,14 +125,14 @@ def split_map(packed: bytes) -> list[bytes]:
 
 def is_array(packed: bytes) -> bool:
     first = packed[0] if packed else 0
-    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
+    return FIXARRAY <= first < FIXSTR or first in _LONG_ARRAYS
 
 
 def is_map(packed: bytes) -> bool:
     first = packed[0] if packed else 0
-    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+    return FIXMAP <= first < FIXARRAY or first in _LONG_MAPS
 
 
 def is_string(packed: bytes) -> bool:
     first = packed[0] if packed else 0
-    return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB
+    return FIXSTR <= first < NIL or STR8 <= first <= STR32

@@ -15,6 +15,15 @@ operations that fail: a failing operation must cost no more than a successful on
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from qsync_client.protocol.markers import (
+    EXT8,
+    FIXINT_END,
+    FLOAT32,
+    NEGATIVE_FIXINT,
+    STR8,
+    STR16,
+    STR32,
+)
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.mp import pack
 
@@ -103,7 +112,7 @@ def _do(fields: ArrayPieces, operation: Operation, doubles: frozenset[int]) -> N
 def _widen(fields: ArrayPieces, at: int) -> None:
     """Keep a field of type `double` a double, even if a float would lose nothing."""
     field = fields[at]
-    if field[0] == 0xCA:
+    if field[0] == FLOAT32:
         fields[at] = _Changed(pack(decode(field)))
 
 
@@ -246,7 +255,7 @@ def _assign(_old: bytes, operation: Operation) -> bytes:
 def _number_of(old: bytes, operation: Operation) -> Any:
     """Return the number in a field; None for any other value, which is not decoded."""
     first = old[0]
-    if 0x80 <= first < 0xC7 or 0xD9 <= first < 0xE0:
+    if FIXINT_END <= first < EXT8 or STR8 <= first < NEGATIVE_FIXINT:
         return None
     if len(old) <= _LONG_NUMBER_BYTES:
         return decode(old)
@@ -310,7 +319,7 @@ def _splice(old: bytes, operation: Operation) -> bytes:
 
 
 # Bytes of a string's header by its first byte; a short string has one.
-_STRING_HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5}
+_STRING_HEADS = {STR8: 2, STR16: 3, STR32: 5}
 _CHANGES: dict[str, Callable[[bytes, Operation], bytes]] = {
     "=": _assign,
     "+": _add,

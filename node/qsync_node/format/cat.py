@@ -14,6 +14,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from qsync_client.protocol.markers import INT8, INT16, INT32, UINT8, UINT16, UINT32
+from qsync_node.format.keys import CHANGES, NOP, SELECT, Key, Type
 from qsync_node.format.mp import unpack
 from qsync_node.format.row import Row, decode_rows
 from qsync_node.format.xlog import Block, Damage, decode_file_header, read_blocks
@@ -21,16 +23,26 @@ from qsync_node.format.xlog import Block, Damage, decode_file_header, read_block
 Record = dict[str, Any]
 
 _TYPE_NAMES = {
-    1: "SELECT", 2: "INSERT", 3: "REPLACE", 4: "UPDATE", 5: "DELETE", 7: "AUTH", 8: "EVAL",
-    9: "UPSERT", 10: "CALL", 11: "EXECUTE", 12: "NOP", 13: "PREPARE",
+    int(one): one.name
+    for one in (
+        Type.SELECT, Type.INSERT, Type.REPLACE, Type.UPDATE, Type.DELETE, Type.AUTH, Type.EVAL,
+        Type.UPSERT, Type.CALL, Type.EXECUTE, Type.NOP, Type.PREPARE,
+    )
 }  # fmt: skip
-_DML_TYPES = frozenset((1, 2, 3, 4, 5, 9, 12))
+_DML_TYPES = CHANGES | {SELECT, NOP}
 _KEY_NAMES = {
-    0x10: "space_id", 0x11: "index_id", 0x12: "limit", 0x13: "offset", 0x14: "iterator",
-    0x15: "index_base", 0x20: "key", 0x21: "tuple", 0x22: "function_name", 0x23: "user_name",
-    0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
-    0x28: "operations",
+    int(key): key.name.lower()
+    for key in (
+        Key.SPACE_ID, Key.INDEX_ID, Key.LIMIT, Key.OFFSET, Key.ITERATOR, Key.INDEX_BASE, Key.KEY,
+        Key.TUPLE, Key.FUNCTION_NAME, Key.USER_NAME, Key.INSTANCE_UUID,
+    )
 }  # fmt: skip
+_KEY_NAMES |= {
+    int(Key.REPLICASET_UUID): "cluster_uuid",
+    int(Key.VCLOCK): "vector_clock",
+    int(Key.EXPR): "expression",
+    int(Key.OPS): "operations",
+}
 # Rows of members nest less deeply. A file of another origin may nest deeper than Python can walk.
 LEVELS_SHOWN_MAX = 200
 SCALE_SHOWN_MAX = 100
@@ -130,7 +142,7 @@ def _decimal_text(data: bytes) -> str:
 
 
 def _int_bytes(data: bytes) -> int:
-    return {0xCC: 2, 0xD0: 2, 0xCD: 3, 0xD1: 3, 0xCE: 5, 0xD2: 5}.get(data[0], 1)
+    return {UINT8: 2, INT8: 2, UINT16: 3, INT16: 3, UINT32: 5, INT32: 5}.get(data[0], 1)
 
 
 def cat_file(data: bytes) -> Iterator[Record | Damage]:

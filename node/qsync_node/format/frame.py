@@ -11,7 +11,18 @@ from struct import Struct
 import msgpack
 
 from qsync_client.protocol.frame import encode_packet
-from qsync_node.format.keys import KEY_ERROR, KEY_ERROR_24
+from qsync_client.protocol.markers import ARRAY32, EMPTY_MAP, FIXMAP, UINT32, UINT64
+from qsync_node.format.keys import (
+    KEY_DATA,
+    KEY_ERROR,
+    KEY_ERROR_24,
+    KEY_INDEX,
+    KEY_POSITION,
+    KEY_SCHEMA_VERSION,
+    KEY_SYNC,
+    KEY_TYPE,
+    Type,
+)
 from qsync_node.format.row import Row, encode_header
 
 # -- answers: every int has its full width, as in Tarantool's answers ----------------------------
@@ -19,21 +30,37 @@ from qsync_node.format.row import Row, encode_header
 _HEAD = Struct(">BIHBIHQHI")
 _HEAD_AND_DATA = Struct(">BIHBIHQHIHBI")
 _HEAD_BYTES = _HEAD.size - 5
-_OK = 0
-_CHUNK = 128
+# Two bytes before each number: a key, or the size of the map and its first key; and the form of the
+# number.
+_TYPE_KEY = (FIXMAP | 3) << 8 | KEY_TYPE
+_SYNC_KEY = KEY_SYNC << 8 | UINT64
+_SCHEMA_VERSION_KEY = KEY_SCHEMA_VERSION << 8 | UINT32
+_DATA_KEY = (FIXMAP | 1) << 8 | KEY_DATA
+_DATA = bytes((FIXMAP | 1, KEY_DATA, ARRAY32))
+_DATA_AND_MORE = bytes((FIXMAP | 2, KEY_DATA, ARRAY32))
+_POSITION, _INDEX = bytes((KEY_POSITION,)), bytes((KEY_INDEX,))
+_OK, _CHUNK, _ERROR = int(Type.OK), int(Type.CHUNK), int(Type.ERROR)
 _pack = msgpack.Packer(autoreset=True, use_bin_type=True, unicode_errors="surrogateescape").pack
 
 
 def encode_answer(type: int, sync: int, schema_version: int, body: bytes) -> bytes:
     return (
         _HEAD.pack(
-            0xCE, _HEAD_BYTES + len(body), 0x8300, 0xCE, type, 0x01CF, sync, 0x05CE, schema_version
+            UINT32,
+            _HEAD_BYTES + len(body),
+            _TYPE_KEY,
+            UINT32,
+            type,
+            _SYNC_KEY,
+            sync,
+            _SCHEMA_VERSION_KEY,
+            schema_version,
         )
         + body
     )
 
 
-def encode_ok(sync: int, schema_version: int, body: bytes = b"\x80") -> bytes:
+def encode_ok(sync: int, schema_version: int, body: bytes = EMPTY_MAP) -> bytes:
     """Encode an answer without DATA (PING, AUTH, BEGIN, ...), or with a given body."""
     return encode_answer(_OK, sync, schema_version, body)
 
@@ -44,13 +71,13 @@ def encode_tuples(
     """Encode an answer `{DATA: [tuples]}`, with POSITION for a paginated select."""
     if position is not None:
         count = len(tuples).to_bytes(4, "big")
-        body = b"".join((b"\x82\x30\xdd", count, *tuples, b"\x35", _pack(position)))
+        body = b"".join((_DATA_AND_MORE, count, *tuples, _POSITION, _pack(position)))
         return encode_answer(_OK, sync, schema_version, body)
     data = tuples[0] if len(tuples) == 1 else b"".join(tuples)
     return (
         _HEAD_AND_DATA.pack(
-            0xCE, _HEAD_BYTES + 7 + len(data), 0x8300, 0xCE, _OK, 0x01CF, sync,
-            0x05CE, schema_version, 0x8130, 0xDD, len(tuples),
+            UINT32, _HEAD_BYTES + 7 + len(data), _TYPE_KEY, UINT32, _OK, _SYNC_KEY, sync,
+            _SCHEMA_VERSION_KEY, schema_version, _DATA_KEY, ARRAY32, len(tuples),
         )
         + data
     )  # fmt: skip
@@ -59,13 +86,13 @@ def encode_tuples(
 def encode_committed(sync: int, schema_version: int, tuples: Sequence[bytes], index: int) -> bytes:
     """Encode the answer `{DATA: [tuples], INDEX: index}` of a write with an idempotency key."""
     count = len(tuples).to_bytes(4, "big")
-    body = b"".join((b"\x82\x30\xdd", count, *tuples, b"\x71", _pack(index)))
+    body = b"".join((_DATA_AND_MORE, count, *tuples, _INDEX, _pack(index)))
     return encode_answer(_OK, sync, schema_version, body)
 
 
 def encode_chunk(sync: int, schema_version: int, tuples: Sequence[bytes]) -> bytes:
     """Encode a message that is pushed before the final answer."""
-    body = b"\x81\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
+    body = _DATA + len(tuples).to_bytes(4, "big") + b"".join(tuples)
     return encode_answer(_CHUNK, sync, schema_version, body)
 
 
@@ -82,7 +109,7 @@ def encode_error(
         for number, text in ((code, message), *causes)
     ]
     body = _pack({KEY_ERROR_24: message, KEY_ERROR: {0: stack}})
-    return encode_answer(0x8000 | code, sync, schema_version, body)
+    return encode_answer(_ERROR | code, sync, schema_version, body)
 
 
 # -- replication rows: shortest ints, five-byte length -------------------------------------------

@@ -15,7 +15,19 @@ from typing import Any
 
 import msgpack
 
-from qsync_client.protocol.markers import FIXMAP, FIXMAP_MAX
+from qsync_client.protocol.markers import (
+    ARRAY16,
+    BIN8,
+    EXT8,
+    FIXEXT1,
+    FIXINT_END,
+    FIXMAP,
+    FIXMAP_MAX,
+    FIXSTR,
+    FLOAT32,
+    NEGATIVE_FIXINT,
+    STR8,
+)
 
 BAD_MSGPACK = (ValueError, TypeError, msgpack.UnpackException)
 
@@ -35,7 +47,7 @@ UNPACK_WORK_MAX = 4_000_000
 _EXTENSION, _CODE, _LONG_EXTENSION, _CONTAINER = range(1, 5)
 _CONTAINER_WORK = 12
 _EXTENSION_WORK = 72  # that of a decimal, the most expensive one
-_CODES = (*range(0x80), 0xFF)  # accepted by decoding; in text, none follows such a byte
+_CODES = (*range(FIXINT_END), 0xFF)  # accepted by decoding; in text, none follows such a byte
 _SURE_WORK = 1_000_000
 _COUNTING_WORK = 6
 _VALUES_MAX = 100_000
@@ -45,11 +57,11 @@ def _kinds_of_bytes() -> bytes:
     kinds = bytearray(256)
     for first in _CODES:
         kinds[first] = _CODE
-    for first in (*range(0x80, 0xA0), *range(0xDC, 0xE0)):
+    for first in (*range(FIXMAP, FIXSTR), *range(ARRAY16, NEGATIVE_FIXINT)):
         kinds[first] = _CONTAINER
-    for first in range(0xC7, 0xCA):
+    for first in range(EXT8, FLOAT32):
         kinds[first] = _LONG_EXTENSION
-    for first in range(0xD4, 0xD9):
+    for first in range(FIXEXT1, STR8):
         kinds[first] = _EXTENSION
     return bytes(kinds)
 
@@ -62,13 +74,13 @@ def _bytes_of_values() -> tuple[int, ...]:
     """
     sizes = [1] * 256
     for size in range(32):
-        sizes[0xA0 + size] = 1 + size
+        sizes[FIXSTR + size] = 1 + size
     for first, (length, header) in _LENGTHS.items():
         sizes[first] = -header if length == 1 else 0
     for first, size in (
-        *zip(range(0xCA, 0xD4), (5, 9, 2, 3, 5, 9, 2, 3, 5, 9), strict=True),
-        *zip(range(0xD4, 0xD9), (3, 4, 6, 10, 18), strict=True),
-        *zip(range(0xDC, 0xE0), (3, 5, 3, 5), strict=True),
+        *zip(range(FLOAT32, FIXEXT1), (5, 9, 2, 3, 5, 9, 2, 3, 5, 9), strict=True),
+        *zip(range(FIXEXT1, STR8), (3, 4, 6, 10, 18), strict=True),
+        *zip(range(ARRAY16, NEGATIVE_FIXINT), (3, 5, 3, 5), strict=True),
     ):
         sizes[first] = size
     return tuple(sizes)
@@ -86,7 +98,7 @@ def _work_of_values() -> tuple[int, ...]:
 
 _LENGTHS = {  # bytes of the length, and of the header with it, of binary, extension and text
     first + number: (1 << number, header + (1 << number))
-    for first, header in ((0xC4, 1), (0xC7, 2), (0xD9, 1))
+    for first, header in ((BIN8, 1), (EXT8, 2), (STR8, 1))
     for number in range(3)
 }
 _KINDS = _kinds_of_bytes()

@@ -19,6 +19,23 @@ from typing import Any
 
 import msgpack
 
+from qsync_client.protocol.markers import (
+    ARRAY16,
+    ARRAY32,
+    FIXARRAY,
+    FIXARRAY_MAX,
+    FIXINT_END,
+    FIXMAP,
+    FIXMAP_MAX,
+    FLOAT64,
+    MAP16,
+    MAP32,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    UINT_WIDTHS,
+)
 from qsync_node.format.keys import (
     FLAG_COMMIT,
     KEY_FLAGS,
@@ -26,8 +43,11 @@ from qsync_node.format.keys import (
     KEY_IDEMPOTENCY,
     KEY_LSN,
     KEY_REPLICA_ID,
+    KEY_SPACE_ID,
+    KEY_SYNC,
     KEY_TIMESTAMP,
     KEY_TSN,
+    KEY_TUPLE,
     KEY_TUPLE_META,
     KEY_TYPE,
     NOP,
@@ -104,44 +124,49 @@ class Row:
 
 def encode_uint(value: int) -> bytes:
     """Return the shortest msgpack form of a natural number."""
-    if value < 0x80:
+    if value < FIXINT_END:
         return bytes((value,))
     if value < 0x100:
-        return bytes((0xCC, value))
+        return bytes((UINT8, value))
     if value < 0x10000:
-        return b"\xcd" + value.to_bytes(2, "big")
+        return _UINT16 + value.to_bytes(2, "big")
     if value < 0x100000000:
-        return b"\xce" + value.to_bytes(4, "big")
-    return b"\xcf" + value.to_bytes(8, "big")
+        return _UINT32 + value.to_bytes(4, "big")
+    return _UINT64 + value.to_bytes(8, "big")
 
 
 _DOUBLE = Struct(">d")
+_UINT16, _UINT32, _UINT64 = bytes((UINT16,)), bytes((UINT32,)), bytes((UINT64,))
+_TYPE, _SYNC, _REPLICA_ID = bytes((KEY_TYPE,)), bytes((KEY_SYNC,)), bytes((KEY_REPLICA_ID,))
+_GROUP_ID, _LSN, _TSN = bytes((KEY_GROUP_ID,)), bytes((KEY_LSN,)), bytes((KEY_TSN,))
+_FLAGS, _TIME = bytes((KEY_FLAGS,)), bytes((KEY_TIMESTAMP, FLOAT64))
+_IDEMPOTENCY = bytes((KEY_TUPLE_META, FIXMAP | 1, KEY_IDEMPOTENCY))
 _pack = msgpack.Packer(autoreset=True, unicode_errors="surrogateescape").pack
 
 
 def encode_header(row: Row, sync: int = 0) -> bytes:
     """Encode the header of any row; for the control path and multi-row transactions."""
-    parts = [b"", b"\x00", encode_uint(row.type)]
+    parts = [b"", _TYPE, encode_uint(row.type)]
     if sync:
-        parts += (b"\x01", encode_uint(sync))
+        parts += (_SYNC, encode_uint(sync))
     if row.replica_id:
-        parts += (b"\x02", encode_uint(row.replica_id))
+        parts += (_REPLICA_ID, encode_uint(row.replica_id))
     if row.group_id:
-        parts += (b"\x07", encode_uint(row.group_id))
+        parts += (_GROUP_ID, encode_uint(row.group_id))
     if row.lsn:
-        parts += (b"\x03", encode_uint(row.lsn))
+        parts += (_LSN, encode_uint(row.lsn))
     if row.timestamp:
-        parts += (b"\x04\xcb", _DOUBLE.pack(row.timestamp))
+        parts += (_TIME, _DOUBLE.pack(row.timestamp))
     flags = row.flags
     if row.tsn != row.lsn or not row.is_commit:
-        parts += (b"\x08", encode_uint(row.lsn - row.tsn))
+        parts += (_TSN, encode_uint(row.lsn - row.tsn))
         if row.is_commit:
             flags |= FLAG_COMMIT
     if flags:
-        parts += (b"\x09", encode_uint(flags))
+        parts += (_FLAGS, encode_uint(flags))
     if row.idempotency is not None:
-        parts += (b"\x2a\x81\x70", _pack(row.idempotency))
-    parts[0] = bytes((0x80 | len(parts) // 2,))
+        parts += (_IDEMPOTENCY, _pack(row.idempotency))
+    parts[0] = bytes((FIXMAP | len(parts) // 2,))
     return b"".join(parts)
 
 
@@ -156,7 +181,9 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 # -- the leader's fast path: a transaction of one row without idempotency key -------------------
 
-_TIMESTAMP_MARK = 0x04CB
+_TIMESTAMP_MARK = KEY_TIMESTAMP << 8 | FLOAT64
+_LSN_32, _LSN_64 = KEY_LSN << 8 | UINT32, KEY_LSN << 8 | UINT64
+_FOUR_FIELDS, _FIVE_FIELDS = FIXMAP | 4, FIXMAP | 5
 
 
 def encode_single_header(
@@ -167,15 +194,16 @@ def encode_single_header(
     The result equals `encode_header(Row(type, replica_id, lsn, timestamp, flags=flags))` for types
     and replica ids below 128, a non-zero LSN and a non-zero timestamp.
     """
-    start = bytes((0x85 if flags else 0x84, 0, type, 2, replica_id))
+    size = _FIVE_FIELDS if flags else _FOUR_FIELDS
+    start = bytes((size, KEY_TYPE, type, KEY_REPLICA_ID, replica_id))
     if lsn < 0x10000:
-        middle = b"\x03" + encode_uint(lsn) + b"\x04\xcb" + _DOUBLE.pack(timestamp)
+        middle = _LSN + encode_uint(lsn) + _TIME + _DOUBLE.pack(timestamp)
     elif lsn < 0x100000000:
-        middle = _MIDDLE_32.pack(0x03CE, lsn, _TIMESTAMP_MARK, timestamp)
+        middle = _MIDDLE_32.pack(_LSN_32, lsn, _TIMESTAMP_MARK, timestamp)
     else:
-        middle = _MIDDLE_64.pack(0x03CF, lsn, _TIMESTAMP_MARK, timestamp)
+        middle = _MIDDLE_64.pack(_LSN_64, lsn, _TIMESTAMP_MARK, timestamp)
     if flags:
-        return start + middle + bytes((9, flags))
+        return start + middle + bytes((KEY_FLAGS, flags))
     return start + middle
 
 
@@ -191,17 +219,17 @@ def encode_singles(
     flags: int = 0,
 ) -> list[bytes]:
     """Encode rows of consecutive one-row transactions with equal flags and timestamp."""
-    tail = b"\x04\xcb" + _DOUBLE.pack(timestamp)
+    tail = _TIME + _DOUBLE.pack(timestamp)
     if flags:
-        tail += bytes((9, flags))
-    size = 0x85 if flags else 0x84
+        tail += bytes((KEY_FLAGS, flags))
+    size = _FIVE_FIELDS if flags else _FOUR_FIELDS
     heads: dict[int, bytes] = {}
     rows = []
     lsn = first_lsn
     for type, body in types_and_bodies:
         head = heads.get(type)
         if head is None:
-            head = heads[type] = bytes((size, 0, type, 2, replica_id, 3))
+            head = heads[type] = bytes((size, KEY_TYPE, type, KEY_REPLICA_ID, replica_id, KEY_LSN))
         rows.append(head + encode_uint(lsn) + tail + body)
         lsn += 1
     return rows
@@ -267,7 +295,7 @@ def decode_rows(data: bytes) -> list[Row]:
                 raise ValueError("a row header is not a map")
             middle = end = tell()
             if header.get(KEY_TYPE) != NOP:
-                if data[middle] & 0xF0 != 0x80 and data[middle] not in (0xDE, 0xDF):
+                if data[middle] & ~FIXMAP_MAX != FIXMAP and data[middle] not in (MAP16, MAP32):
                     raise ValueError("a row body is not a map")
                 skip()
                 end = tell()
@@ -333,7 +361,7 @@ def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
     return transactions
 
 
-_SPACE_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+_TWO_FIELDS = FIXMAP | 2
 
 
 def split_tuple(body: bytes) -> tuple[int, bytes] | None:
@@ -341,22 +369,22 @@ def split_tuple(body: bytes) -> tuple[int, bytes] | None:
 
     The tuple is only checked to be an array.
     """
-    if len(body) < 5 or body[0] != 0x82 or body[1] != 0x10:
+    if len(body) < 5 or body[0] != _TWO_FIELDS or body[1] != KEY_SPACE_ID:
         return None
     first = body[2]
-    if first == 0xCD:
+    if first == UINT16:
         space_id, end = (body[3] << 8) | body[4], 5
-    elif first < 0x80:
+    elif first < FIXINT_END:
         space_id, end = first, 3
     else:
-        width = _SPACE_WIDTHS.get(first)
+        width = UINT_WIDTHS.get(first)
         if width is None:
             return None
         end = 3 + width
         space_id = int.from_bytes(body[3:end], "big")
-    if len(body) < end + 2 or body[end] != 0x21:
+    if len(body) < end + 2 or body[end] != KEY_TUPLE:
         return None
     mark = body[end + 1]
-    if mark & 0xF0 != 0x90 and mark not in (0xDC, 0xDD):
+    if mark & ~FIXARRAY_MAX != FIXARRAY and mark not in (ARRAY16, ARRAY32):
         return None
     return space_id, body[end + 1 :]

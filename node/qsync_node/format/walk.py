@@ -5,6 +5,7 @@ from typing import Any
 
 import msgpack
 
+from qsync_client.protocol.markers import FIXINT_END, FIXMAP, FIXMAP_MAX, UINT_WIDTHS
 from qsync_node.format.keys import KEY_SPACE_ID, KEY_TYPE, NOP
 from qsync_node.format.mp import unpack
 
@@ -14,11 +15,11 @@ MALFORMED = (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackExceptio
 
 def space_of(body: bytes | memoryview) -> int:
     """Return the space id of a row's body, 0 without one. Raises the errors of `BAD_MSGPACK`."""
-    if len(body) > 2 and body[0] >> 4 == 8 and body[1] == KEY_SPACE_ID:
+    if len(body) > 2 and body[0] & ~FIXMAP_MAX == FIXMAP and body[1] == KEY_SPACE_ID:
         first = body[2]
-        if first < 0x80:
+        if first < FIXINT_END:
             return first
-        width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(first)
+        width = UINT_WIDTHS.get(first)
         if width is not None:
             return int.from_bytes(body[3 : 3 + width], "big")
     fields = unpack(bytes(body)) if body else {}

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import google_crc32c
 import zstandard
 
+from qsync_client.protocol.markers import FIXINT_END, FIXSTR, UINT_WIDTHS
 from qsync_node.format.row import encode_uint
 from qsync_node.format.vclock import VClock, format_vclock, parse
 
@@ -159,7 +160,7 @@ def encode_block_parts(rows: bytes) -> tuple[bytes, bytes]:
         magic = ZROW_MAGIC
     head = magic + encode_uint(len(rows)) + b"\x00" + encode_uint(checksum(rows))
     padding = BLOCK_HEADER_BYTES - len(head) - 1
-    return head + bytes((0xA0 | padding,)) + bytes(padding), rows
+    return head + bytes((FIXSTR | padding,)) + bytes(padding), rows
 
 
 def encode_block(rows: bytes) -> bytes:
@@ -170,9 +171,9 @@ def encode_block(rows: bytes) -> bytes:
 def _decode_uint(data: bytes, offset: int) -> tuple[int, int]:
     """Return a msgpack unsigned number and the offset after it. Raises XlogError."""
     first = data[offset]
-    if first < 0x80:
+    if first < FIXINT_END:
         return first, offset + 1
-    width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(first)
+    width = UINT_WIDTHS.get(first)
     if width is None:
         raise XlogError("a block header lacks a number")
     return int.from_bytes(data[offset + 1 : offset + 1 + width], "big"), offset + 1 + width
@@ -194,7 +195,7 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
         raise XlogError("a block header is too long") from None
     # Zeros have the checksum 0: a header without its end could validate a block of zeros.
     padding = BLOCK_HEADER_BYTES - position - 1
-    if length == 0 or padding < -1 or (padding >= 0 and head[position] != 0xA0 | padding):
+    if length == 0 or padding < -1 or (padding >= 0 and head[position] != FIXSTR | padding):
         raise XlogError("a block header has an unknown format")
     return magic, length, crc
 

@@ -21,6 +21,7 @@ Invariants
 
 from collections import deque
 
+from qsync_client.protocol.markers import UINT16, UINT32
 from qsync_node.consensus.decisions import effective, is_covered
 from qsync_node.consensus.entries import Entry, Kind
 from qsync_node.engine import system
@@ -29,6 +30,7 @@ from qsync_node.engine.overlay import Extent, Layer
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.engine.statements import execute_write
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.body import space_mark
 from qsync_node.format.row import Row
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
@@ -37,9 +39,9 @@ from qsync_node.transactions.stages import Stage
 BUILD_SHARE = 8
 """The part of a step's work that a build takes: writes beside it wait for one such part."""
 _SCHEMA_MARKS = tuple(
-    head + space.to_bytes(width, "big")
+    space_mark(space, marker)
     for space in (system.SPACE_ID, system.INDEX_ID)
-    for head, width in ((b"\x10\xcd", 2), (b"\x10\xce", 4))
+    for marker in (UINT16, UINT32)
 )
 """How the body of a row of `_space` or `_index` begins after its map header (requests.py)."""
 

@@ -9,11 +9,13 @@ source replica set and the index up to which the cluster was restored.
 
 from typing import TYPE_CHECKING, Any, Final
 
+from qsync_client.protocol.markers import UINT16
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.history import TermStart
 from qsync_node.consensus.membership import CLUSTER_SPACE, REMOVED_SPACE
-from qsync_node.format.keys import INSERT, REPLACE, Key
-from qsync_node.format.mp import pack, unpack
+from qsync_node.format.body import put_body, space_mark
+from qsync_node.format.keys import INSERT, KEY_TUPLE, REPLACE, Key
+from qsync_node.format.mp import pack, pack_map_head, unpack
 
 if TYPE_CHECKING:
     from qsync_node.engine.database import Database
@@ -35,15 +37,14 @@ OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
 _SPACE, _INDEX = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
 _SCHEMA = SCHEMA_SPACE
 _OWN_MARKS = (PLAN_KEY, OPEN_KEY, RESTORED_KEY, KEY_WINDOW_KEY)
-_TERM_MARK = b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big")
-_KEY_WINDOW_MARK = b"\x82\x10\xcd" + SCHEMA_SPACE.to_bytes(2, "big") + b"\x21"
-_KEY_MARK = b"\x82\x10\xce" + KEY_SPACE.to_bytes(4, "big")
-_TUPLE_OFFSET = 8
+_TERM_MARK = pack_map_head(2) + space_mark(TERM_SPACE)
+_KEY_WINDOW_MARK: bytes = pack_map_head(2) + space_mark(SCHEMA_SPACE, UINT16) + pack(KEY_TUPLE)
+_KEY_MARK = pack_map_head(2) + space_mark(KEY_SPACE)
+_TUPLE_OFFSET = len(_TERM_MARK) + 1
 
 
 def _insert(space: int, fields: list[Any]) -> bytes:
-    packed: bytes = pack(fields)
-    return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed
+    return put_body(space, pack(fields))
 
 
 def define_own_spaces(

@@ -16,6 +16,8 @@ from uuid import UUID
 import msgpack
 import pyarrow as pa
 
+from qsync_client.protocol.markers import FIXINT_END
+
 REST = "_rest"
 _TYPES = {
     "unsigned": pa.int64(), "integer": pa.int64(), "number": pa.float64(), "double": pa.float64(),
@@ -141,7 +143,7 @@ def _extension(value: Any) -> Any:
 
 def _decimal(data: bytes) -> Any:
     """Decode a scale and packed digits whose last nibble is the sign."""
-    scale = msgpack.unpackb(data[:1]) if data[0] < 0x80 else None
+    scale = msgpack.unpackb(data[:1]) if data[0] < FIXINT_END else None
     digits = data[1:].hex()
     if scale is None or not digits[:-1].isdigit():
         return {"ext": _EXT_DECIMAL, "hex": data.hex()}

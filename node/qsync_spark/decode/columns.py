@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from qsync_client.protocol.markers import FIXINT_END
 from qsync_node.format.keys import (
     KEY_FLAGS,
     KEY_LSN,
@@ -196,7 +197,7 @@ def _spaces_of(data: bytes, padded: Bytes, middles: Ints, ends: Ints, types: Int
     names = left & (ends - middles > 2) & (padded[middles] >> 4 == 8)
     names &= padded[middles + 1] == KEY_SPACE_ID
     first = padded[middles + 2]
-    small = names & (first < 0x80)
+    small = names & (first < FIXINT_END)
     spaces[small] = first[small]
     left &= ~small
     for marker, (width, kind) in UINTS.items():

@@ -9,6 +9,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from qsync_client.protocol import markers as mark
 from qsync_node.format.keys import NOP
 from qsync_node.format.walk import row_unpacker
 
@@ -27,28 +28,37 @@ def _table(*spans: tuple[int, int, int], step: int = 0) -> Ints:
     return table
 
 
-# msgpack's specification, "Formats". 0xC1 is no format: it has no size.
+def _markers(values: dict[int, int]) -> Ints:
+    """Map first bytes to values; others to zero."""
+    return _table(*((first, first, value) for first, value in values.items()))
+
+
+# A marker that has no size, 0xC1, is invalid.
 _SIZE = (
-    _table((0x00, 0x9F, 1), (0xC0, 0xC0, 1), (0xC2, 0xC3, 1), (0xE0, 0xFF, 1),
-           (0xC4, 0xC4, 2), (0xC5, 0xC5, 3), (0xC6, 0xC6, 5),
-           (0xC7, 0xC7, 3), (0xC8, 0xC8, 4), (0xC9, 0xC9, 6), (0xCA, 0xCA, 5), (0xCB, 0xCB, 9),
-           (0xCC, 0xCC, 2), (0xCD, 0xCD, 3), (0xCE, 0xCE, 5), (0xCF, 0xCF, 9),
-           (0xD0, 0xD0, 2), (0xD1, 0xD1, 3), (0xD2, 0xD2, 5), (0xD3, 0xD3, 9),
-           (0xD4, 0xD4, 3), (0xD5, 0xD5, 4), (0xD6, 0xD6, 6), (0xD7, 0xD7, 10), (0xD8, 0xD8, 18),
-           (0xD9, 0xD9, 2), (0xDA, 0xDA, 3), (0xDB, 0xDB, 5),
-           (0xDC, 0xDC, 3), (0xDD, 0xDD, 5), (0xDE, 0xDE, 3), (0xDF, 0xDF, 5))
-    + _table((0xA0, 0xBF, 1), step=1)
+    _table((0x00, mark.FIXSTR - 1, 1), (mark.NIL, mark.NIL, 1), (mark.FALSE, mark.TRUE, 1),
+           (mark.NEGATIVE_FIXINT, 0xFF, 1))
+    + _table((mark.FIXSTR, mark.FIXSTR | mark.FIXSTR_MAX, 1), step=1)
+    + _markers({
+        mark.BIN8: 2, mark.BIN16: 3, mark.BIN32: 5, mark.EXT8: 3, mark.EXT16: 4, mark.EXT32: 6,
+        mark.FLOAT32: 5, mark.FLOAT64: 9,
+        mark.UINT8: 2, mark.UINT16: 3, mark.UINT32: 5, mark.UINT64: 9,
+        mark.INT8: 2, mark.INT16: 3, mark.INT32: 5, mark.INT64: 9,
+        mark.FIXEXT1: 3, mark.FIXEXT2: 4, mark.FIXEXT4: 6, mark.FIXEXT8: 10, mark.FIXEXT16: 18,
+        mark.STR8: 2, mark.STR16: 3, mark.STR32: 5,
+        mark.ARRAY16: 3, mark.ARRAY32: 5, mark.MAP16: 3, mark.MAP32: 5,
+    })
 )  # fmt: skip
 """Size of a token that its first byte describes completely, else of its beginning."""
-_INSIDE = _table((0x80, 0x8F, 0), step=2) + _table((0x90, 0x9F, 0), step=1)
+_INSIDE = _table((mark.FIXMAP, mark.FIXARRAY - 1, 0), step=2)
+_INSIDE += _table((mark.FIXARRAY, mark.FIXSTR - 1, 0), step=1)
 """Number of values in a token."""
-_WIDTH = _table(
-    (0xC4, 0xC4, 1), (0xC5, 0xC5, 2), (0xC6, 0xC6, 4), (0xC7, 0xC7, 1), (0xC8, 0xC8, 2),
-    (0xC9, 0xC9, 4), (0xD9, 0xD9, 1), (0xDA, 0xDA, 2), (0xDB, 0xDB, 4),
-    (0xDC, 0xDC, 2), (0xDD, 0xDD, 4), (0xDE, 0xDE, 2), (0xDF, 0xDF, 4),
-)  # fmt: skip
+_WIDTH = _markers({
+    mark.BIN8: 1, mark.BIN16: 2, mark.BIN32: 4, mark.EXT8: 1, mark.EXT16: 2, mark.EXT32: 4,
+    mark.STR8: 1, mark.STR16: 2, mark.STR32: 4,
+    mark.ARRAY16: 2, mark.ARRAY32: 4, mark.MAP16: 2, mark.MAP32: 4,
+})  # fmt: skip
 """Width of the length after the first byte; 0 without one."""
-_FIRST_CONTAINER, _FIRST_MAP = 0xDC, 0xDE
+_FIRST_CONTAINER, _FIRST_MAP = mark.ARRAY16, mark.MAP16
 
 
 def ends_of(padded: Bytes, begins: Ints) -> Ints | None:

@@ -9,14 +9,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qsync_client.protocol.markers import (
+    ARRAY16,
+    FIXARRAY,
+    FIXINT_END,
+    FIXMAP,
+    FIXSTR,
+    FIXSTR_MAX,
+    NEGATIVE_FIXINT,
+    NIL,
+    STR8,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+)
 from qsync_node.format.keys import KEY_SPACE_ID, KEY_TUPLE
 from qsync_spark.decode.columns import Columns
 from qsync_spark.decode.edges import Ints
 from qsync_spark.decode.headers import UINTS
 
-ONE_FIELD = b"\x91"
+ONE_FIELD = bytes((FIXARRAY | 1,))
 _SPACE_BYTES = {first: 1 + width for first, (width, _) in UINTS.items()}
-_SHORTEST = {0xCC: 1 << 7, 0xCD: 1 << 8, 0xCE: 1 << 16, 0xCF: 1 << 32}
+_SHORTEST = {UINT8: 1 << 7, UINT16: 1 << 8, UINT32: 1 << 16, UINT64: 1 << 32}
 """The least number that msgpack encodes in this form: keys are compared in their shortest form."""
 
 
@@ -35,10 +50,10 @@ def first_fields(
         size[space == first] = width
     at = starts + 2 + size  # the key of the tuple
     array = padded[at + 1]
-    is_short = (array > 0x90) & (array < 0xA0)
-    is_simple = is_wanted & (padded[starts] == 0x82) & (padded[starts + 1] == KEY_SPACE_ID)
-    is_simple &= ((space < 0x80) | (size > 1)) & (padded[at] == KEY_TUPLE)
-    is_simple &= is_short | (array == 0xDC)
+    is_short = (array > FIXARRAY) & (array < FIXSTR)
+    is_simple = is_wanted & (padded[starts] == FIXMAP | 2) & (padded[starts + 1] == KEY_SPACE_ID)
+    is_simple &= ((space < FIXINT_END) | (size > 1)) & (padded[at] == KEY_TUPLE)
+    is_simple &= is_short | (array == ARRAY16)
     begin = at + 2 + np.where(is_short, 0, 2)
     length = _lengths(padded, np.where(is_simple, begin, 0))
     found: list[bytes | None] = [None] * len(chosen)
@@ -54,11 +69,11 @@ def first_fields(
 def _lengths(padded: npt.NDArray[np.uint8], begin: Ints) -> Ints:
     """Return the size of each value; 0 if it is not in its shortest form."""
     first = padded[begin].astype(np.int64)
-    length = np.where((first < 0x80) | (first >= 0xE0), 1, 0)
-    is_string = (first >= 0xA0) & (first < 0xC0)
-    length = np.where(is_string, 1 + (first & 0x1F), length)
+    length = np.where((first < FIXINT_END) | (first >= NEGATIVE_FIXINT), 1, 0)
+    is_string = (first >= FIXSTR) & (first < NIL)
+    length = np.where(is_string, 1 + (first & FIXSTR_MAX), length)
     second = padded[begin + 1].astype(np.int64)
-    length = np.where((first == 0xD9) & (second >= 0x20), 2 + second, length)
+    length = np.where((first == STR8) & (second > FIXSTR_MAX), 2 + second, length)
     for marker, (width, kind) in UINTS.items():
         places = np.flatnonzero(first == marker)
         if len(places):

@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from qsync_client.protocol.markers import (
+    FIXARRAY,
+    FIXINT_END,
+    FIXMAP,
+    FIXMAP_MAX,
+    FLOAT64,
+    UINT_WIDTHS,
+)
 from qsync_node.format.keys import (
     KEY_FLAGS,
     KEY_LSN,
@@ -25,10 +33,9 @@ from qsync_spark.decode.edges import PADDING, Bytes, Ints, ends_of
 
 LAYOUTS_MAX = 32
 HEAD_BYTES_MAX = 1 + 15 * 10  # of a header with a layout
-UINTS = {0xCC: (1, ">u1"), 0xCD: (2, ">u2"), 0xCE: (4, ">u4"), 0xCF: (8, ">u8")}
+UINTS = {first: (width, f">u{width}") for first, width in UINT_WIDTHS.items()}
 """First byte of a msgpack number -> its width and type."""
-_DOUBLE = 0xCB
-_MAP_KIND = 0xF0  # the bits of a small map's first byte apart from its size
+_MAP_KIND = 0xFF & ~FIXMAP_MAX  # the bits of a small map's first byte apart from its size
 _DEFAULTS = {
     KEY_TYPE: 0, KEY_REPLICA_ID: 0, KEY_LSN: 0, KEY_TSN: -1, KEY_FLAGS: 0, KEY_TIMESTAMP: 0.0,
     KEY_TUPLE_META: 0,
@@ -51,7 +58,7 @@ def layout_of(head: bytes) -> Layout | None:
     """Return the layout of the header that begins `head`; None unless all values are numbers."""
     want, mask = [head[0]], [0xFF]
     fields: list[tuple[int, int, int, str]] = []
-    count, position = head[0] & 0x0F, 1
+    count, position = head[0] & FIXMAP_MAX, 1
     for number in range(count):
         key = head[position]
         want.append(key)
@@ -59,9 +66,9 @@ def layout_of(head: bytes) -> Layout | None:
         if key == KEY_TUPLE_META and number == count - 1:
             return Layout(np.array(want, np.uint8), np.array(mask, np.uint8), fields, True)
         first = head[position + 1]
-        if first < 0x80:
+        if first < FIXINT_END:
             width, kind = 0, "u1"
-        elif first == _DOUBLE:
+        elif first == FLOAT64:
             width, kind = 8, ">f8"
         elif first in UINTS:
             width, kind = UINTS[first]
@@ -71,7 +78,7 @@ def layout_of(head: bytes) -> Layout | None:
             return None
         fields.append((key, position + 1 + (width > 0), width, kind))
         want += [first if width else 0, *bytes(width)]
-        mask += [0xFF if width else 0x80, *bytes(width)]
+        mask += [0xFF if width else FIXINT_END, *bytes(width)]
         position += 2 + width
     return Layout(np.array(want, np.uint8), np.array(mask, np.uint8), fields, False)
 
@@ -117,8 +124,8 @@ def headers_at(
     `middles` None, also None for a header without a layout.
     """
     first = padded[starts]
-    is_map = (first > 0x80) & (first < 0x90)
-    if not (is_map & (padded[starts + 1] == KEY_TYPE) & (padded[starts + 2] < 0x80)).all():
+    is_map = (first > FIXMAP) & (first < FIXARRAY)
+    if not (is_map & (padded[starts + 1] == KEY_TYPE) & (padded[starts + 2] < FIXINT_END)).all():
         return None
     count = len(starts)
     found: Fields = {

@@ -22,8 +22,8 @@ from obstore.exceptions import BaseError
 
 from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store, store_of
 from qsync_node.engine.database import Database
-from qsync_node.engine.requests import put_body
 from qsync_node.errors import QsyncError
+from qsync_node.format.body import put_body
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,

@@ -18,8 +18,8 @@ from qsync_node.consensus.membership import (
     Member,
 )
 from qsync_node.engine.database import Database
-from qsync_node.engine.requests import put_body
 from qsync_node.errors import QsyncError
+from qsync_node.format.body import put_body
 from qsync_node.format.keys import DELETE, REPLACE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.proofs import admin_password
