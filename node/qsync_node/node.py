@@ -266,7 +266,7 @@ class Node:
             return context.now_ns
         horizon = context.now_ns + context.settings.heartbeat_ns // 2
         if leader is not None:
-            horizon = min(horizon, leader.next_heartbeat_ns)
+            horizon = min(horizon, leader.lease.next_heartbeat_ns)
             if leader.confirm_due_ns:
                 horizon = min(horizon, leader.confirm_due_ns)
         else:

@@ -224,7 +224,7 @@ class Availability:
         if leader is None or leader.node is None:
             return False
         term = leader.node.replica.leader
-        if term is not None and term.switchover is not None:
+        if term is not None and term.transfer.is_active:
             return True
         if leader in group:
             return False

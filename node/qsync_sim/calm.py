@@ -123,7 +123,7 @@ class Calm:
             return False
         assert leader.node is not None
         term = leader.node.replica.leader
-        if term is None or term.switchover is not None:
+        if term is None or term.transfer.is_active:
             return False  # writes wait for the end of a switchover (E9)
         return self._is_caught_up()
 
@@ -146,8 +146,8 @@ class Calm:
         world = self._world
         assert leader.node is not None
         term = leader.node.replica.leader
-        targets = term.successors(leader.now_ns()) if term is not None else []
-        if not targets or term is None or term.switchover is not None:
+        targets = term.tracker.successors() if term is not None else []
+        if not targets or term is None or term.transfer.is_active:
             return
         begin_ns = world.now_ns
         target = world.shells[targets[-1]]

@@ -112,7 +112,7 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
     if "PROMOTE" in reason:
         return not leader.is_confirmed
     if "switchover" in reason:
-        return leader.switchover is not None
+        return leader.transfer.is_active
     if "rollback" in reason:
         return not leader.can_append()
     return "knows no leader" not in reason or leader.started_ns == now_ns  # it preceded the votes

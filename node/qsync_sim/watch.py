@@ -27,7 +27,8 @@ from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_node.consensus.leader import Leader, Switchover
+    from qsync_node.consensus.leader import Leader
+    from qsync_node.consensus.transfer import Switchover
     from qsync_node.node import Node
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
@@ -244,7 +245,7 @@ class Watch:
             raise Violation(f"E3: {shell.name} adopts term {term}, which no member is in")
 
     def _check_switchover(self, shell: "Shell", leader: "Leader") -> None:
-        switchover, now_ns = leader.switchover, self._world.now_ns
+        switchover, now_ns = leader.transfer.switchover, self._world.now_ns
         if switchover is None:
             self._handovers.pop(shell.uuid, None)
             return

@@ -24,10 +24,9 @@ def test_fenced_leader_steps_down_when_its_switchover_does_not_end() -> None:
     driven = Driven(3)
     leader = driven.leader()
     assert leader.node is not None
-    context = leader.node.context
     replica = leader.node.replica
     assert replica.leader is not None
-    target = driven.world.shells[replica.leader.successors(context.now_ns)[0]]
+    target = driven.world.shells[replica.leader.tracker.successors()[0]]
     driven.mute(leader, target)
     driven.mute(target, leader)
     driven.world.command(leader, "fence")

@@ -7,9 +7,9 @@ from worlds import REPLACE, Driven, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Kind
-from qsync_node.consensus.leader import Switchover
 from qsync_node.consensus.membership import Configuration, Member
 from qsync_node.consensus.messages import Ack, VoteReply, VoteRequest
+from qsync_node.consensus.transfer import Switchover
 from qsync_node.errors import ErrorCode
 from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker
@@ -211,7 +211,7 @@ class TestWatch:
         assert leader.node is not None
         term = leader.node.replica.leader
         assert term is not None
-        term.switchover = Switchover("", 1 << 62)
+        term.transfer.switchover = Switchover("", 1 << 62)
         driven.run(100)
         term.can_append = lambda: True  # type: ignore[method-assign]  # a bug
         with pytest.raises(Violation, match="E9"):
@@ -223,7 +223,7 @@ class TestWatch:
         assert leader.node is not None
         term = leader.node.replica.leader
         assert term is not None
-        term.switchover = Switchover("", 1 << 62)
+        term.transfer.switchover = Switchover("", 1 << 62)
         driven.run(6_000)
         with pytest.raises(Violation, match="E9"):
             driven.run(2_000)

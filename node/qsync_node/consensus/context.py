@@ -259,6 +259,11 @@ class Context:
         self.to_write.append(entry.batch)
         self.is_relay_due = True
 
+    def is_decision_in_flight(self) -> bool:
+        """Return whether the local write of a PROMOTE or ROLLBACK is not durable yet (E6)."""
+        decisions = self.limbo.decisions
+        return bool(decisions) and decisions[-1].at > self.tail.durable_index
+
     def flush_log(self) -> None:
         """Write all rows of the step at once (group commit)."""
         if self.to_write:

@@ -78,6 +78,11 @@ class Entry:
             self._rows = decode_rows(self.batch.data)
         return self._rows
 
+    @property
+    def is_own_write(self) -> bool:
+        """Whether it holds user rows that this leader wrote in its term."""
+        return self.is_own and self.kind is Kind.USER
+
     def transaction_end(self, index: int) -> int:
         """Return the last index of the transaction that holds the row at `index` (L8)."""
         if self.payload:

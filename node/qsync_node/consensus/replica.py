@@ -93,7 +93,7 @@ class Replica:
             if member.uuid not in self.context.ballot.forced_voters:
                 rows += delete_member(member)
         if rows:
-            leader.write_members(rows)
+            leader.changes.write(rows)
 
     def _end_forced_configuration(self) -> None:
         """Count by the log again once it records the forced configuration (E11)."""

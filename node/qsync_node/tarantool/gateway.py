@@ -266,7 +266,7 @@ class Gateway:
                 ErrorCode.LOADING, "the replica cannot join: the leader has no quorum yet; retry"
             )
         is_written = context.limbo.configuration.by_uuid(session.uuid) is not None
-        if not is_written and not leader.can_change_membership():
+        if not is_written and not leader.changes.refusal():
             self.registrar.register_stock(session.uuid)
 
     def _begin_view(self, session: StockSession) -> None:

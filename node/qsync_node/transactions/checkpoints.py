@@ -104,7 +104,7 @@ class Checkpoints:
         if self.context.limbo.confirmed_index > self.index and self.begin():
             return
         if self.replica.leader is not None:
-            self.replica.leader.let_go_farthest(self.index)
+            self.replica.leader.retention.evict_slowest(self.index)
         self.replica.snapshots.release_stalled()
         self.collect_garbage()
 
@@ -116,7 +116,9 @@ class Checkpoints:
             if pinned is not None:
                 index = min(index, pinned)
         leader = replica.leader
-        floor = leader.floor_index() if leader is not None else replica.applier.floor_index
-        index = min(index, floor)
+        if leader is not None:
+            index = min(index, leader.retention.floor_index())
+        else:
+            index = min(index, replica.applier.floor_index)
         if index >= self.context.tail.first_available_index:
             self.context.out.append(fx.RemoveSegments(index))

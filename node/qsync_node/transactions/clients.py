@@ -422,7 +422,7 @@ class Clients:
             return (
                 "the request was not logged: the PROMOTE of the leader is not confirmed yet; retry"
             )
-        if leader.switchover is not None:
+        if leader.transfer.is_active:
             return "the request was not logged: a switchover is in progress; retry"
         if not leader.can_append():
             return "the request was not logged: a rollback is in progress; retry"

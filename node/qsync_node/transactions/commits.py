@@ -187,7 +187,7 @@ class Commits:
         waiter = Waiter(call, code, reason, tuples)
         if needs_proof:
             assert replica.leader is not None
-            waiter.sequence = replica.leader.want_round()
+            waiter.sequence = replica.leader.lease.want_round()
         self._wait(waiter, Then.ANSWER)
 
     def _wait(self, waiter: Waiter, then: Then) -> None:
@@ -212,7 +212,7 @@ class Commits:
         leader = self.replica.leader
         if not self.unproven or leader is None:
             return
-        proven, confirmed = leader.proven_sequence(), self.context.limbo.confirmed_index
+        proven, confirmed = leader.lease.proven_sequence(), self.context.limbo.confirmed_index
         while self.unproven:
             waiter = self.unproven[0]
             if waiter.sequence > proven and waiter.index >= confirmed:

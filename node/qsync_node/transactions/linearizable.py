@@ -77,7 +77,7 @@ class LinearizableReads:
         """Request a round that begins after now: no later leader existed when it began (R2)."""
         leader = self.replica.leader
         assert leader is not None
-        proof = Proof(self.context.limbo.confirmed_index, leader.want_round())
+        proof = Proof(self.context.limbo.confirmed_index, leader.lease.want_round())
         self.proofs.append(proof)
         return proof
 
@@ -107,7 +107,7 @@ class LinearizableReads:
         leader = replica.leader
         if leader is None or not self.proofs or not leader.is_confirmed:
             return
-        proven = leader.proven_sequence()
+        proven = leader.lease.proven_sequence()
         waiting = []
         for proof in self.proofs:
             # An index noted before the PROMOTE was confirmed is too low (R2).

@@ -270,11 +270,10 @@ class Procedures:
 
     def demote(self, call: Call) -> Any:
         """Hand leadership to the best other voter (E9)."""
-        context = self.context
         replica = self.replica
         if replica.leader is None:
             return "the member does not lead"
-        targets = replica.leader.successors(context.now_ns)
+        targets = replica.leader.tracker.successors()
         if not targets:
             raise ClientError(
                 ErrorCode.NO_ELECTION_QUORUM,
@@ -294,7 +293,7 @@ class Procedures:
             (m for m in context.limbo.configuration.members if target in (m.uuid, m.name)), None
         )
         reason = (
-            leader.start_switchover(member.uuid, SWITCHOVER_TIMEOUT_NS)
+            leader.transfer.start(member.uuid, SWITCHOVER_TIMEOUT_NS)
             if member is not None
             else f"the cluster has no member {target}; `qsync status` lists the members"
         )
@@ -329,8 +328,8 @@ class Procedures:
             context.report("fence" if is_fenced else "unfence")
         if is_fenced and replica.leader is not None:
             leader = replica.leader
-            targets = leader.successors(context.now_ns)
-            if not targets or leader.start_switchover(targets[0], SWITCHOVER_TIMEOUT_NS):
+            targets = leader.tracker.successors()
+            if not targets or leader.transfer.start(targets[0], SWITCHOVER_TIMEOUT_NS):
                 replica.step_down("this member was fenced")
         context.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
         return _LATER

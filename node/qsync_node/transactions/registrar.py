@@ -60,7 +60,7 @@ class Registrar:
         if leader is None or not leader.is_confirmed or self.is_open() or self._opening_index:
             return
         voters = len(context.limbo.confirmed_configuration.voters)
-        if voters < self.planned_voters() // 2 + 1 or leader.can_change_membership():
+        if voters < self.planned_voters() // 2 + 1 or leader.changes.refusal():
             return
         body = pack({KEY_SPACE_ID: SCHEMA_SPACE, KEY_TUPLE: [OPEN_KEY, True]})
         entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
@@ -110,7 +110,7 @@ class Registrar:
             self._waiting[uuid] = (link, message.request)
             self.on_confirmed()
             return
-        reason, code = leader.can_change_membership(), ErrorCode.CANNOT_REGISTER
+        reason, code = leader.changes.refusal(), ErrorCode.CANNOT_REGISTER
         configuration = context.limbo.configuration
         replica_id = configuration.free_id()
         if uuid in configuration.removed:
@@ -135,7 +135,7 @@ class Registrar:
             self._reply(link, message.request, 0, code, reason)
             return
         member = Member(replica_id, uuid, message.name, message.role, False, message.level)
-        leader.write_members([put_member(member)])
+        leader.changes.write([put_member(member)])
         context.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
         self._waiting[uuid] = (link, message.request)
 
@@ -155,7 +155,7 @@ class Registrar:
                 "no replica id is free: 31 replicas are registered; unregister one first",
             )
         member = Member(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
-        leader.write_members([put_member(member)])
+        leader.changes.write([put_member(member)])
         context.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
 
     def _reply(self, link: int, request: int, replica_id: int, code: int, reason: str) -> None:
@@ -197,11 +197,11 @@ class Registrar:
         member = context.limbo.configuration.by_uuid(uuid)
         if member is None:
             return None
-        reason = leader.refusal_to_remove(member)
+        reason = leader.changes.refusal_to_remove(member)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"{member.name} cannot be removed: {reason}")
         context.report("unregister", uuid=uuid, replica_id=member.replica_id)
-        return leader.write_members(delete_member(member))
+        return leader.changes.write(delete_member(member))
 
     def set_role(self, uuid: str, role: str) -> Entry | None:
         """Make an async replica a voter (once it has caught up), or a voter async.
@@ -234,9 +234,9 @@ class Registrar:
                 "which never votes",
             )
         if role == "async" and member.is_voting:
-            reason = leader.refusal_to_remove(member)
+            reason = leader.changes.refusal_to_remove(member)
         else:
-            reason = leader.can_change_membership()
+            reason = leader.changes.refusal()
         if reason:
             raise ClientError(
                 ErrorCode.UNSUPPORTED, f"the role of {member.name} cannot change: {reason}"
@@ -249,4 +249,4 @@ class Registrar:
             member.is_voting and role == "voter",
             member.level,
         )
-        return leader.write_members([put_member(changed)])
+        return leader.changes.write([put_member(changed)])

@@ -136,7 +136,7 @@ class Status:
             "applier": replica.source.state.value,
             "refused": replica.source.refused,
             "spaces": list(ballot.spaces),
-            "quorum": leader.quorum() if leader is not None else 0,
+            "quorum": leader.tracker.quorum() if leader is not None else 0,
             "limbo": {
                 "len": len(limbo),
                 "bytes": limbo.bytes,
@@ -181,10 +181,10 @@ class Status:
             return {}
         if uuid == self.context.uuid:
             return {"acknowledged_index": self.context.tail.durable_index, "is_live": True}
-        follower = leader.followers.get(uuid)
+        follower = leader.tracker.find(uuid)
         if follower is None:
             return {"acknowledged_index": 0, "is_live": False}
         return {
             "acknowledged_index": follower.match,
-            "is_live": uuid in leader.live_voters(self.context.now_ns, uuid),
+            "is_live": uuid in leader.tracker.live_voters(uuid),
         }
