@@ -249,6 +249,15 @@ DATA = (
     ),
 )
 COMMANDS = (
+    Command(
+        "sh",
+        "shell.console:sh",
+        "Open a console for the rows of a cluster.",
+        (
+            "qsync sh orders",
+            "qsync sh orders -c 'get orders 1'",
+        ),
+    ),
     *DATA,
     Command(
         "status",

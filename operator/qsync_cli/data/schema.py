@@ -26,7 +26,7 @@ def spaces(target: Target, rows: RowsOption = False, output: OutputOption = None
         ]
     if output in (Output.json, Output.yaml):
         documents = [
-            _document(space) | ({} if number is None else {"rows": number})
+            document_of(space) | ({} if number is None else {"rows": number})
             for space, number in found
         ]
         print_document(documents, output)
@@ -56,7 +56,7 @@ def describe(
             FailureReason.NOT_FOUND,
             f"space {space} not found: `qsync spaces {target.cluster}` lists the visible ones",
         )
-    document = _document(found)
+    document = document_of(found)
     if output in (Output.json, Output.yaml):
         print_document(document, output)
         return
@@ -76,7 +76,8 @@ def describe(
     print_table(["INDEX", "TYPE", "UNIQUE", "FIELDS"], indexes)
 
 
-def _document(space: Space) -> dict[str, Any]:
+def document_of(space: Space) -> dict[str, Any]:
+    """Return a space with its fields and indexes as a JSON object."""
     names = [field.name for field in space.fields]
     return {
         "name": space.name,

@@ -1,0 +1,1 @@
+"""`qsync sh`: a console for the rows of one cluster."""
