@@ -80,7 +80,7 @@ class Node:
         self.state = State()
         self.context = Context(uuid, settings, rng, ballot)
         self.replica = Replica(self.context, self)
-        self.rows = RowApplier(self.context, self.replica.doubt, self.state)
+        self.rows = RowApplier(self.context, self.replica.repair, self.state)
         self.registrar = Registrar(self.replica, self.state)
         self.tarantool = Gateway(self.replica, self.state, self.registrar)
         self.checkpoints = Checkpoints(self.replica, self.state, self.tarantool.pinned_index)
@@ -394,7 +394,7 @@ class Node:
         context = self.context
         replica = self.replica
         if message.term > context.term:
-            replica.take_up(message.term)
+            replica.adopt_term(message.term)
         elif replica.leader is not None and message.term == context.term:
             replica.leader.on_heartbeat_reply(uuid, message)
             self.linearizable_reads.on_round()
@@ -409,7 +409,7 @@ class Node:
         if removed:
             self.tarantool.on_removed(removed)
             self.commits.on_rolled_back(removed)
-        is_state_wrong = self.replica.doubt.is_state_wrong
+        is_state_wrong = self.replica.repair.is_state_wrong
         if self.state.pending is None and not is_state_wrong:
             self.rows.apply(taken)
         self.commits.on_confirmed(taken)

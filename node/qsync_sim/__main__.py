@@ -33,7 +33,7 @@ MUST_HAPPEN = (
     "event switchover",
     "event step_down",
     "event fence",
-    "event doubt_ended",
+    "event state_repaired",
     "event promote_confirmed",
     "anti-quorums",
     "ambushes",

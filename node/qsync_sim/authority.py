@@ -62,18 +62,18 @@ class Authority:
         ballot = node.context.ballot
         is_fenced = ballot.is_fenced or shell.uuid in self._fenced
         mode = node.settings.election_mode
-        if not (is_fenced or ballot.doubt_index or mode == "voter"):
+        if not (is_fenced or ballot.divergent_index or mode == "voter"):
             return
-        if not node.replica.election.is_caretaker:
+        if not node.replica.election.is_read_only:
             raise Violation(
                 f"E10: {shell.name} leads although it is fenced ({is_fenced}), "
-                f"diverges ({ballot.doubt_index}) or only votes ({mode})"
+                f"diverges ({ballot.divergent_index}) or only votes ({mode})"
             )
 
     def on_leading_step(self, shell: "Shell", node: "Node") -> None:
         """Check that a leader writes no user rows if it is fenced, or has a divergent state."""
         ballot = node.context.ballot
-        if not ballot.is_fenced and not ballot.doubt_index:
+        if not ballot.is_fenced and not ballot.divergent_index:
             if self._barred:
                 self._barred.pop(shell.uuid, None)
             return

@@ -194,7 +194,7 @@ class Availability:
             and shell.disk.capacity_bytes >= 1 << 62
             and not node.refuse_rows
             and not context.ballot.nacks
-            and not context.ballot.doubt_index
+            and not context.ballot.divergent_index
             and not context.ballot.is_fenced
             and not context.is_space_low
             and not context.is_disk_full

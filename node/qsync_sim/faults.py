@@ -301,7 +301,7 @@ def _is_whole(shell: "Shell") -> bool:
         return False
     ballot = shell.node.context.ballot
     confirmed = shell.node.context.limbo.confirmed_index
-    return not ballot.doubt_index and all(nack.index <= confirmed for nack in ballot.nacks)
+    return not ballot.divergent_index and all(nack.index <= confirmed for nack in ballot.nacks)
 
 
 def lose_disk(world: "World") -> None:

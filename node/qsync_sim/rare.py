@@ -131,7 +131,7 @@ def lead_with_a_divergent_state(world: "World") -> None:
     if shell.node is None:
         return
     shell.node.refuse_rows = True
-    world.ambushes.append(("state_in_doubt", partial(_need_log_of, world, shell, shell.life)))
+    world.ambushes.append(("state_diverged", partial(_need_log_of, world, shell, shell.life)))
     world.after(REFUSE_NS, partial(_apply_again, shell, shell.life))
 
 

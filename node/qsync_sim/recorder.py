@@ -128,7 +128,7 @@ class Recorder:
         )
         for owner, name in (
             (node, "step"),
-            (replica, "take_up"),
+            (replica, "adopt_term"),
             (context, "store_ballot"),
             (context, "on_ballot_stored"),
             (context, "send"),
@@ -181,7 +181,7 @@ class Recorder:
 
     # --- ballots ------------------------------------------------------------------------------
 
-    def _take_up(self, original: Callable[..., None], term: int, vote: str = "") -> None:
+    def _adopt_term(self, original: Callable[..., None], term: int, vote: str = "") -> None:
         self._look_for_snapshot()
         original(term, vote)
         self.note("stand" if vote else "adopt", term=term)

@@ -80,7 +80,7 @@ def _is_queue_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) 
 
 
 def _is_read_only(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
-    return node.replica.leader is None or node.replica.election.is_caretaker
+    return node.replica.leader is None or node.replica.election.is_read_only
 
 
 def _is_disk_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
@@ -93,8 +93,8 @@ def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> 
     return (
         not context.has_origin
         or context.is_stopped
-        or replica.doubt.is_open
-        or bool(on_disk(shell).doubt_index)  # it ended in this step, after a read was refused
+        or replica.repair.is_open
+        or bool(on_disk(shell).divergent_index)  # it ended in this step, after a read was refused
         or not node.registrar.is_open()
         or "snapshot replaced" in reason  # paused reads
     )

@@ -371,7 +371,7 @@ class Schedule:
         return leader in members and all(
             shell.node is not None
             and shell.node.context.limbo.confirmed_index == goal
-            and not shell.node.replica.doubt.is_open
+            and not shell.node.replica.repair.is_open
             for shell in members
         )
 
@@ -387,7 +387,7 @@ class Schedule:
         return all(
             shell.node is not None
             and shell.node.context.limbo.confirmed_index >= goal - ROWS_BEHIND
-            and not shell.node.replica.doubt.is_open
+            and not shell.node.replica.repair.is_open
             and not _refuses_pending_row(shell.node)
             for shell in self._members()
         )
@@ -404,7 +404,7 @@ class Schedule:
             parts.append(
                 f"{shell.name} term {context.term} last {context.tail.last_index} "
                 f"confirmed {context.limbo.confirmed_index} {replica.election.role.value} "
-                f"{replica.source.state.value} doubt {context.ballot.doubt_index} "
+                f"{replica.source.state.value} diverged {context.ballot.divergent_index} "
                 f"id {context.replica_id} voting {context.is_voting}"
             )
         return "; ".join(parts)

@@ -62,8 +62,8 @@ SHOWN_EVENTS = frozenset(
         "rolled_back",
         "rewind",
         "nack",
-        "state_in_doubt",
-        "doubt_ended",
+        "state_diverged",
+        "state_repaired",
         "disk_full",
         "snapshot_taken",
         "split_brain",
@@ -75,7 +75,7 @@ SHOWN_EVENTS = frozenset(
         "checkpoint",
         "acknowledged_rows_lost",
         "nomination_refused",
-        "let_go",
+        "replica_evicted",
         "snapshot_installed",
     }
 )

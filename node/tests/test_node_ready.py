@@ -10,7 +10,7 @@ from qsync_node.server.admin import Admin
 
 def admin_of(is_open: bool = False, **context: Any) -> Any:
     replica = SimpleNamespace(
-        doubt=SimpleNamespace(is_open=is_open),
+        repair=SimpleNamespace(is_open=is_open),
         leader=None,
         election=SimpleNamespace(leader_uuid=""),
     )

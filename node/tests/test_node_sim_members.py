@@ -99,22 +99,22 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     assert anonymous.node.context.tail.last_index == confirmed
 
 
-def test_no_member_receives_a_state_in_doubt() -> None:
+def test_no_member_receives_a_divergent_state() -> None:
     """While the state lacks a confirmed row, the member makes no checkpoint or snapshot of it."""
     world = World(6)
     world.bootstrap(3)
     follower = next(s for s in world.alive() if s is not world.leader())
     node = follower.node
     assert node is not None
-    node.replica.doubt.open(confirmed_of(follower))
-    assert node.replica.doubt.is_state_wrong
+    node.replica.repair.open(confirmed_of(follower))
+    assert node.replica.repair.is_state_wrong
     assert not node.checkpoint()
-    world.run_for(5 * SECOND, lambda: not node.replica.doubt.is_open)
-    assert not node.replica.doubt.is_open
+    world.run_for(5 * SECOND, lambda: not node.replica.repair.is_open)
+    assert not node.replica.repair.is_open
     assert node.checkpoint()
 
 
-def test_state_in_doubt_is_replaced_while_clients_write() -> None:
+def test_divergent_state_is_replaced_while_clients_write() -> None:
     """Rows of the leader arrive during the transfer, which takes many chunks."""
     world = World(6)
     world.base = replace(world.base, relay_chunk_bytes=100)
@@ -133,8 +133,8 @@ def test_state_in_doubt_is_replaced_while_clients_write() -> None:
 
     write(1000)
     world.run_for(100 * MILLISECOND)
-    node.replica.doubt.open(confirmed_of(follower))
-    assert world.run_for(3 * SECOND, lambda: not node.replica.doubt.is_open)
+    node.replica.repair.open(confirmed_of(follower))
+    assert world.run_for(3 * SECOND, lambda: not node.replica.repair.is_open)
     assert world.run_for(SECOND, lambda: confirmed_of(follower) == confirmed_of(leader))
 
 
@@ -149,8 +149,8 @@ def test_long_transfer_of_a_state_holds_no_more_rows_than_the_queue_may() -> Non
     assert node is not None
     context = node.context
     replica = node.replica
-    replica.doubt.open(confirmed_of(follower))
-    assert world.run_for(3 * SECOND, lambda: replica.doubt.latest_index() is not None)
+    replica.repair.open(confirmed_of(follower))
+    assert world.run_for(3 * SECOND, lambda: replica.repair.latest_index() is not None)
     world.network.cut(follower, leader)  # the rest of the state is not asked for
     insert(world, 0, 60)
     world.run_for(200 * MILLISECOND)

@@ -340,15 +340,15 @@ def test_a_filtered_replica_is_not_registered() -> None:
     assert context_of(leader).limbo.configuration.by_uuid(reader.uuid) is None
 
 
-def test_a_filtered_state_in_doubt_is_replaced_by_a_filtered_one() -> None:
+def test_a_filtered_divergent_state_is_replaced_by_a_filtered_one() -> None:
     world, leader = cluster(6)
     write_both(world, 1, 3)
     reader = world.add("anonymous", spaces=(SPACE,))
     reader.start()
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
     replica = replica_of(reader)
-    replica.doubt.open(confirmed_of(reader))
-    assert world.run_for(5 * SECOND, lambda: not replica.doubt.is_open)
+    replica.repair.open(confirmed_of(reader))
+    assert world.run_for(5 * SECOND, lambda: not replica.repair.is_open)
     assert rows_of(reader, SPACE) == rows_of(leader, SPACE)
     assert rows_of(reader, ASYNC_SPACE) == []
 

@@ -28,7 +28,6 @@ from dataclasses import replace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Nack
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.doubt import Doubt
 from qsync_node.consensus.election import Election
 from qsync_node.consensus.entries import Entry, Kind, read_entries
 from qsync_node.consensus.filtering import SCHEMA_ONLY
@@ -46,6 +45,7 @@ from qsync_node.consensus.messages import (
 )
 from qsync_node.consensus.registering import Registering
 from qsync_node.consensus.rejoin import Rejoin
+from qsync_node.consensus.repair import StateRepair
 from qsync_node.consensus.source import Source, State
 from qsync_node.format.batch import LogBatch
 
@@ -61,21 +61,21 @@ class Applier:
         context: Context,
         source: Source,
         election: Election,
-        doubt: Doubt,
+        repair: StateRepair,
         machine: StateMachine,
         transitions: Transitions,
     ) -> None:
         self.context = context
         self.source = source
         self.election = election
-        self.doubt = doubt
+        self.repair = repair
         self.machine = machine
         self.transitions = transitions
         self.reconsidered_at_ns = 0
         self.announced_index = 0  # the newest confirmed index that the source announced
         self.recorded_index = 0  # the greatest position of a CONFIRM row that is durable here
         self.floor_index = 0
-        self.rejoin = Rejoin(context, source, doubt, machine, transitions)
+        self.rejoin = Rejoin(context, source, repair, machine, transitions)
         self.registering = Registering(context, source, election)
 
     # --- finding a source ---------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Applier:
         if self.source.state in (State.COMPARING, State.FETCHING) and stuck:
             self.source.retry_later()
         self.registering.tick()
-        self.doubt.tick()
+        self.repair.tick()
 
     def _choose_source(self) -> str:
         context = self.context
@@ -180,7 +180,7 @@ class Applier:
         """Record that the leader of a term is alive and answer its heartbeat (E2-E5)."""
         context = self.context
         if message.term > context.term:
-            self.transitions.take_up(message.term)
+            self.transitions.adopt_term(message.term)
         if message.term < context.term:
             context.send(link, HeartbeatReply(context.term, 0, False))
             return
@@ -212,7 +212,7 @@ class Applier:
         if message.subscription != self.source.subscription or link != self.source.link:
             return
         if message.term > context.term:
-            self.transitions.take_up(message.term)
+            self.transitions.adopt_term(message.term)
         self.source.refused = message.reason
         context.report("subscription_refused", code=message.code, reason=message.reason)
         if not self.source.is_replacing_log:
@@ -225,7 +225,7 @@ class Applier:
         if not self.source.is_answer(link, message.subscription, State.COMPARING):
             return
         if message.term > context.term and not context.is_anonymous:
-            self.transitions.take_up(message.term)
+            self.transitions.adopt_term(message.term)
             return
         self.source.histories = message
         self.source.refused = ""
@@ -437,7 +437,7 @@ class Applier:
         context = self.context
         limbo, settings = context.limbo, context.settings
         goal = self._goal()
-        latest_index = self.doubt.latest_index()
+        latest_index = self.repair.latest_index()
         if latest_index is not None:
             goal = min(goal, latest_index)
         if goal <= limbo.confirmed_index:
@@ -449,7 +449,7 @@ class Applier:
                 self.source.is_confirm_due = True
                 return
             index = limbo.step_towards(goal, rows)
-            self.doubt.before_confirm(index)
+            self.repair.before_confirm(index)
             index = self.machine.confirmable(index)
             if index <= limbo.confirmed_index:
                 self.source.is_confirm_due = index < goal

@@ -31,7 +31,7 @@ class Ballot:
     was_forced: bool = False  # shown in status permanently (E11)
     replicaset_uuid: str = ""
     registered_name: str = ""
-    doubt_index: int = 0  # a NACKed row that was confirmed: the state diverges (T7)
+    divergent_index: int = 0  # a NACKed row that was confirmed: the state diverges (T7)
     spaces: tuple[int, ...] = ()  # ids of the user spaces held here, () for all (spaces.py, F2)
     listed_spaces: tuple[str | int, ...] = ()  # the names or ids in the configuration
 
@@ -58,7 +58,7 @@ class Ballot:
                 "was_forced": self.was_forced,
                 "replicaset_uuid": self.replicaset_uuid,
                 "registered_name": self.registered_name,
-                "doubt_index": self.doubt_index,
+                "doubt_index": self.divergent_index,
                 **self._list_of_spaces(),
             }
         )
@@ -88,7 +88,7 @@ class Ballot:
             was_forced=fields["was_forced"],
             replicaset_uuid=fields["replicaset_uuid"],
             registered_name=fields.get("registered_name", ""),
-            doubt_index=fields["doubt_index"],
+            divergent_index=fields["doubt_index"],
             spaces=tuple(fields.get("spaces", ())),
             listed_spaces=tuple(fields.get("listed_spaces", ())),
         )

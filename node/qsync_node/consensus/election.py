@@ -9,7 +9,7 @@ members from asking at the same time. A nomination comes from another process (E
 on none of these.
 
 States: FOLLOWER -> PREVOTING -> CANDIDATE -> LEADER; a nominated replica skips PREVOTING. Every
-higher term leads back to FOLLOWER (`Replica.take_up`).
+higher term leads back to FOLLOWER (`Replica.adopt_term`).
 
 Invariants
 
@@ -21,7 +21,7 @@ Invariants
       split brain it does not vote either (L4).
   V5  A member must not take user writes if it is fenced, vote-only or has a divergent state. It
       stands only after it refused a candidate whose log is older than its own. It then leads as a
-      read-only leader (`is_caretaker`) and takes no user writes. It hands over to a member that may
+      read-only leader (`is_read_only`) and takes no user writes. It hands over to a member that may
       lead as soon as that member has its log (E1).
 """
 
@@ -66,7 +66,7 @@ class Election:
         self.replies: dict[str, VoteReply] = {}
         self.asked_at_ns = 0
         self.is_nominated = False
-        self.is_caretaker = False
+        self.is_read_only = False
         self.is_rollback_forced = False  # an administrator ordered `force-rollback` (E11)
         # The term in which a candidate was refused because the local log is newer.
         self.refused_term = -1
@@ -95,7 +95,7 @@ class Election:
         A member may not when it is fenced, configured to vote only, or has a divergent state.
         """
         ballot = self.context.ballot
-        if ballot.is_fenced or ballot.doubt_index:
+        if ballot.is_fenced or ballot.divergent_index:
             return False
         return self.context.settings.election_mode != "voter"
 
@@ -131,7 +131,7 @@ class Election:
         self.leader_uuid = ""
         self.replies = {}
         self.is_nominated = False
-        self.is_caretaker = False
+        self.is_read_only = False
         self._wait(max(SAFE_ROUND_NS, self.context.settings.heartbeat_ns))
 
     def on_won(self) -> None:
@@ -139,12 +139,12 @@ class Election:
         self.is_rollback_forced = False
         self.leader_uuid = self.context.uuid
         self.lost_rounds = 0
-        self.is_caretaker = not self.may_lead()
+        self.is_read_only = not self.may_lead()
 
     def on_leadership_lost(self) -> None:
         self.role = Role.FOLLOWER
         self.leader_uuid = ""
-        self.is_caretaker = False
+        self.is_read_only = False
         self._wait(self.context.settings.election_timeout_ns)
 
     def on_leader_heard(self, uuid: str) -> None:
@@ -204,7 +204,7 @@ class Election:
     def _stand(self) -> None:
         context = self.context
         nominated, round_ = self.is_nominated, self.round
-        self.transitions.take_up(context.term + 1, vote=context.uuid)
+        self.transitions.adopt_term(context.term + 1, vote=context.uuid)
         self.role = Role.CANDIDATE
         self.is_nominated = nominated
         self.round = round_
@@ -231,7 +231,7 @@ class Election:
         context = self.context
         if reply.term > context.term:
             if not reply.is_prevote or not reply.is_granted:
-                self.transitions.take_up(reply.term)
+                self.transitions.adopt_term(reply.term)
             return
         if reply.round != self.round or uuid not in context.voter_uuids():
             return
@@ -365,7 +365,7 @@ class Election:
             context.send(link, self._reply(False, request))
             return
         if request.term > context.term:
-            self.transitions.take_up(request.term)
+            self.transitions.adopt_term(request.term)
         granted = up_to_date and context.ballot.vote in ("", uuid) and not context.is_leading
         granted = granted and self.leader_uuid in ("", uuid)
         self._note_refusal(up_to_date)
@@ -411,7 +411,7 @@ class Election:
         left = tuple(uuid for uuid in voters if uuid not in lost)
         if unknown:
             return f"instance {unknown[0]} is not a voter; name lost voters only"
-        if context.uuid not in left or context.ballot.doubt_index or not self.can_stand():
+        if context.uuid not in left or context.ballot.divergent_index or not self.can_stand():
             return (
                 "this member cannot stand for election; send the order to another surviving voter"
             )

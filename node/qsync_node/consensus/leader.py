@@ -47,7 +47,7 @@ class Leader:
         transitions: Transitions,
         promote_index: int,
         *,
-        is_caretaker: bool,
+        is_read_only: bool,
     ) -> None:
         """Begin a term.
 
@@ -56,16 +56,16 @@ class Leader:
             machine: its state machine.
             transitions: changes that concern other components.
             promote_index: index of the PROMOTE that begins the term.
-            is_caretaker: whether this member leads without taking user writes (E1).
+            is_read_only: whether this member leads without taking user writes (E1).
         """
         self.context = context
         self.machine = machine
         self.transitions = transitions
         self.promote_index = promote_index
-        self.is_caretaker = is_caretaker
+        self.is_read_only = is_read_only
         self.tracker = Tracker(context)
         self.lease = Lease(context, self.tracker)
-        self.transfer = Transfer(context, self.tracker, transitions, is_caretaker=is_caretaker)
+        self.transfer = Transfer(context, self.tracker, transitions, is_read_only=is_read_only)
         self.changes = Changes(context, self.tracker, self.transfer, promote_index)
         self.retention = Retention(context, self.tracker)
         self.is_over = False  # the term has ended; the object is discarded
@@ -230,7 +230,7 @@ class Leader:
             self.take_confirm()
         self._time_out()
         self.transfer.tick()
-        is_useless = self.is_caretaker or context.is_space_low
+        is_useless = self.is_read_only or context.is_space_low
         if is_useless and self.is_confirmed and not self.transfer.is_active:
             self.transfer.hand_over_to_the_able()
 

@@ -17,12 +17,12 @@ from dataclasses import replace
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.doubt import Doubt
 from qsync_node.consensus.filtering import ids_of
 from qsync_node.consensus.history import History
 from qsync_node.consensus.interfaces import Loader, StateMachine, Transitions
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.consensus.repair import StateRepair
 from qsync_node.consensus.source import Source, State
 from qsync_node.consensus.tail import Tail
 from qsync_node.errors import ClientError
@@ -35,13 +35,13 @@ class Rejoin:
         self,
         context: Context,
         source: Source,
-        doubt: Doubt,
+        repair: StateRepair,
         machine: StateMachine,
         transitions: Transitions,
     ) -> None:
         self.context = context
         self.source = source
-        self.doubt = doubt
+        self.repair = repair
         self.machine = machine
         self.transitions = transitions
         self.loader: Loader | None = None
@@ -78,7 +78,7 @@ class Rejoin:
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> None:
         context = self.context
-        if self.doubt.on_chunk(link, chunk):
+        if self.repair.on_chunk(link, chunk):
             return
         if (
             self.source.state is not State.FETCHING
@@ -148,7 +148,7 @@ class Rejoin:
         context = self.context
         if self.source.state is not State.INSTALLING or message.epoch != context.tail.epoch:
             return
-        self.doubt.on_state_replaced(context.tail.last_index)
+        self.repair.on_state_replaced(context.tail.last_index)
         context.report("snapshot_installed", index=context.tail.last_index)
         self.source.become(State.IDLE)
         self.source.retry_at_ns = 0

@@ -97,7 +97,7 @@ class Relays:
     def on_subscribe(self, link: int, uuid: str, message: Subscribe) -> None:
         context = self.context
         if message.term > context.term and not context.is_removed(uuid):
-            self.transitions.take_up(message.term)
+            self.transitions.adopt_term(message.term)
         refusal = self._refusal(uuid, message)
         if refusal is not None:
             code, reason = refusal

@@ -4,7 +4,7 @@ Theory. Each component handles one conversation: election, leader, applier, rela
 state repair. They share a `Context` and do not know each other, except for those below them. A
 change that concerns several of them is a transition of this class:
 
-    take_up(term)      Adopt a higher term: from now on nothing of an older term is
+    adopt_term(term)   Adopt a higher term: from now on nothing of an older term is
                        acknowledged, counted or answered *committed*, whether or not it is
                        stored (D2, E4).
     become_leader()    A majority of the voters in this replica's own log voted for it (E1).
@@ -24,7 +24,6 @@ from dataclasses import replace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.applier import Applier
 from qsync_node.consensus.context import Context, Link
-from qsync_node.consensus.doubt import Doubt
 from qsync_node.consensus.election import Election
 from qsync_node.consensus.entries import Entry, Kind, control_body
 from qsync_node.consensus.interfaces import StateMachine
@@ -33,6 +32,7 @@ from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.membership import delete_member
 from qsync_node.consensus.messages import Ack, Follow, SnapshotRequest
 from qsync_node.consensus.relay import Relays
+from qsync_node.consensus.repair import StateRepair
 from qsync_node.consensus.snapshots import Snapshots
 from qsync_node.consensus.source import Source
 from qsync_node.consensus.tail import Tail
@@ -46,15 +46,15 @@ class Replica:
         self.machine = machine
         self.source = Source(context)
         self.election = Election(context, self.source, self)
-        self.doubt = Doubt(context, self.source, machine, self)
-        self.applier = Applier(context, self.source, self.election, self.doubt, machine, self)
+        self.repair = StateRepair(context, self.source, machine, self)
+        self.applier = Applier(context, self.source, self.election, self.repair, machine, self)
         self.relays = Relays(context, self.source, self)
-        self.snapshots = Snapshots(context, self.doubt, machine)
+        self.snapshots = Snapshots(context, self.repair, machine)
         self.leader: Leader | None = None
 
     # --- roles --------------------------------------------------------------------------------
 
-    def take_up(self, term: int, vote: str = "") -> None:
+    def adopt_term(self, term: int, vote: str = "") -> None:
         """Adopt `term`: from now on, send no ACK, answer or count for an older term (D2)."""
         ballot = self.context.ballot
         assert term > ballot.term, f"D2: {term} is not above {ballot.term}"
@@ -74,9 +74,9 @@ class Replica:
         owner_id = tail.history.owner_id
         lsn = tail.vclock.get(owner_id, 0)
         body = control_body(context.term, owner_id, lsn, keep_index, tail.term_at(keep_index))
-        is_caretaker = self.election.is_caretaker
+        is_read_only = self.election.is_read_only
         promote_index = tail.last_index + 1
-        leader = Leader(context, self.machine, self, promote_index, is_caretaker=is_caretaker)
+        leader = Leader(context, self.machine, self, promote_index, is_read_only=is_read_only)
         self.leader = leader
         context.is_leading = True
         context.append_control(Kind.PROMOTE, body, keep_index)
@@ -223,21 +223,21 @@ class Replica:
         context.is_relay_due = True
         if context.ballot.forced_voters:
             self._end_forced_configuration()
-        if self.doubt.is_open and not self.election.is_caretaker:
+        if self.repair.is_open and not self.election.is_read_only:
             # A divergent state must take no writes (T7, E1).
             self.step_down("a row was confirmed that this member could not apply")
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
         """Drop the NACKs of decided rows; a confirmed one makes the state divergent (T7)."""
         context = self.context
-        doubt = context.ballot.doubt_index
+        diverged = context.ballot.divergent_index
         for nack in context.ballot.nacks:
             if any(e.batch.first_index <= nack.index <= e.batch.last_index for e in taken):
-                doubt = max(doubt, nack.index)
+                diverged = max(diverged, nack.index)
         left = tuple(nack for nack in context.ballot.nacks if nack.index > index)
-        context.store_ballot(replace(context.ballot, nacks=left, doubt_index=doubt))
-        if doubt:
-            context.report("state_in_doubt", index=doubt)
+        context.store_ballot(replace(context.ballot, nacks=left, divergent_index=diverged))
+        if diverged:
+            context.report("state_diverged", index=diverged)
 
     # --- messages that concern two components -------------------------------------------------
 

@@ -54,4 +54,6 @@ class Retention:
         index, uuid = min(lagging)
         if index < checkpoint_index:
             self._evicted.add(uuid)
-            context.report("let_go", uuid=uuid, index=index, checkpoint_index=checkpoint_index)
+            context.report(
+                "replica_evicted", uuid=uuid, index=index, checkpoint_index=checkpoint_index
+            )

@@ -18,10 +18,10 @@ than the end of the log that it shares with the sender.
 import zlib
 
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.doubt import Doubt
 from qsync_node.consensus.filtering import refusal_to_serve
 from qsync_node.consensus.interfaces import StateMachine, View
 from qsync_node.consensus.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.consensus.repair import StateRepair
 
 VIEW_LIFETIME_NS = 600_000_000_000
 VIEW_SHARED_NS = 10_000_000_000
@@ -76,9 +76,9 @@ class _Transfer:
 class Snapshots:
     """Sending side of all transfers."""
 
-    def __init__(self, context: Context, doubt: Doubt, machine: StateMachine) -> None:
+    def __init__(self, context: Context, repair: StateRepair, machine: StateMachine) -> None:
         self.context = context
-        self.doubt = doubt
+        self.repair = repair
         self.machine = machine
         self._transfers: dict[tuple[str, int, frozenset[int]], _Transfer] = {}
 
@@ -103,7 +103,7 @@ class Snapshots:
         if transfer is None or not transfer.draw(request.position, limit):
             if context.limbo.confirmed_index < request.at_least_index or context.is_stopped:
                 return
-            if self.doubt.is_state_wrong:
+            if self.repair.is_state_wrong:
                 return
             # A receiver that starts over gets newer state than before.
             self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}

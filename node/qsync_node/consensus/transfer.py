@@ -30,7 +30,7 @@ class Transfer:
     """The switchovers of one term, one at a time."""
 
     def __init__(
-        self, context: Context, tracker: Tracker, transitions: Transitions, *, is_caretaker: bool
+        self, context: Context, tracker: Tracker, transitions: Transitions, *, is_read_only: bool
     ) -> None:
         """Begin without a switchover.
 
@@ -38,12 +38,12 @@ class Transfer:
             context: the replica.
             tracker: progress of its followers.
             transitions: changes that concern other components.
-            is_caretaker: whether the leader takes no user writes (E1).
+            is_read_only: whether the leader takes no user writes (E1).
         """
         self.context = context
         self.tracker = tracker
         self.transitions = transitions
-        self.is_caretaker = is_caretaker
+        self.is_read_only = is_read_only
         self.switchover: Switchover | None = None
 
     @property
@@ -88,7 +88,7 @@ class Transfer:
             # This member still leads its term: nothing was discarded, and writes continue (E9).
             self.switchover = None
             context.report("switchover_ended", reason="deadline")
-            if context.ballot.is_fenced and not self.is_caretaker:
+            if context.ballot.is_fenced and not self.is_read_only:
                 # It must not take writes, and the target did not take over (E10).
                 self.transitions.step_down("this member was fenced, and its switchover did not end")
             return

@@ -163,7 +163,7 @@ class Admin:
             return _refusal(503, "the member has not joined its cluster yet")
         if context.is_stopped:
             return _refusal(503, context.stop_reason)
-        if replica.doubt.is_open:
+        if replica.repair.is_open:
             return _refusal(503, "the member cannot serve its state: state repair is in progress")
         # Readiness does not require a leader: confirmed rows are readable without one.
         return web.json_response({"ready": True})

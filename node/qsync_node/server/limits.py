@@ -150,12 +150,12 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "open transactions of all unauthenticated clients",
-        count(streams.STRANGERS_STREAMS_MAX),
+        count(streams.GUESTS_STREAMS_MAX),
         f"{ErrorCode.TOO_MANY}",
     ),
     Limit(
         "size of the open transactions of all unauthenticated clients",
-        size(streams.STRANGERS_BYTES_MAX),
+        size(streams.GUESTS_BYTES_MAX),
         f"{ErrorCode.MEMORY_ISSUE}",
     ),
     Limit(

@@ -13,7 +13,7 @@ _LEVEL_OF = {
     "stop": "error",
     "disk_full": "error",
     "disk_space_unknown": "error",
-    "state_in_doubt": "error",
+    "state_diverged": "error",
     "bad_rows": "warning",
     "unknown_settings": "warning",
     "snapshot_refused": "error",

@@ -1,8 +1,8 @@
 """Confirmed rows become state, on every member in the same order (T5)."""
 
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.doubt import Doubt
 from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.consensus.repair import StateRepair
 from qsync_node.errors import ClientError
 from qsync_node.format.keys import CHANGES
 from qsync_node.transactions.own_rows import read_key_window_body
@@ -12,9 +12,9 @@ from qsync_node.transactions.state import State
 class RowApplier:
     """Applies the rows of the log."""
 
-    def __init__(self, context: Context, doubt: Doubt, state: State) -> None:
+    def __init__(self, context: Context, repair: StateRepair, state: State) -> None:
         self.context = context
-        self.doubt = doubt
+        self.repair = repair
         self.state = state
 
     def apply(self, entries: list[Entry]) -> None:
@@ -33,7 +33,7 @@ class RowApplier:
                     state.database.apply(row.type, row.body)
             except ClientError as error:
                 self.context.report("row_not_applied", index=index, reason=str(error))
-                self.doubt.open(index)
+                self.repair.open(index)
                 return
             window = read_key_window_body(row.body)
             if window is not None:

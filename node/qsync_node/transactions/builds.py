@@ -51,7 +51,7 @@ class Builds:
 
     def __init__(self, shared: Shared) -> None:
         self.context = shared.context
-        self.doubt = shared.replica.doubt
+        self.repair = shared.replica.repair
         self.state = shared.state
         self.queue = shared.queue
         self.answers = shared.answers
@@ -189,7 +189,7 @@ class Builds:
         """
         context = self.context
         limbo = context.limbo
-        if self.doubt.is_state_wrong:
+        if self.repair.is_state_wrong:
             return index  # rows are not applied
         covering = effective(limbo.decisions) if limbo.decisions else []
         for entry in limbo.entries:

@@ -49,7 +49,7 @@ class Checkpoints:
         """Begin a checkpoint of the confirmed state; return whether one has begun (S2)."""
         if self.is_writing or not self.context.has_origin:
             return False
-        if self.replica.doubt.is_state_wrong:
+        if self.replica.repair.is_state_wrong:
             return False
         view = self.view()
         self.is_writing = True
@@ -88,7 +88,7 @@ class Checkpoints:
             return
         self.index = max(self.index, item.log_index)
         self.context.report("checkpoint", index=item.log_index)
-        self.replica.doubt.on_state_replaced(item.log_index)
+        self.replica.repair.on_state_replaced(item.log_index)
         self.collect_garbage()
 
     def on_state_replaced(self, index: int) -> None:

@@ -277,7 +277,7 @@ class Clients:
         leader = replica.leader
         if leader is None or not leader.is_confirmed or not leader.can_append():
             return False
-        if replica.doubt.is_open:
+        if replica.repair.is_open:
             # A read-only leader hands over soon; no request runs against this state (T7).
             return False
         if self.state.ddl_barrier > context.limbo.confirmed_index:

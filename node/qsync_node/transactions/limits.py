@@ -60,7 +60,7 @@ class WriteLimits:
                 "the write was not logged: the leader's disk is nearly full; free space "
                 "on it, then retry",
             )
-        if self.replica.election.is_caretaker:
+        if self.replica.election.is_read_only:
             raise ClientError(
                 ErrorCode.READONLY,
                 "the write was not logged: the leader is read-only until another member can "

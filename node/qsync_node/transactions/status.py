@@ -126,7 +126,7 @@ class Status:
             "split_brain": context.split_brain,
             "feature_level": limbo.confirmed_configuration.level,
             "supported_level": context.settings.level,
-            "in_doubt_index": ballot.doubt_index,
+            "in_doubt_index": ballot.divergent_index,
             "is_disk_full": context.is_disk_full,
             "is_space_low": context.is_space_low,
             "was_forced": ballot.was_forced,

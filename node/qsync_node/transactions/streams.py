@@ -33,9 +33,9 @@ TIMEOUT_KEY: Final = int(Key.TIMEOUT)
 ISOLATION_KEY: Final = int(Key.TXN_ISOLATION)
 STREAMS_MAX = 10_000
 SESSION_STREAMS_MAX = 1_000
-STRANGER = "guest"
-STRANGERS_STREAMS_MAX = 100
-STRANGERS_BYTES_MAX = 4 << 20
+GUEST = "guest"
+GUESTS_STREAMS_MAX = 100
+GUESTS_BYTES_MAX = 4 << 20
 
 
 class StreamState(Enum):
@@ -54,20 +54,28 @@ class Stream:
     """An open transaction."""
 
     __slots__ = (
-        "deadline_ns", "digest", "has_writes", "held_bytes", "is_linearizable", "is_strangers",
-        "publications", "state", "transaction", "written_bytes",
+        "deadline_ns",
+        "digest",
+        "has_writes",
+        "held_bytes",
+        "is_guests",
+        "is_linearizable",
+        "publications",
+        "state",
+        "transaction",
+        "written_bytes",
     )  # fmt: skip
 
     def __init__(
         self,
         transaction: "Transaction | None",
         deadline_ns: int,
-        is_strangers: bool,
+        is_guests: bool,
         is_linearizable: bool,
     ) -> None:
         self.transaction = transaction  # None once it has timed out: then it holds nothing
         self.deadline_ns = deadline_ns
-        self.is_strangers = is_strangers  # begun by an unauthenticated client
+        self.is_guests = is_guests  # begun by an unauthenticated client
         self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
         self.has_writes = False
         self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)
@@ -99,8 +107,8 @@ class Streams:
         self.limits = limits
         self.open: dict[tuple[tuple[int, int], int], Stream] = {}
         self._by_owner: dict[tuple[int, int], set[int]] = {}
-        self._strangers = 0
-        self._strangers_bytes = 0
+        self._guests = 0
+        self._guests_bytes = 0
         self.held_bytes = 0
 
     def execute(self, call: "Call") -> bool:
@@ -153,8 +161,8 @@ class Streams:
                 f"{settings.transaction_bytes_max} bytes; commit in parts",
             )
         is_too_much = self.held_bytes + wanted > settings.transactions_bytes_max
-        if stream.is_strangers:
-            is_too_much |= self._strangers_bytes + wanted > STRANGERS_BYTES_MAX
+        if stream.is_guests:
+            is_too_much |= self._guests_bytes + wanted > GUESTS_BYTES_MAX
         if is_too_much:
             raise ClientError(
                 ErrorCode.MEMORY_ISSUE,
@@ -168,13 +176,13 @@ class Streams:
     def _hold(self, stream: Stream, size: int) -> None:
         stream.held_bytes += size
         self.held_bytes += size
-        if stream.is_strangers:
-            self._strangers_bytes += size
+        if stream.is_guests:
+            self._guests_bytes += size
 
     def _close(self, key: tuple[tuple[int, int], int]) -> None:
         stream = self.open.pop(key)
         self._hold(stream, -stream.held_bytes)
-        self._strangers -= stream.is_strangers
+        self._guests -= stream.is_guests
         streams = self._by_owner[key[0]]
         streams.discard(key[1])
         if not streams:
@@ -186,11 +194,11 @@ class Streams:
                 ErrorCode.ACTIVE_TRANSACTION,
                 "Operation is not permitted when there is an active transaction ",
             )
-        is_strangers = call.user == STRANGER
+        is_guests = call.user == GUEST
         if (
             len(self.open) >= STREAMS_MAX
             or len(self._by_owner.get(call.owner, ())) >= SESSION_STREAMS_MAX
-            or (is_strangers and self._strangers >= STRANGERS_STREAMS_MAX)
+            or (is_guests and self._guests >= GUESTS_STREAMS_MAX)
         ):
             raise ClientError(
                 ErrorCode.TOO_MANY,
@@ -216,9 +224,9 @@ class Streams:
         pending = self.state.pending
         assert pending is not None
         deadline_ns = self.context.now_ns + timeout_ns
-        self.open[key] = Stream(Transaction(pending), deadline_ns, is_strangers, isolation == 4)
+        self.open[key] = Stream(Transaction(pending), deadline_ns, is_guests, isolation == 4)
         self._by_owner.setdefault(call.owner, set()).add(call.transaction)
-        self._strangers += is_strangers
+        self._guests += is_guests
         self.answers.answer(call, [])
 
     def _living(self, stream: Stream) -> Transaction:

@@ -45,7 +45,7 @@ def check_state_is_served(replica: Replica) -> None:
         raise ClientError(ErrorCode.SPLIT_BRAIN, context.stop_reason)
     if context.is_stopped:
         raise ClientError(ErrorCode.LOADING, f"the member is unavailable: {context.stop_reason}")
-    if replica.doubt.is_open:
+    if replica.repair.is_open:
         raise ClientError(
             ErrorCode.LOADING,
             "the member is unavailable: state repair is loading a snapshot from "

@@ -109,7 +109,7 @@ class Access(Workload):
         """Note whether a member accepts the password of a user at its confirmed index."""
         # The state of a member in repair is that of an earlier index (T7).
         nodes = [shell.node for shell in self.world.alive() if not shell.settings.spaces]
-        sound = [node for node in nodes if node is not None and not node.replica.doubt.is_open]
+        sound = [node for node in nodes if node is not None and not node.replica.repair.is_open]
         if not sound:
             return
         node = self.rng.choice(sound)

@@ -28,7 +28,7 @@ TRANSFER_BASE = 1 << 32
 """First transfer number of state repairs, distinct from those of a rejoin."""
 
 
-class Doubt:
+class StateRepair:
     """Repair of a divergent state."""
 
     def __init__(
@@ -47,12 +47,12 @@ class Doubt:
 
     @property
     def is_open(self) -> bool:
-        return bool(self.context.ballot.doubt_index)
+        return bool(self.context.ballot.divergent_index)
 
     @property
     def is_state_wrong(self) -> bool:
         """Whether the state in memory lacks a confirmed row."""
-        return self.context.ballot.doubt_index > self._sound_index
+        return self.context.ballot.divergent_index > self._sound_index
 
     def latest_index(self) -> int | None:
         """Return the index after which no row may be confirmed now, or None."""
@@ -63,9 +63,9 @@ class Doubt:
     def open(self, index: int) -> None:
         """Mark the state as divergent from row `index` on; from now on it is not served (T7)."""
         context = self.context
-        if index > context.ballot.doubt_index:
-            context.store_ballot(replace(context.ballot, doubt_index=index))
-            context.report("state_in_doubt", index=index)
+        if index > context.ballot.divergent_index:
+            context.store_ballot(replace(context.ballot, divergent_index=index))
+            context.report("state_diverged", index=index)
 
     def tick(self) -> None:
         context = self.context
@@ -96,7 +96,7 @@ class Doubt:
     def _ask(self) -> None:
         context = self.context
         self._asked_at_ns = context.now_ns
-        at_least = max(context.ballot.doubt_index, context.limbo.confirmed_index)
+        at_least = max(context.ballot.divergent_index, context.limbo.confirmed_index)
         position = self._loader.rows if self._loader is not None else 0
         context.send(self.source.link, SnapshotRequest(self._transfer, position, at_least))
 
@@ -153,7 +153,7 @@ class Doubt:
     def on_state_replaced(self, index: int) -> None:
         """End the repair: a durable snapshot at `index` lets a restart begin after the row."""
         context = self.context
-        if self.is_open and context.ballot.doubt_index <= index:
+        if self.is_open and context.ballot.divergent_index <= index:
             left = tuple(nack for nack in context.ballot.nacks if nack.index > index)
-            context.store_ballot(replace(context.ballot, doubt_index=0, nacks=left))
-            context.report("doubt_ended", index=index)
+            context.store_ballot(replace(context.ballot, divergent_index=0, nacks=left))
+            context.report("state_repaired", index=index)
