@@ -6,7 +6,7 @@ from typing import Any
 
 from qsync_client.errors import InvalidArgument, SchemaError
 from qsync_client.protocol.codes import ErrorCode
-from qsync_client.protocol.constants import Iterator, Key, Type
+from qsync_client.protocol.constants import Isolation, Iterator, Key, Type
 from qsync_client.protocol.markers import EMPTY_MAP
 from qsync_client.protocol.packing import INVALID, pack
 from qsync_client.schema import Index, Row, Schema, Space
@@ -21,7 +21,6 @@ _SPACE, _INDEX, _LIMIT, _OFFSET, _ITERATOR = (
 _KEY, _TUPLE, _OPS = int(Key.KEY), int(Key.TUPLE), int(Key.OPS)
 _AFTER_POSITION, _AFTER_TUPLE = int(Key.AFTER_POSITION), int(Key.AFTER_TUPLE)
 _FETCH_POSITION, _ISOLATION = int(Key.FETCH_POSITION), int(Key.TXN_ISOLATION)
-_LINEARIZABLE = 4
 
 Fields = Sequence[Any] | Mapping[str, Any]
 """A tuple as a sequence, or as a mapping from names of fields."""
@@ -128,7 +127,7 @@ class Target:
         if fetch_position:
             more[_FETCH_POSITION] = True
         if linearizable:
-            more[_ISOLATION] = _LINEARIZABLE
+            more[_ISOLATION] = int(Isolation.LINEARIZABLE)
         return self._request(Type.SELECT, more)
 
     def index(self, index: int | str) -> Index | None:

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from qsync_node.format.keys import CHANGES, KEY_KEY, KEY_OPS, KEY_SPACE_ID, KEY_TUPLE
+from qsync_node.format.keys import (
+    CHANGES,
+    INSERT,
+    KEY_KEY,
+    KEY_OPS,
+    KEY_SPACE_ID,
+    KEY_TUPLE,
+    REPLACE,
+    UPDATE,
+    UPSERT,
+)
 from qsync_sim import publishing
 from qsync_sim.model import ASYNC_SPACE, SPACE, Model
 from qsync_sim.sessions import Sessions
@@ -327,11 +337,11 @@ class Checker:
 
 def _value_of(row_type: int, fields: Any) -> str | None:
     """Return the unique value that identifies the writer of a row, or None for a delete."""
-    if row_type in (2, 3):
+    if row_type in (INSERT, REPLACE):
         return str(fields[KEY_TUPLE][1])
-    if row_type == 4:
+    if row_type == UPDATE:
         return str(fields[KEY_TUPLE][0][2])
-    if row_type == 9:
+    if row_type == UPSERT:
         return str(fields[KEY_OPS][0][2])
     return None
 

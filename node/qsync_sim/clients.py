@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import (
@@ -25,8 +26,10 @@ from qsync_node.format.keys import (
     KEY_TUPLE,
     KEY_TXN_ISOLATION,
     REPLACE,
+    SELECT,
     UPDATE,
     UPSERT,
+    Type,
 )
 from qsync_sim import publishing
 from qsync_sim.model import ASYNC_SPACE, SPACE
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
 
-SELECT, BEGIN, COMMIT, ROLLBACK = 1, 14, 15, 16
+BEGIN, COMMIT, ROLLBACK = int(Type.BEGIN), int(Type.COMMIT), int(Type.ROLLBACK)
 KEYS = 6
 MILLISECOND = 1_000_000
 ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
@@ -248,14 +251,18 @@ class Client:
         if kind == "select":
             return SELECT, build_body(space, index=0, limit=10, key=[key])
         if kind == "linearizable":
-            return SELECT, build_body(space, index=0, limit=10, key=[key], isolation=4)
+            return SELECT, build_body(
+                space, index=0, limit=10, key=[key], isolation=Isolation.LINEARIZABLE
+            )
         if kind == "scan":
             return SELECT, build_body(space, index=0, limit=SCAN_LIMIT, iterator=2, key=[])
         if kind == "linearizable scan":  # from the greatest key down
-            body = build_body(space, limit=SCAN_LIMIT, iterator=1, key=[], isolation=4)
+            body = build_body(
+                space, limit=SCAN_LIMIT, iterator=1, key=[], isolation=Isolation.LINEARIZABLE
+            )
             return SELECT, body
         if kind == "begin" and self.is_linearizable:
-            return BEGIN, msgpack.packb({KEY_TXN_ISOLATION: 4})
+            return BEGIN, msgpack.packb({KEY_TXN_ISOLATION: Isolation.LINEARIZABLE})
         return {"begin": BEGIN, "commit": COMMIT, "rollback": ROLLBACK}[kind], b""
 
     def _repeat_keyed(self) -> None:

@@ -21,14 +21,14 @@ from qsync_node.format.journals import (
     definitions,
     encode_row,
 )
-from qsync_node.format.keys import CHANGES, INSERT, KEY_FUNCTION_NAME, KEY_SPACE_ID, KEY_TUPLE
+from qsync_node.format.keys import CHANGES, INSERT, KEY_FUNCTION_NAME, KEY_SPACE_ID, KEY_TUPLE, Type
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_sim.clients import Operation
     from qsync_sim.world import World
 
-CALL = 10
+CALL = int(Type.CALL)
 JOURNAL, JOURNAL_ID = "events", 1
 PUBLISH, KEYED_PUBLISH = "publish", "keyed publish"
 PUBLISHES = (PUBLISH, KEYED_PUBLISH)

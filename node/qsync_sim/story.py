@@ -38,13 +38,14 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 import qsync_sim
+from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.keys import DELETE, INSERT, KEY_TXN_ISOLATION, REPLACE, UPDATE
+from qsync_node.format.keys import DELETE, INSERT, KEY_TXN_ISOLATION, REPLACE, SELECT, UPDATE
 from qsync_node.transactions.users import check_state_is_served
-from qsync_sim.clients import BEGIN, COMMIT, ROLLED_BACK, SELECT, UNKNOWN, build_body
+from qsync_sim.clients import BEGIN, COMMIT, ROLLED_BACK, UNKNOWN, build_body
 from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.world import World
 
@@ -79,7 +80,7 @@ SHOWN_EVENTS = frozenset(
         "snapshot_installed",
     }
 )
-ISOLATIONS = {"linearizable": 4, "dirty": 1}
+ISOLATIONS = {"linearizable": int(Isolation.LINEARIZABLE), "dirty": int(Isolation.READ_COMMITTED)}
 
 
 class Story:

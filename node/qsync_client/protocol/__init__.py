@@ -1,4 +1,5 @@
-"""The part of the protocol that client and server share: numbers, greeting, log-in and packets.
+"""The protocol: numbers, greeting, log-in, packets, and the client's side of a connection.
 
-The client must run without the node, so these definitions are here and the node imports them.
+Server, operator and brokers import these definitions. They are here because the client must run
+without the node.
 """

@@ -161,6 +161,26 @@ class Iterator(IntEnum):
     NEIGHBOR = 11
 
 
+class Isolation(IntEnum):
+    """Values of `Key.TXN_ISOLATION`."""
+
+    DEFAULT = 0
+    READ_COMMITTED = 1
+    READ_CONFIRMED = 2
+    BEST_EFFORT = 3
+    LINEARIZABLE = 4
+
+
+class Extension(IntEnum):
+    """Types of msgpack extensions."""
+
+    DECIMAL = 1
+    UUID = 2
+    ERROR = 3
+    DATETIME = 4
+    INTERVAL = 6
+
+
 class Feature(IntEnum):
     """Values of `Key.FEATURES` in the answer to ID."""
 

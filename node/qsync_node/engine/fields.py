@@ -17,13 +17,14 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from qsync_client.protocol.constants import Extension
 from qsync_node.errors import ClientError, ErrorCode
 
-EXT_DECIMAL: Final = 1
-EXT_UUID: Final = 2
-EXT_ERROR: Final = 3
-EXT_DATETIME: Final = 4
-EXT_INTERVAL: Final = 6
+EXT_DECIMAL: Final = int(Extension.DECIMAL)
+EXT_UUID: Final = int(Extension.UUID)
+EXT_ERROR: Final = int(Extension.ERROR)
+EXT_DATETIME: Final = int(Extension.DATETIME)
+EXT_INTERVAL: Final = int(Extension.INTERVAL)
 
 
 class Uuid(bytes):

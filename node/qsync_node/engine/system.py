@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from qsync_client.protocol.access import ALL_PRIVILEGES as ALL_PRIVILEGES  # noqa: PLC0414  # shared
+from qsync_client.protocol.access import Privilege, UserId
 from qsync_client.protocol.spaces import SystemSpace
 
 SCHEMA_ID: Final = int(SystemSpace.SCHEMA)
@@ -44,33 +46,21 @@ CATALOGUE_IDS: Final = frozenset(
 # Spaces whose rows change the schema that connectors read.
 SCHEMA_IDS: Final = frozenset({SPACE_ID, INDEX_ID, PRIV_ID, SPACE_SEQUENCE_ID})
 
-GUEST: Final = 0
-ADMIN: Final = 1
-PUBLIC: Final = 2
-REPLICATION: Final = 3
-SUPER: Final = 31
+GUEST: Final = int(UserId.GUEST)
+ADMIN: Final = int(UserId.ADMIN)
+PUBLIC: Final = int(UserId.PUBLIC)
+REPLICATION: Final = int(UserId.REPLICATION)
+SUPER: Final = int(UserId.SUPER)
 
-READ: Final = 1
-WRITE: Final = 2
-EXECUTE: Final = 4
-SESSION: Final = 8
-USAGE: Final = 16
-CREATE: Final = 32
-DROP: Final = 64
-ALTER: Final = 128
-GRANT: Final = 8192
-REVOKE: Final = 16384
-ALL_PRIVILEGES: Final = 0xFFFFFFFF
+READ: Final = int(Privilege.READ)
+WRITE: Final = int(Privilege.WRITE)
+EXECUTE: Final = int(Privilege.EXECUTE)
+SESSION: Final = int(Privilege.SESSION)
+USAGE: Final = int(Privilege.USAGE)
+CREATE: Final = int(Privilege.CREATE)
+DROP: Final = int(Privilege.DROP)
+ALTER: Final = int(Privilege.ALTER)
+GRANT: Final = int(Privilege.GRANT)
+REVOKE: Final = int(Privilege.REVOKE)
 
-PRIVILEGE_NAMES: Final = {
-    READ: "Read",
-    WRITE: "Write",
-    EXECUTE: "Execute",
-    SESSION: "Session",
-    USAGE: "Usage",
-    CREATE: "Create",
-    DROP: "Drop",
-    ALTER: "Alter",
-    GRANT: "Grant",
-    REVOKE: "Revoke",
-}
+PRIVILEGE_NAMES: Final = {int(one): str(one.name).capitalize() for one in Privilege}

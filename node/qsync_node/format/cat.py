@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from qsync_client.protocol.constants import Extension
 from qsync_client.protocol.markers import INT8, INT16, INT32, UINT8, UINT16, UINT32
 from qsync_node.format.keys import CHANGES, NOP, SELECT, Key, Type
 from qsync_node.format.mp import unpack
@@ -119,10 +120,10 @@ def _shown_key(key: Any) -> str:
 
 def _shown_extension(code: int, data: bytes) -> Any:
     """Return decimals and uuids as their text; other extensions are unknown to 2.6."""
-    if code == 2 and len(data) == 16:
+    if code == Extension.UUID and len(data) == 16:
         text = data.hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-    if code == 1:
+    if code == Extension.DECIMAL:
         return _decimal_text(data)
     return {"extension": code, "bytes": data.hex()}
 

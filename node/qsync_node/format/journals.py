@@ -29,6 +29,7 @@ change of a row, and never exceed the index of the row in the log.
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from qsync_client.protocol.access import UserId
 from qsync_client.protocol.spaces import SystemSpace
 
 JOURNAL_SPACE: Final = int(SystemSpace.QSYNC_JOURNAL)
@@ -49,7 +50,7 @@ DATA_SPACES = (*KEY_SPACES, *PUBLICATION_SPACES)
 """Spaces with system ids whose rows are data: writing one changes no schema."""
 
 _SPACE, _INDEX = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
-_ADMIN = 1
+_ADMIN = int(UserId.ADMIN)
 
 
 class BrokerId(NamedTuple):

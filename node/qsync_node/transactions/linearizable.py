@@ -8,6 +8,7 @@ asks the leader for the index and waits until it has applied it. Leases prove no
 
 from typing import Any
 
+from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
 from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError, ErrorCode
@@ -16,7 +17,13 @@ from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stepped_reads import SteppedReads
 from qsync_node.transactions.users import check_state_is_served
 
-_LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 4: "linearizable"}
+_LEVELS = {
+    int(Isolation.DEFAULT): "confirmed",
+    int(Isolation.READ_COMMITTED): "read-committed",
+    int(Isolation.READ_CONFIRMED): "confirmed",
+    int(Isolation.BEST_EFFORT): "confirmed",
+    int(Isolation.LINEARIZABLE): "linearizable",
+}
 
 
 def isolation_of(request: "Select") -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from qsync_client.protocol.access import ALL_PRIVILEGES, Privilege
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.filtering import refusal_to_change
 from qsync_node.consensus.messages import Nominate
@@ -27,8 +28,7 @@ from qsync_node.transactions.users import check_state_is_served
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
 WAIT_MAX_S = 1e6
 KEY_WINDOW_MIN, KEY_WINDOW_MAX = 1_000, 10_000_000
-_EXECUTE = 4
-_EVERY_RIGHT = 0xFFFFFFFF
+_EXECUTE = int(Privilege.EXECUTE)
 PUBLICATION_WAITS_MAX = 1_000
 _OPEN = frozenset({"qsync.mark"})
 """Any user may have idempotency keys. The answer of a keyed write has such an index, too."""
@@ -148,7 +148,7 @@ class Procedures:
         """Require execute on the universe for queries, and every right there to move leadership."""
         if name in _OPEN:
             return
-        wanted = _EVERY_RIGHT if name in _ADMINISTRATIVE else _EXECUTE
+        wanted = ALL_PRIVILEGES if name in _ADMINISTRATIVE else _EXECUTE
         if self.users.user_of(call).universe & wanted != wanted:
             raise ClientError(
                 ErrorCode.ACCESS_DENIED,

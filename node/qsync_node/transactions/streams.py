@@ -16,6 +16,7 @@ cannot use up the memory of writers.
 from enum import Enum
 from typing import Any, Final
 
+from qsync_client.protocol.constants import Isolation
 from qsync_node.engine.publishing import TRANSACTION_MAX, Publish
 from qsync_node.engine.requests import Select, decode_user_request
 from qsync_node.engine.transaction import Transaction
@@ -31,6 +32,7 @@ from qsync_node.transactions.shared import Shared
 
 TIMEOUT_KEY: Final = int(Key.TIMEOUT)
 ISOLATION_KEY: Final = int(Key.TXN_ISOLATION)
+_ISOLATIONS = frozenset(int(one) for one in Isolation)
 STREAMS_MAX = 10_000
 SESSION_STREAMS_MAX = 1_000
 GUEST = "guest"
@@ -217,14 +219,16 @@ class Streams:
             if wanted:  # as in Tarantool, 0 means that the client sets no timeout
                 timeout_ns = int(min(timeout_ns, wanted * 1e9))
         isolation = fields.get(ISOLATION_KEY, 0)
-        if not isinstance(isolation, int) or not 0 <= isolation <= 4:
+        if not isinstance(isolation, int) or isolation not in _ISOLATIONS:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
             )
         pending = self.state.pending
         assert pending is not None
         deadline_ns = self.context.now_ns + timeout_ns
-        self.open[key] = Stream(Transaction(pending), deadline_ns, is_guests, isolation == 4)
+        self.open[key] = Stream(
+            Transaction(pending), deadline_ns, is_guests, isolation == Isolation.LINEARIZABLE
+        )
         self._by_owner.setdefault(call.owner, set()).add(call.transaction)
         self._guests += is_guests
         self.answers.answer(call, [])

@@ -8,9 +8,18 @@ privileges at its index of the order.
 from base64 import b64encode
 from typing import Any
 
+from qsync_client.protocol.access import Privilege
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TXN_ISOLATION, REPLACE, UPDATE
-from qsync_sim.clients import SELECT
+from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_SPACE_ID,
+    KEY_TXN_ISOLATION,
+    REPLACE,
+    SELECT,
+    UPDATE,
+)
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE
 from qsync_sim.workloads.order import PRIVILEGES, USERS, Order
@@ -19,11 +28,12 @@ from qsync_sim.workloads.table import GE
 SPACE = 630
 USER_IDS = {"reader": 40, "writer": 41}
 ROLE = 42
-READ, WRITE, EXECUTE, LOG_IN, USAGE = 1, 2, 4, 8, 16
+READ, WRITE, EXECUTE = int(Privilege.READ), int(Privilege.WRITE), int(Privilege.EXECUTE)
+LOG_IN, USAGE = int(Privilege.SESSION), int(Privilege.USAGE)
 KEYS = 6
 ORDERS, USES = 13, 15
 BEAT_MS = 100
-DENIED, NO_SUCH_USER = 42, 45
+DENIED, NO_SUCH_USER = int(ErrorCode.ACCESS_DENIED), int(ErrorCode.NO_SUCH_USER)
 
 
 class Access(Workload):

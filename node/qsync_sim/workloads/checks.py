@@ -1,5 +1,6 @@
 """Checks that several workloads share: single writes and reads against the order."""
 
+from qsync_client.protocol.constants import Isolation
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import DELETE, KEY_SPACE_ID, KEY_TXN_ISOLATION
 from qsync_sim.workloads.base import Request, Workload
@@ -43,7 +44,7 @@ CIRCUMSTANCES = frozenset(
     }
 )
 """Codes with which any request may be refused; nothing of it was logged."""
-LINEARIZABLE, DIRTY = 4, 1
+LINEARIZABLE, DIRTY = int(Isolation.LINEARIZABLE), int(Isolation.READ_COMMITTED)
 
 
 def check_write(workload: Workload, order: Order, request: Request) -> None:

@@ -8,8 +8,15 @@ inserted between its static ones.
 from typing import Any
 
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.format.keys import DELETE, INSERT, KEY_TXN_ISOLATION, REPLACE, UPDATE, UPSERT
-from qsync_sim.clients import SELECT
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_TXN_ISOLATION,
+    REPLACE,
+    SELECT,
+    UPDATE,
+    UPSERT,
+)
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import (
     LINEARIZABLE,

@@ -14,9 +14,9 @@ from qsync_node.format.keys import (
     KEY_SPACE_ID,
     KEY_TUPLE,
     REPLACE,
+    SELECT,
     UPDATE,
 )
-from qsync_sim.clients import SELECT
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read
 from qsync_sim.workloads.order import SEQUENCE_DATA, SEQUENCES, SPACE_SEQUENCES, Order

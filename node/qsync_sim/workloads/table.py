@@ -7,6 +7,8 @@ and the update operations that workloads send.
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from qsync_client.protocol.constants import Iterator
+from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import (
     DELETE,
     INSERT,
@@ -21,10 +23,14 @@ from qsync_node.format.keys import (
     UPSERT,
 )
 
-EQ, REQ, ALL, LT, LE, GE, GT = range(7)
+EQ, REQ, ALL, LT, LE, GE, GT = (int(one) for one in list(Iterator)[:7])
 REVERSE = (REQ, LT, LE)
-DUPLICATE, NO_SUCH_SPACE, NO_SUCH_INDEX, WRONG_TYPE, TOO_SHORT = 3, 36, 35, 23, 39
-KEY_CHANGED, NOT_UNIQUE, PARTIAL_KEY = 94, 41, 19
+DUPLICATE = int(ErrorCode.TUPLE_FOUND)
+NO_SUCH_SPACE, NO_SUCH_INDEX = int(ErrorCode.NO_SUCH_SPACE), int(ErrorCode.NO_SUCH_INDEX)
+WRONG_TYPE, TOO_SHORT = int(ErrorCode.FIELD_TYPE), int(ErrorCode.FIELD_MISSING)
+KEY_CHANGED = int(ErrorCode.CANT_UPDATE_PRIMARY_KEY)
+NOT_UNIQUE = int(ErrorCode.MORE_THAN_ONE_TUPLE)
+PARTIAL_KEY = int(ErrorCode.EXACT_MATCH)
 _TYPES: dict[str, tuple[type, ...]] = {
     "unsigned": (int,),
     "integer": (int,),

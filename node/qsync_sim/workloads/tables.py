@@ -7,8 +7,18 @@ space has at its index of the order. A name is unique, so it identifies the row 
 
 from typing import Any
 
-from qsync_node.format.keys import DELETE, INSERT, KEY_KEY, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPDATE
-from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK, SELECT
+from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_KEY,
+    KEY_SPACE_ID,
+    KEY_TUPLE,
+    REPLACE,
+    SELECT,
+    UPDATE,
+)
+from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read, check_write
 from qsync_sim.workloads.order import INDEXES, SPACES, TRUNCATIONS, Order
@@ -18,7 +28,8 @@ IDS = (610, 611)
 SYSTEM = (SPACES, INDEXES, TRUNCATIONS)
 CHANGES, USES = 14, 22
 KEYS = 9
-HAS_INDEXES, CANNOT_ALTER, HAS_SECONDARY = 11, 12, 17
+HAS_INDEXES, CANNOT_ALTER = int(ErrorCode.DROP_SPACE), int(ErrorCode.ALTER_SPACE)
+HAS_SECONDARY = int(ErrorCode.DROP_PRIMARY_KEY)
 _FORMATS: list[list[dict[str, Any]]] = [
     [],
     [{"name": "key", "type": "unsigned"}, {"name": "tag", "type": "string"}],

@@ -15,10 +15,11 @@ from qsync_node.format.keys import (
     KEY_SPACE_ID,
     KEY_TXN_ISOLATION,
     REPLACE,
+    SELECT,
     UPDATE,
     UPSERT,
 )
-from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK, SELECT
+from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.workloads.base import LOST, MILLISECOND, Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
 from qsync_sim.workloads.order import Order
@@ -58,7 +59,9 @@ class Transaction:
         return [
             one
             for one in self.statements
-            if one.type != SELECT and one.outcome == "committed" and (one.tuples or one.type == 9)
+            if one.type != SELECT
+            and one.outcome == "committed"
+            and (one.tuples or one.type == UPSERT)
         ]
 
 

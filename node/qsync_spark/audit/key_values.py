@@ -11,7 +11,9 @@ from typing import Any
 
 from msgpack import ExtType, Unpacker
 
-DECIMAL, DATETIME = 1, 4
+from qsync_client.protocol.constants import Extension
+
+DECIMAL, DATETIME = int(Extension.DECIMAL), int(Extension.DATETIME)
 _DATETIME_BYTES = 12  # seconds and nanoseconds; the zone follows
 _LEAST, _GREATEST = -(1 << 63), (1 << 64) - 1
 

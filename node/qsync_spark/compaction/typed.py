@@ -16,6 +16,7 @@ from uuid import UUID
 import msgpack
 import pyarrow as pa
 
+from qsync_client.protocol.constants import Extension
 from qsync_client.protocol.markers import FIXINT_END
 
 REST = "_rest"
@@ -24,7 +25,8 @@ _TYPES = {
     "string": pa.string(), "boolean": pa.bool_(), "varbinary": pa.binary(), "uuid": pa.string(),
     "decimal": pa.string(), "datetime": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-_EXT_DECIMAL, _EXT_UUID, _EXT_DATETIME = 1, 2, 4
+_EXT_DECIMAL, _EXT_UUID = int(Extension.DECIMAL), int(Extension.UUID)
+_EXT_DATETIME = int(Extension.DATETIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qsync_client.protocol.access import FIRST_USER_ID, Privilege, UserId
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.spaces import NAME_INDEX, SystemSpace
 from qsync_node.format.journals import publish_function
@@ -18,10 +19,9 @@ from qsync_operator.members.iproto import Connection
 
 USER_SPACE, PRIV_SPACE = int(SystemSpace.USER), int(SystemSpace.PRIV)
 SPACE_SPACE, FUNC_SPACE = int(SystemSpace.SPACE), int(SystemSpace.FUNC)
-ADMIN_ID, PUBLIC_ID = 1, 2
-FIRST_USER = 32  # lower ids belong to the database
-BITS = {"read": 1, "write": 2, "execute": 4, "create": 32, "drop": 64, "alter": 128}
-SESSION_AND_USAGE = 8 | 16
+ADMIN_ID, PUBLIC_ID = int(UserId.ADMIN), int(UserId.PUBLIC)
+BITS = {str(one.name).lower(): int(one) for one in Privilege}
+SESSION_AND_USAGE = int(Privilege.SESSION | Privilege.USAGE)
 
 Granted = dict[tuple[str, Any], int]  # type and id of an object -> privileges
 
@@ -119,7 +119,7 @@ def _bring_row(database: Connection, principal: Principal) -> int:
     row = _row(database, principal.name)
     if row is None:
         taken = [int(one[0]) for one in database.select(USER_SPACE)]
-        user_id = max([FIRST_USER - 1, *taken]) + 1
+        user_id = max([FIRST_USER_ID - 1, *taken]) + 1
         row = [user_id, ADMIN_ID, principal.name, principal.kind, principal.auth]
         database.insert(USER_SPACE, row)
     elif not _is_same(row, principal):

@@ -7,13 +7,14 @@ differences and leaves them to the user.
 
 from typing import Any
 
+from qsync_client.protocol.access import UserId
 from qsync_client.protocol.spaces import FIRST_USER_SPACE, NAME_INDEX, SystemSpace
 from qsync_operator.api.spaces import IndexSpec, PartSpec, SpaceSpec
 from qsync_operator.members.iproto import Connection
 from qsync_operator.plan.observed import SchemaView
 
 SPACE_SPACE, INDEX_SPACE = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
-ADMIN_ID = 1
+ADMIN_ID = int(UserId.ADMIN)
 
 
 def compare(database: Connection, spaces: list[SpaceSpec]) -> SchemaView:

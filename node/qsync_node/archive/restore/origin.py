@@ -8,6 +8,7 @@ and its name. A row of `_schema` records the source and the index of the state.
 
 from typing import Any
 
+from qsync_client.protocol.access import FIRST_USER_ID, Privilege, UserId
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.membership import (
@@ -35,11 +36,9 @@ from qsync_node.transactions.own_rows import (
 )
 
 USER_SPACE, PRIV_SPACE = int(SystemSpace.USER), int(SystemSpace.PRIV)
-ADMIN, PUBLIC = 1, 2
-FIRST_USER = 32
-# read, write, execute, session, usage, create, drop, alter
-APPLICATION_BITS = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128
-EXECUTE = 4
+ADMIN, PUBLIC = int(UserId.ADMIN), int(UserId.PUBLIC)
+APPLICATION_BITS = sum(one for one in Privilege if one <= Privilege.ALTER)
+EXECUTE = int(Privilege.EXECUTE)
 
 
 class LevelError(QsyncError):
@@ -101,7 +100,7 @@ def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[
         row = known.get(name)
         if row is None:
             taken = {one[0] for one in known.values()}
-            number = next(n for n in range(FIRST_USER, FIRST_USER + len(taken) + 1)
+            number = next(n for n in range(FIRST_USER_ID, FIRST_USER_ID + len(taken) + 1)
                           if n not in taken)  # fmt: skip
             row = known[name] = [number, ADMIN, name, "user", {}, [], 0]
         _put(database, USER_SPACE, _with_password(row, password))
