@@ -130,10 +130,11 @@ class Copier:
     def tick(self) -> None:
         """Begin due copies."""
         running = sum(copy.is_running for copy in self._copies.values())
+        keys = self._host.keys
         for journal, copy in list(self._copies.items()):
             if running >= COPIES_MAX:
                 return
-            row, replica = self._host.keys.journals.get(journal), self._host.replica(journal)
+            row, replica = keys.journals.get(journal), self._host.replica(journal)
             if copy.is_running or self._now_ns() < copy.at_ns or row is None or replica is None:
                 continue
             if replica.spool.epoch == row.epoch:

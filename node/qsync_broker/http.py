@@ -43,6 +43,7 @@ from qsync_broker.calls import AppendCall, until_result
 from qsync_broker.description import describe
 from qsync_broker.fragments import content_name
 from qsync_broker.grouping import SMALL
+from qsync_broker.keyspace import KeySpace
 from qsync_broker.labels import LabelSelector, LabelSet, parse_selector, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from qsync_broker.problems import refused, shown
@@ -104,6 +105,10 @@ class Gateway:
         self._session: aiohttp.ClientSession | None = None
         self._batched_bytes = 0
 
+    @property
+    def _keys(self) -> KeySpace:
+        return self._server.core.keys
+
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
@@ -161,7 +166,7 @@ class Gateway:
             _HiddenError: the token does not select the journal.
         """
         claims = self._authorizer.verify(_token(request), capability)
-        row = self._server.core.keys.journals.get(_journal_of(request))
+        row = self._keys.journals.get(_journal_of(request))
         if row is not None and not claims.permits(_labels(row)):
             raise _HiddenError
         return claims
@@ -191,7 +196,7 @@ class Gateway:
                 text = f"the content did not arrive within {BODY_S:g} s: send it faster"
                 return refused(408, text, {"Connection": "close"})
         if (body or (body is None and length)) and append.suspend >= Suspend.IF_FLUSHED:
-            if _journal_of(request) in self._server.core.keys.journals:
+            if _journal_of(request) in self._keys.journals:
                 # Before the suspension: a refused request changes nothing.
                 return refused(403, explain(append, Status.NOT_ALLOWED))
         if body == b"" and (append.union or append.subtract):
@@ -301,7 +306,7 @@ class Gateway:
             if has_content:
                 status = Status.NOT_ALLOWED
             elif append.suspend is not Suspend.KEEP:
-                row = self._server.core.keys.journals.get(name) or resolution.journal
+                row = self._keys.journals.get(name) or resolution.journal
                 headers["X-Suspended"] = LEVELS[row.suspend_level if row is not None else 0]
                 return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
         if status is not Status.OK:
@@ -336,7 +341,7 @@ class Gateway:
         Raises:
             _MovedError: the journal has moved to a third broker, and `may_repeat` is set.
         """
-        row = self._server.core.keys.brokers.get(broker)
+        row = self._keys.brokers.get(broker)
         if row is None:
             text = f"a request to {_journal_of(request)} failed: its broker has left; retry"
             return refused(503, text)
@@ -348,7 +353,7 @@ class Gateway:
             for name, value in request.headers.items()
             if name.lower() not in ("host", "content-length", "transfer-encoding", "connection")
         }
-        headers[PROXIED] = str(self._server.core.keys.revision)
+        headers[PROXIED] = str(self._keys.revision)
         url = row.endpoint.rstrip("/") + _target(request)
         try:
             tls = self._server.tls
@@ -479,7 +484,7 @@ class Gateway:
     # --- headers ------------------------------------------------------------------------------
 
     def _route_headers(self, request: web.Request, found: Resolution) -> dict[str, str]:
-        route, brokers = found.route, self._server.core.keys.brokers
+        route, brokers = found.route, self._keys.brokers
         members = [f'members:<zone:"{one.zone}" suffix:"{one.suffix}" > ' for one in route.members]
         endpoints = [brokers[one].endpoint if one in brokers else "" for one in route.members]
         token = "".join(members)

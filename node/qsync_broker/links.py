@@ -54,7 +54,8 @@ class OutgoingLinks:
         link = self._links.get(peer)
         if link is None:
             link = self._links[peer] = _Link()
-            broker = self._host.keys.brokers.get(peer)
+            keys = self._host.keys
+            broker = keys.brokers.get(peer)
             self._emit(ev.OpenLink(peer, broker.peer_address if broker is not None else ""))
         self._streams += 1
         link.streams[self._streams] = _Listener(on_message, on_lost)

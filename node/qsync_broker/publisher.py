@@ -129,7 +129,8 @@ class Publisher:
 
     def reason(self, journal: str) -> str:
         """Return why the publications of a journal wait, "" if nothing is known."""
-        row = self._host.keys.journals.get(journal)
+        keys = self._host.keys
+        row = keys.journals.get(journal)
         work = self._progress.get(_Work(journal, row.create_revision)) if row else None
         return work.reason if work is not None else ""
 
@@ -138,7 +139,8 @@ class Publisher:
     def note(self, journal: str, now_ns: int) -> None:
         """Look at a journal whose rows have changed."""
         self._now_ns = now_ns
-        if self._host.keys.publishers.get(journal):
+        keys = self._host.keys
+        if keys.publishers.get(journal):
             self._pending[journal] = None
             self._look(journal)
 
@@ -156,9 +158,10 @@ class Publisher:
 
         Their publications may have been deleted with them, or while an append was under way.
         """
+        keys = self._host.keys
         for work in list(islice(self._progress, LOOKS_MAX)):
             progress = self._progress.pop(work)
-            row = self._host.keys.journals.get(work.journal)
+            row = keys.journals.get(work.journal)
             exists = row is not None and row.create_revision == work.journal_id
             if exists or progress.is_busy or progress.is_removing:
                 self._progress[work] = progress  # at the end: all have their turn
@@ -201,7 +204,8 @@ class Publisher:
         else:
             # Bytes that all brokers had may be lost (reset-head): trust the key space only.
             progress.through = progress.removed = 0
-            progress.reason = append.result.error or append.result.resolution.status.name
+            resolution = append.result.resolution
+            progress.reason = append.result.error or resolution.status.name
             progress.again_ns = self._now_ns + AGAIN_NS
         self._look(work.journal)
 

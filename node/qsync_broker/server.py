@@ -152,7 +152,8 @@ class BrokerServer:
 
     def _named_stores(self) -> set[str]:
         """Return the URLs of all stores that specifications name."""
-        return {url for row in self.core.keys.journals.values() for url in stores_of(row.spec)}
+        keys = self.core.keys
+        return {url for row in keys.journals.values() for url in stores_of(row.spec)}
 
     # --- life cycle ---------------------------------------------------------------------------
 

@@ -131,6 +131,11 @@ class Node:
         return self.state.database
 
     @property
+    def schema_version(self) -> int:
+        """Version of the confirmed schema, which answers carry."""
+        return self.state.database.schema_version
+
+    @property
     def keys(self) -> KeyTable:
         return self.state.keys
 
@@ -331,7 +336,7 @@ class Node:
         index = self.context.tail.last_index
         self.checkpoints.on_state_replaced(index)
         self.tarantool.on_state_loaded(index)
-        self.replica.applier.rejoin.on_installed(item)
+        self.replica.on_snapshot_installed(item)
 
     def _on_received(self, item: fx.Received) -> None:
         """Dispatch a peer's message; the connection identifies its sender (P1).

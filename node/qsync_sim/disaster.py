@@ -45,7 +45,7 @@ class Disaster:
         leader = world.leader()
         assert leader is not None
         assert leader.node is not None
-        voters = leader.node.context.limbo.confirmed_configuration.voters
+        voters = leader.node.context.confirmed_configuration.voters
         shells = [world.shells[member.uuid] for member in voters]
         self._write(leader)
         survivors = self._rng.sample(shells, self._rng.randint(1, max(1, (len(shells) - 1) // 2)))
@@ -112,7 +112,7 @@ class Disaster:
         leader = self._world.leader()
         if leader is None or leader.node is None:
             return set()
-        return set(leader.node.context.limbo.confirmed_configuration.voter_uuids)
+        return set(leader.node.context.confirmed_configuration.voter_uuids)
 
 
 def _insert(body: bytes, sync: int) -> fx.Request:

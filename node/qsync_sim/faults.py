@@ -250,7 +250,7 @@ def remove_member(world: "World") -> None:
     if leader is None or leader.node is None or len(candidates) < 3 or lacks_voter(world):
         return
     shell = world.rng.choice(candidates)
-    if leader.node.context.limbo.configuration.by_uuid(shell.uuid) is not None:
+    if leader.node.context.configuration.by_uuid(shell.uuid) is not None:
         world.count("fault member removed")
         world.command(leader, "unregister", uuid=shell.uuid)
 
@@ -323,7 +323,7 @@ def replace_member(world: "World", shell: "Shell") -> None:
         if leader is None or leader.node is None:
             world.after(300 * MILLISECOND, unregister)
             return
-        if leader.node.context.limbo.confirmed_configuration.by_uuid(shell.uuid) is not None:
+        if leader.node.context.confirmed_configuration.by_uuid(shell.uuid) is not None:
             world.command(leader, "unregister", uuid=shell.uuid)
             world.after(300 * MILLISECOND, unregister)
 

@@ -65,7 +65,7 @@ def set_role(world: "World") -> None:
     leader = world.leader()
     if leader is None or leader.node is None:
         return
-    configuration = leader.node.context.limbo.configuration
+    configuration = leader.node.context.configuration
     members = [member for member in configuration.members if member.uuid != leader.uuid]
     asynchronous = [member for member in members if member.role == "async"]
     if members:

@@ -263,7 +263,7 @@ class Recorder:
             self.note("rows", count=batch.last_index - batch.first_index + 1)
         elif entry.kind is Kind.MEMBERSHIP:
             # A removal has two rows; the last one stands for the change.
-            voters = self.node.context.limbo.configuration.voter_uuids
+            voters = self.node.context.configuration.voter_uuids
             others = batch.last_index - batch.first_index
             names = [self.recording.name(uuid) for uuid in voters]
             self.note("change", others=others, voters=names)

@@ -120,8 +120,7 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
 
 def _is_removed(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
     return any(
-        other.node is not None
-        and client_uuid in other.node.context.limbo.confirmed_configuration.removed
+        other.node is not None and client_uuid in other.node.context.confirmed_configuration.removed
         for other in shell.world.shells.values()
     )
 

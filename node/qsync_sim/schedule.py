@@ -351,7 +351,7 @@ class Schedule:
         leader = self.world.leader()
         if leader is None or leader.node is None:
             return []
-        configuration = leader.node.context.limbo.confirmed_configuration
+        configuration = leader.node.context.confirmed_configuration
         return [
             shell
             for shell in self.world.alive()

@@ -309,7 +309,7 @@ class Shell:
         assert node is not None
         self.term_before = node.context.term
         self.voters_before = node.context.voter_uuids()
-        self.removed_before = node.context.limbo.confirmed_configuration.removed
+        self.removed_before = node.context.confirmed_configuration.removed
         last_before = node.context.tail.last_index
         self.limbo_before = node.context.limbo
         self.confirmed_before = self.limbo_before.confirmed_index

@@ -120,7 +120,7 @@ class Versions:
         leader = self._world.leader()
         if leader is None or leader.node is None:
             return True
-        configuration = leader.node.context.limbo.configuration
+        configuration = leader.node.context.configuration
         return configuration.by_uuid(shell.uuid) is not None
 
     # --- checks -------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Versions:
         leader = self._world.leader()
         if leader is None or leader.node is None:
             return False
-        configuration = leader.node.context.limbo.confirmed_configuration
+        configuration = leader.node.context.confirmed_configuration
         levels = [
             self._world.shells[member.uuid].settings.level
             for member in configuration.members

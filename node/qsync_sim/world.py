@@ -187,7 +187,7 @@ class World:
         if leader is None or leader.node is None:
             return False
         node = leader.node
-        configuration = node.context.limbo.confirmed_configuration
+        configuration = node.context.confirmed_configuration
         return len(configuration.voters) >= voters and node.registrar.is_open()
 
     # --- addresses ----------------------------------------------------------------------------

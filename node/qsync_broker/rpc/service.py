@@ -330,9 +330,10 @@ class JournalService(Specifications):
 
     def _is_named(self, url: str, claims: Claims) -> bool:
         """Return whether a journal that the claims select names a store."""
+        keys = self._server.core.keys
         return any(
             url in stores_of(row.spec) and self._is_permitted(row, claims)
-            for row in self._server.core.keys.journals.values()
+            for row in keys.journals.values()
         )
 
     # --- forwarding ---------------------------------------------------------------------------

@@ -72,7 +72,8 @@ class Specifications(Servicer):
             await self._server.revision(keys.revision + 1)
 
     async def _selected(self, selector: LabelSelector, claims: Claims) -> list[JournalRow]:
-        rows = sorted(self._server.core.keys.journals.values())
+        keys = self._server.core.keys
+        rows = sorted(keys.journals.values())
         selected = []
         for number, row in enumerate(rows):
             if number % SELECTED_AT_ONCE == SELECTED_AT_ONCE - 1:

@@ -125,7 +125,7 @@ class Applier:
         linked = sorted({link.peer_uuid for link in context.links.values()})
         if self.election.leader_uuid in linked and not self._is_leader_outdated():
             return [self.election.leader_uuid]
-        configuration = context.limbo.configuration
+        configuration = context.configuration
         registered = [uuid for uuid in linked if configuration.by_uuid(uuid) is not None]
         return registered or linked
 

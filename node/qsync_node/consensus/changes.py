@@ -67,7 +67,7 @@ class Changes:
     def consider_promotion(self, uuid: str) -> None:
         """Make a replica voting once it has caught up, if its configured role is "voter" (M4)."""
         context = self.context
-        member = context.limbo.configuration.by_uuid(uuid)
+        member = context.configuration.by_uuid(uuid)
         if member is None or member.is_voting or member.role != "voter":
             return
         if not self.tracker.has_caught_up(uuid, context.settings.election_timeout_ns):
@@ -87,7 +87,7 @@ class Changes:
         for link in context.links.values():
             # The link of a former process may still be open; the lower level is the safe one.
             announced[link.peer_uuid] = min(announced.get(link.peer_uuid, link.level), link.level)
-        member = context.limbo.configuration.misregistered(announced)
+        member = context.configuration.misregistered(announced)
         if member is None or self.refusal():
             return
         self.write([put_member(member)])

@@ -97,6 +97,16 @@ class Context:
     # --- identity and configuration -----------------------------------------------------------
 
     @property
+    def configuration(self) -> Configuration:
+        """The members by this replica's log, pending rows included (M2)."""
+        return self.limbo.configuration
+
+    @property
+    def confirmed_configuration(self) -> Configuration:
+        """The members at the confirmed index."""
+        return self.limbo.confirmed_configuration
+
+    @property
     def term(self) -> int:
         return self.ballot.term
 

@@ -406,7 +406,7 @@ class Election:
             The reason for a refusal, or "" if a forced election has begun.
         """
         context = self.context
-        voters = context.limbo.configuration.voter_uuids
+        voters = context.configuration.voter_uuids
         unknown = [uuid for uuid in lost if uuid not in voters]
         left = tuple(uuid for uuid in voters if uuid not in lost)
         if unknown:

@@ -133,7 +133,7 @@ class Relays:
                 "the member cannot serve rows: it is joining, is replacing its log or has "
                 "stopped (split brain, or the feature level of a later version)"
             )
-        is_registered = context.limbo.configuration.by_uuid(uuid) is not None
+        is_registered = context.configuration.by_uuid(uuid) is not None
         if is_registered and not context.is_leading:
             return int(ErrorCode.NOT_LEADER), (
                 "the member does not lead: a registered replica follows the leader only"
@@ -148,7 +148,7 @@ class Relays:
         context = self.context
         tail = context.tail
         refusal: tuple[int, str] | None = None
-        is_registered = context.limbo.configuration.by_uuid(uuid) is not None
+        is_registered = context.configuration.by_uuid(uuid) is not None
         spaces = self.list_of(link)
         lacking = refusal_to_serve(context.ballot.spaces, spaces)
         if is_registered and (not context.is_leading or message.term != context.term):
@@ -190,7 +190,7 @@ class Relays:
 
     def _limit(self, relay: Relay) -> int:
         context = self.context
-        if context.is_leading and context.limbo.configuration.by_uuid(relay.peer_uuid):
+        if context.is_leading and context.configuration.by_uuid(relay.peer_uuid):
             return context.tail.last_index
         return context.limbo.confirmed_index
 

@@ -89,7 +89,7 @@ class Replica:
     def _write_forced_configuration(self, leader: Leader) -> None:
         """Remove the voters that were left out, in the same write as the PROMOTE (E11)."""
         rows: list[tuple[int, bytes]] = []
-        for member in self.context.limbo.configuration.voters:
+        for member in self.context.configuration.voters:
             if member.uuid not in self.context.ballot.forced_voters:
                 rows += delete_member(member)
         if rows:
@@ -98,7 +98,7 @@ class Replica:
     def _end_forced_configuration(self) -> None:
         """Count by the log again once it records the forced configuration (E11)."""
         context = self.context
-        left_out = set(context.limbo.confirmed_configuration.voter_uuids)
+        left_out = set(context.confirmed_configuration.voter_uuids)
         if left_out.issubset(context.ballot.forced_voters):
             context.store_ballot(replace(context.ballot, forced_voters=()))
             context.report("forced_configuration_confirmed")
@@ -141,7 +141,7 @@ class Replica:
             Whether this replica is stopped.
         """
         context = self.context
-        level = context.limbo.configuration.level
+        level = context.configuration.level
         if level > context.settings.level and not context.is_stopped:
             context.unsupported_level = level
             reason = context.stop_reason
@@ -239,6 +239,10 @@ class Replica:
         if diverged:
             context.report("state_diverged", index=diverged)
 
+    def on_snapshot_installed(self, message: fx.SnapshotInstalled) -> None:
+        """Follow the leader again: the disk holds the snapshot (S3)."""
+        self.applier.rejoin.on_installed(message)
+
     # --- messages that concern two components -------------------------------------------------
 
     def on_follow(self, link: int, uuid: str, message: Follow) -> None:
@@ -246,7 +250,7 @@ class Replica:
         if not self.relays.on_follow(link, uuid, message):
             return
         self.snapshots.release(uuid)
-        is_registered = self.context.limbo.configuration.by_uuid(uuid) is not None
+        is_registered = self.context.configuration.by_uuid(uuid) is not None
         if self.leader is not None and is_registered:
             self.leader.on_follow(uuid, message.log_index)
 

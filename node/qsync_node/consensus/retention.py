@@ -25,7 +25,7 @@ class Retention:
         """
         context = self.context
         floor = context.tail.durable_index
-        for member in context.limbo.configuration.members:
+        for member in context.configuration.members:
             if member.uuid == context.uuid or member.uuid in self._evicted:
                 continue
             follower = self.tracker.follower(member.uuid)
@@ -46,7 +46,7 @@ class Retention:
         context = self.context
         lagging = [
             (self.tracker.follower(member.uuid).match, member.uuid)
-            for member in context.limbo.configuration.members
+            for member in context.configuration.members
             if member.uuid != context.uuid and member.uuid not in self._evicted
         ]
         if not lagging:

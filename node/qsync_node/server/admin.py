@@ -150,7 +150,8 @@ class Admin:
     # --- reading --------------------------------------------------------------------------------
 
     async def _live(self, request: web.Request) -> web.Response:
-        if self.server.node.context.is_write_path_hung():
+        context = self.server.node.context
+        if context.is_write_path_hung():
             return web.json_response(
                 {"error": "a write to the log does not finish: check the disk"}, status=503
             )
@@ -172,7 +173,8 @@ class Admin:
         server = self.server
         host, port = server.address
         archiver = server.archiver
-        confirmed = server.node.context.limbo.confirmed_index
+        context = server.node.context
+        confirmed = context.limbo.confirmed_index
         return web.json_response(
             {
                 **server.status(),
@@ -261,7 +263,8 @@ class Admin:
         server, archiver = self.server, self.server.archiver
         if archiver is None:
             return _refusal(409, "the member has no archive: set archive.url")
-        wanted = server.node.context.tail.last_index
+        context = server.node.context
+        wanted = context.tail.last_index
         deadline = time.monotonic() + ARCHIVE_PATIENCE_S
         while archiver.archived_index < wanted:
             if time.monotonic() > deadline or server.ended.done():

@@ -117,7 +117,7 @@ class Dispatch:
         self._port.write(encode_error(sync, self._schema_version(), int(code), reason))
 
     def _schema_version(self) -> int:
-        return self._services.node.database.schema_version
+        return self._services.node.schema_version
 
     def _is_other_schema(self, header: dict[int, Any], sync: int) -> bool:
         wanted = header.get(_SCHEMA_VERSION, 0)

@@ -50,7 +50,9 @@ def _lags(now: Reading) -> Iterator[tuple[str, float]]:
 
 
 def _requests(now: Reading) -> Iterator[tuple[str, float]]:
-    yield from sorted(now.server.node.clients.counters.items())
+    clients = now.server.node.clients
+    counters = clients.counters
+    yield from sorted(counters.items())
 
 
 def _reports(event: str) -> Callable[[Reading], float]:
@@ -74,7 +76,7 @@ GAUGES = (
     Series("qsync_memory_bytes", "Accounted size of all tuples.",
            lambda now: now.status["memory_bytes"]),
     Series("qsync_is_leader", "1 on the leader, else 0.",
-           lambda now: float(now.server.node.status.role() == "leader")),
+           lambda now: float(now.status["role"] == "leader")),
     Series("qsync_is_writable", "1 if the member accepts writes, else 0.",
            lambda now: float(now.status["is_writable"])),
     Series("qsync_split_brain", "1 if the member's log contradicts another member's, else 0.",
@@ -85,7 +87,7 @@ GAUGES = (
            lambda now: float(now.status["is_fenced"])),
     Series("qsync_sessions", "Client connections.", lambda now: len(now.server.sessions)),
     Series("qsync_unauthenticated_sessions", "Client connections before log-in.",
-           lambda now: now.server.sessions.admission.unauthenticated),
+           lambda now: now.server.sessions.unauthenticated),
     Series("qsync_links", "Peer connections.", lambda now: len(now.server.links)),
     Series("qsync_uptime_seconds", "Time since the process started.",
            lambda now: time.monotonic() - now.server.started_at),

@@ -158,7 +158,7 @@ class Session(asyncio.Protocol):
         return transport
 
     def _schema_version(self) -> int:
-        return self.services.node.database.schema_version
+        return self.services.node.schema_version
 
     # --- end ------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Session(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self.connection.resume_stream():
             self.services.feed(fx.StockDrained(self.number))
-        self.services.sessions.admission.set_unread(self.number, self.unread_bytes())
+        self.services.sessions.set_unread(self.number, self.unread_bytes())
         self.work()
 
     def unread_bytes(self) -> int:
@@ -329,7 +329,7 @@ class Session(asyncio.Protocol):
         if transport is None:
             return
         transport.write(b"".join(out) if len(out) > 1 else out[0])
-        self.services.sessions.admission.set_unread(self.number, transport.get_write_buffer_size())
+        self.services.sessions.set_unread(self.number, transport.get_write_buffer_size())
         if self.requests.waiting or self.requests.returned or self._reading is Reading.PAUSED:
             self.work()
 

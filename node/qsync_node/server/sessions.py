@@ -78,6 +78,15 @@ class Sessions:
         self._ready: dict[Client, None] = {}
         self._starved: dict[Client, None] = {}
 
+    @property
+    def unauthenticated(self) -> int:
+        """Number of connections before log-in."""
+        return self.admission.unauthenticated
+
+    def set_unread(self, number: int, size: int) -> None:
+        """Note how many bytes of answers a client has not read."""
+        self.admission.set_unread(number, size)
+
     def __len__(self) -> int:
         return len(self.by_number)
 

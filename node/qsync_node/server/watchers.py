@@ -32,6 +32,7 @@ class Watchers:
     def value_of(self, key: str) -> bytes | None:
         """Return the value of `key` as msgpack, or None for an unknown key."""
         now = self._status()
+        election = self._node.replica.election
         values: dict[str, Any] = {
             "box.id": {
                 "id": now["replica_id"],
@@ -45,7 +46,7 @@ class Watchers:
             },
             "box.election": {
                 "term": now["term"],
-                "role": self._node.replica.election.role.value,
+                "role": election.role.value,
                 "is_ro": not now["is_writable"],
                 "leader": now["leader_id"],
                 "leader_uuid": now["leader_uuid"],

@@ -230,7 +230,7 @@ class Gateway:
                 ErrorCode.UNKNOWN_REPLICA,
                 f"Replica {uuid} was removed: join as a new replica with an empty directory",
             )
-        member = context.limbo.configuration.by_uuid(uuid)
+        member = context.configuration.by_uuid(uuid)
         if member is not None and member.role != STOCK_ROLE:
             raise ClientError(
                 ErrorCode.CFG,
@@ -244,7 +244,7 @@ class Gateway:
         """Register the replica if necessary; continue when the registration is confirmed."""
         context = self.context
         replica = self.replica
-        if context.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
+        if context.confirmed_configuration.by_uuid(session.uuid) is not None:
             if session.request == Type.JOIN:
                 self._begin_view(session)
             else:
@@ -252,7 +252,7 @@ class Gateway:
             return
         leader = replica.leader
         if leader is None:
-            known = context.limbo.configuration.by_uuid(replica.election.leader_uuid)
+            known = context.configuration.by_uuid(replica.election.leader_uuid)
             where = (
                 f"join through the leader, {known.name}"
                 if known
@@ -265,7 +265,7 @@ class Gateway:
             raise ClientError(
                 ErrorCode.LOADING, "the replica cannot join: the leader has no quorum yet; retry"
             )
-        is_written = context.limbo.configuration.by_uuid(session.uuid) is not None
+        is_written = context.configuration.by_uuid(session.uuid) is not None
         if not is_written and not leader.changes.refusal():
             self.registrar.register_stock(session.uuid)
 
@@ -299,7 +299,7 @@ class Gateway:
         """Record a registered replica's position, for status and to keep its files (S5)."""
         context = self.context
         replica = self.replica
-        member = context.limbo.configuration.by_uuid(uuid)
+        member = context.configuration.by_uuid(uuid)
         if replica.leader is None or member is None or member.role != STOCK_ROLE:
             return
         ack = Ack(0, context.term, index, context.tail.term_at(index), 0, index)
@@ -323,7 +323,7 @@ class Gateway:
         session.clock = read_clock(fields)
         session.start_index = read_start(fields) if session.is_anonymous else None
         self._check_identity(session.uuid)
-        known = self.context.limbo.configuration.by_uuid(session.uuid)
+        known = self.context.configuration.by_uuid(session.uuid)
         if session.is_confined and known is not None:
             raise ClientError(
                 ErrorCode.ACCESS_DENIED,
@@ -337,7 +337,7 @@ class Gateway:
 
     def _begin_subscription(self, session: StockSession) -> None:
         context = self.context
-        known = context.limbo.confirmed_configuration.by_uuid(session.uuid)
+        known = context.confirmed_configuration.by_uuid(session.uuid)
         if known is None and not session.is_anonymous:
             raise ClientError(
                 ErrorCode.UNKNOWN_REPLICA,
@@ -455,7 +455,7 @@ class Gateway:
     def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
         """Send rows up to the confirmed index, where a transaction ends (Q1)."""
         limit = self.context.limbo.confirmed_index
-        member = self.context.limbo.confirmed_configuration.by_uuid(session.uuid)
+        member = self.context.confirmed_configuration.by_uuid(session.uuid)
         is_own_known = session.request == Type.SUBSCRIBE and not session.is_anonymous
         own_uuid, own_id = "", 0
         if member is not None and is_own_known:

@@ -103,8 +103,9 @@ class Checkpoints:
         self._relief_due_ns = self.context.now_ns + RELIEF_INTERVAL_NS
         if self.context.limbo.confirmed_index > self.index and self.begin():
             return
-        if self.replica.leader is not None:
-            self.replica.leader.retention.evict_slowest(self.index)
+        leader = self.replica.leader
+        if leader is not None:
+            leader.retention.evict_slowest(self.index)
         self.replica.snapshots.release_stalled()
         self.collect_garbage()
 

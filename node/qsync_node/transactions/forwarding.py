@@ -143,7 +143,7 @@ class Forwarding:
     def _leave_removed(self) -> None:
         """Wait no longer for a leader that was removed: its messages are ignored (M5)."""
         context = self.context
-        configuration = context.limbo.confirmed_configuration
+        configuration = context.confirmed_configuration
         if configuration is self._configuration:
             return
         self._configuration = configuration

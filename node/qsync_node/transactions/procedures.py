@@ -290,7 +290,7 @@ class Procedures:
                 ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
         member = next(
-            (m for m in context.limbo.configuration.members if target in (m.uuid, m.name)), None
+            (m for m in context.configuration.members if target in (m.uuid, m.name)), None
         )
         reason = (
             leader.transfer.start(member.uuid, SWITCHOVER_TIMEOUT_NS)
@@ -362,7 +362,7 @@ class Procedures:
             return "unregistered"
         context = self.context
         return self._wait(
-            call, "unregister", lambda: context.limbo.confirmed_configuration.by_uuid(uuid) is None
+            call, "unregister", lambda: context.confirmed_configuration.by_uuid(uuid) is None
         )
 
     def set_role(self, call: Call, uuid: str, role: str) -> Any:

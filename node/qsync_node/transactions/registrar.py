@@ -45,7 +45,7 @@ class Registrar:
 
     def check_open(self) -> None:
         if not self.is_open():
-            voters = len(self.context.limbo.configuration.voters)
+            voters = len(self.context.configuration.voters)
             planned = self.planned_voters()
             raise ClientError(
                 ErrorCode.LOADING,
@@ -59,7 +59,7 @@ class Registrar:
         leader = replica.leader
         if leader is None or not leader.is_confirmed or self.is_open() or self._opening_index:
             return
-        voters = len(context.limbo.confirmed_configuration.voters)
+        voters = len(context.confirmed_configuration.voters)
         if voters < self.planned_voters() // 2 + 1 or leader.changes.refusal():
             return
         body = pack({KEY_SPACE_ID: SCHEMA_SPACE, KEY_TUPLE: [OPEN_KEY, True]})
@@ -105,13 +105,13 @@ class Registrar:
                 "the member does not lead: send the request to the leader",
             )
             return
-        known = context.limbo.configuration.by_uuid(uuid)
+        known = context.configuration.by_uuid(uuid)
         if known is not None:
             self._waiting[uuid] = (link, message.request)
             self.on_confirmed()
             return
         reason, code = leader.changes.refusal(), ErrorCode.CANNOT_REGISTER
-        configuration = context.limbo.configuration
+        configuration = context.configuration
         replica_id = configuration.free_id()
         if uuid in configuration.removed:
             reason, code = (
@@ -148,7 +148,7 @@ class Registrar:
         context = self.context
         replica = self.replica
         leader = replica.leader
-        replica_id = context.limbo.configuration.free_id()
+        replica_id = context.configuration.free_id()
         if leader is None or not replica_id:
             raise ClientError(
                 ErrorCode.REPLICA_MAX,
@@ -169,7 +169,7 @@ class Registrar:
         if replica.leader is None:
             return
         for uuid, (link, request) in list(self._waiting.items()):
-            member = context.limbo.confirmed_configuration.by_uuid(uuid)
+            member = context.confirmed_configuration.by_uuid(uuid)
             if member is not None:
                 del self._waiting[uuid]
                 self._reply(link, request, member.replica_id, 0, "")
@@ -194,7 +194,7 @@ class Registrar:
             raise ClientError(
                 ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
-        member = context.limbo.configuration.by_uuid(uuid)
+        member = context.configuration.by_uuid(uuid)
         if member is None:
             return None
         reason = leader.changes.refusal_to_remove(member)
@@ -219,7 +219,7 @@ class Registrar:
             raise ClientError(
                 ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
-        member = context.limbo.configuration.by_uuid(uuid)
+        member = context.configuration.by_uuid(uuid)
         if member is None:
             raise ClientError(
                 ErrorCode.UNKNOWN_REPLICA,

@@ -46,7 +46,7 @@ class Status:
             return "leader"
         if self.context.settings.role == "anonymous" and not context.replica_id:
             return "anonymous"
-        member = context.limbo.configuration.by_uuid(self.context.uuid)
+        member = context.configuration.by_uuid(self.context.uuid)
         if member is None:
             return "joining"
         if member.role == "async":
