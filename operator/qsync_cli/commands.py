@@ -247,6 +247,15 @@ DATA = (
             "qsync import orders orders orders.csv --dry-run",
         ),
     ),
+    Command(
+        "query",
+        "data.query:query",
+        "Run one read-only SQL statement over the rows of a cluster.",
+        (
+            'qsync query orders "select customer, sum(total) from orders group by all"',
+            'qsync query orders "select count(*) from history.orders" -o json',
+        ),
+    ),
 )
 COMMANDS = (
     Command(

@@ -107,7 +107,7 @@ def _copy(
     rows = index = 0
     with counting(f"export {space.name}") as count:
         if is_consistent:
-            for page, reached in following.snapshot(endpoint, space):
+            for page, reached in following.snapshot(endpoint, [space]):
                 index = reached
                 writer.write(page)
                 rows += len(page)

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from qsync_cli.data.connecting import Endpoint
@@ -154,17 +154,17 @@ def _connect(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     return connection
 
 
-def snapshot(endpoint: Endpoint, space: Space) -> Iterator[tuple[list[Row], int]]:
-    """Yield the rows of a space at one confirmed index in groups, with the index in the last one.
+def snapshot(endpoint: Endpoint, spaces: Sequence[Space]) -> Iterator[tuple[list[Row], int]]:
+    """Yield the rows of spaces at one confirmed index in groups, with the index in the last one.
 
     Raises:
-        Failure: the connection to the member broke, or the user may not read the space.
+        Failure: the connection to the member broke, or the user may not read a space.
     """
     failures = []
     for address in endpoint.addresses:
         has_begun = False
         try:
-            for rows, index in _snapshot(endpoint, address, space):
+            for rows, index in _snapshot(endpoint, address, spaces):
                 has_begun = True
                 yield rows, index
             return
@@ -175,14 +175,18 @@ def snapshot(endpoint: Endpoint, space: Space) -> Iterator[tuple[list[Row], int]
             failures.append(f"{address}: {error}")
             if has_begun:
                 break  # another member has another snapshot
+    names = ", ".join(space.name for space in spaces)
     raise Failure(
         FailureReason.UNREACHABLE,
-        f"the snapshot of {space.name} is incomplete: {'; '.join(failures)}; repeat the command",
+        f"the snapshot of {names} is incomplete: {'; '.join(failures)}; repeat the command",
     )
 
 
-def _snapshot(endpoint: Endpoint, address: str, space: Space) -> Iterator[tuple[list[Row], int]]:
-    feed = Feed.snapshot(endpoint.user, endpoint.password, spaces=(space.id,))
+def _snapshot(
+    endpoint: Endpoint, address: str, spaces: Sequence[Space]
+) -> Iterator[tuple[list[Row], int]]:
+    by_id = {space.id: space for space in spaces}
+    feed = Feed.snapshot(endpoint.user, endpoint.password, spaces=list(by_id))
     with contextlib.closing(_connect(address, endpoint.tls)) as connection:
         connection.settimeout(PATIENCE_S)  # a snapshot has no heartbeats
         while True:
@@ -193,9 +197,9 @@ def _snapshot(endpoint: Endpoint, address: str, space: Space) -> Iterator[tuple[
             if output := feed.take_output():
                 connection.sendall(output)
             rows = [
-                Row(event.row, space)
+                Row(event.row, by_id[event.space])
                 for event in events
-                if isinstance(event, Stored) and event.space == space.id
+                if isinstance(event, Stored) and event.space in by_id
             ]
             is_finished = bool(events) and isinstance(events[-1], Finished)
             if rows or is_finished:

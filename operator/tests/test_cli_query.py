@@ -1,0 +1,134 @@
+"""`qsync query`: the tables that a statement names, nothing else, and nothing is written."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from local_clusters import EXAMPLES, Home
+
+from qsync_cli.data import query
+from qsync_cli.data.connecting import Target
+from qsync_cli.failure import Failure
+
+duckdb = pytest.importorskip("duckdb")
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.mark.parametrize(
+    ("statement", "tables"),
+    [
+        ("select 1", []),
+        ("select * from orders o join orders using (id)", [("", "orders")]),
+        ('with a as (select 1) select * from "My ""space""", a', [("", 'My "space"'), ("", "a")]),
+        ("select 1 where 2 in (select id from a union from b)", [("", "a"), ("", "b")]),
+        ("select * from compacted.orders, history.orders",
+         [("compacted", "orders"), ("history", "orders")]),
+        ("explain select * from orders", [("", "orders")]),
+        ("describe orders", [("", "orders")]),
+    ],
+)  # fmt: skip
+def test_statement_names_its_tables(statement: str, tables: list[tuple[str, str]]) -> None:
+    assert query.tables_of(statement) == tables
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("delete from orders", "one SELECT"),
+        ("select 1; select 2", "one SELECT"),
+        ("copy (select 1) to 'x'", "one SELECT"),
+        ("attach 'x'", "one SELECT"),
+        ("install httpfs", "one SELECT"),
+        ("", "one SELECT"),
+        ("selec 1", "syntax error"),
+        ("select * from other.orders", "unknown table other.orders"),
+    ],
+)
+def test_other_statements_are_refused(statement: str, text: str) -> None:
+    with pytest.raises(Failure, match=text):
+        query.tables_of(statement)
+
+
+def written(folder: Path, name: str, **columns: list[Any]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.table(columns), folder / name)
+    return str(folder / name)
+
+
+def test_statement_reads_its_tables_only(tmp_path: Path) -> None:
+    file = written(tmp_path / "in", "a.parquet", id=[1, 2])
+    other = written(tmp_path / "out", "b.parquet", id=[3])
+    with query.opened({("", 'a"b'): file, ("history", "a"): file}, tmp_path / "in") as connection:
+        assert query._run(connection, 'select sum(id) from "a""b"').fetchall() == [(3,)]
+        assert query._run(connection, "select max(id) from history.a").fetchall() == [(2,)]
+        for statement in (
+            f"select * from '{other}'",
+            f"select * from read_parquet('{other}')",
+            "select * from read_text('/etc/passwd')",
+            "select nothing from history.a",
+        ):
+            with pytest.raises(Failure, match="the statement failed"):
+                query._run(connection, statement)
+
+
+def test_compacted_tables_are_those_of_the_newest_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "archive"
+    written(folder / "compactions" / "new" / "spaces" / "512-Orders", "a.parquet", id=[1])
+    made = [SimpleNamespace(folder=f"compactions/{name}", index=7) for name in ("old", "new")]
+    spec = SimpleNamespace(archive=SimpleNamespace(url=f"file://{folder}"))
+    store = SimpleNamespace(exists=lambda: True)
+    monkeypatch.setattr(query.clusters, "store_of", lambda name: store)
+    monkeypatch.setattr(query.clusters, "open_store", lambda name: store)
+    monkeypatch.setattr(query.clusters, "load_cluster", lambda store: SimpleNamespace(spec=spec))
+    monkeypatch.setattr(query.reader, "load_archive", lambda url: SimpleNamespace(compactions=made))
+    table = ("compacted", "orders")
+    files = query._archived(Target("orders"), [table])
+    assert files[table].endswith("new/spaces/512-Orders/*.parquet")
+    with query.opened(files, tmp_path) as connection:
+        assert query._run(connection, "from compacted.orders").fetchall() == [(1,)]
+    with pytest.raises(Failure, match="--history"):
+        query._archived(Target("orders"), [("history", "orders")])
+    made.clear()
+    with pytest.raises(Failure, match="local compact orders"):
+        query._archived(Target("orders"), [table])
+    spec.archive = SimpleNamespace(url="s3://bucket/orders")
+    with pytest.raises(Failure, match="s3://bucket/orders"):
+        query._archived(Target("orders"), [table])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    home = Home(tmp_path_factory.mktemp("query") / "home")
+    home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml")
+    yield home
+    home.close()
+
+
+def test_rows_of_a_cluster_are_a_table(home: Home) -> None:
+    for number, name in ((1, "ann"), (2, "bob"), (3, "ann")):
+        home.do("put", "orders", "orders", f'[{number}, "{name}", {number}.5]')
+    done = home.run(
+        "query",
+        "orders",
+        "select customer, sum(total) as total from Orders group by all order by 1",
+    )
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["customer", "total"], ["ann", "5.0"], ["bob", "2.5"],
+    ]  # fmt: skip
+    assert "3 rows, as they were at index" in done.stderr
+    shown = home.do("query", "orders", "select * from orders where id = 2", "-o", "json")
+    assert json.loads(shown) == {"id": 2, "customer": "bob", "total": 2.5, "_rest": None}
+    joined = "with a as (select id from orders) select count(*) as n from orders join a using (id)"
+    assert json.loads(home.do("query", "orders", joined, "-o", "json")) == {"n": 3}
+    times = home.do("query", "orders", "select now()::timestamptz as t, 1.50::decimal(5, 2) as d")
+    assert times.split()[-1] == "1.50"
+    assert '"' not in times
+    assert "nothing does not exist" in home.refuse("query", "orders", "from nothing")
+    assert "need an archive" in home.refuse("query", "orders", "from history.orders")
+    assert "disabled" in home.refuse("query", "orders", "from read_text('/etc/passwd')")
