@@ -55,11 +55,11 @@ def test_read_rate_does_not_multiply_heartbeat_rounds() -> None:
     for follower in driven.followers():
         driven.mute(follower, leader)
     driven.run(60)
-    before = core.sequence
+    before = core.lease.sequence
     for _ in range(400):
         driven.send(leader, SELECT, get(1, LINEARIZABLE))
         driven.run(0.25)
-    assert core.sequence - before <= 5  # one per heartbeat while no round is answered
+    assert core.lease.sequence - before <= 5  # one per heartbeat while no round is answered
 
 
 def deposed(driven: Driven) -> tuple[Shell, Shell]:

@@ -4,7 +4,7 @@ import pytest
 from worlds import INSERT, Driven, node_of, put
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.leader import Leader
+from qsync_node.consensus.lease import Lease
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN
@@ -22,7 +22,7 @@ def test_leader_without_a_quorum_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     for other in world.alive():
         world.network.cut(leader, other)
         world.network.cut(other, leader)
-    monkeypatch.setattr(Leader, "_lost_lease", lambda leader: False)
+    monkeypatch.setattr(Lease, "is_lost", lambda lease: False)
     with pytest.raises(Violation, match="E4"):
         world.run_for(2 * SECOND)
 
