@@ -15,11 +15,11 @@ from typing import Any
 import uvloop
 
 from qsync_node.errors import QsyncError
-from qsync_node.log.errors import DiskError
 from qsync_node.server.admin import Admin
 from qsync_node.server.config import ConfigError, NodeConfig, load_config, split_address
 from qsync_node.server.logs import Log
 from qsync_node.server.loop import NodeServer
+from qsync_node.storage.errors import DiskError
 
 HANDOVER_TIMEOUT_S = 5.0
 RESTART_WAIT_S = 0.2

@@ -29,7 +29,7 @@ from qsync_node.archive.uploader import (
 from qsync_node.archive.uploads import Contents
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.xlog import XlogError
-from qsync_node.log.rewind import ROLLBACK_DIRECTORY
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:

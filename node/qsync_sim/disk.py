@@ -1,9 +1,10 @@
 """A simulated disk that loses unflushed data.
 
-It implements `qsync_node.log.files.FileSystem` in memory and keeps two states of everything: what
-a process sees (the page cache) and what survives a power loss. Contents become durable with
-`File.sync`, directory entries with `sync_dir`; a rename is one entry change, atomic like the
-journal of a real filesystem, but entry changes that were not flushed survive or vanish one by one.
+It implements `qsync_node.storage.files.FileSystem` in memory, and keeps two states of all: the
+one that a process sees (the page cache) and the one that survives a power loss. Contents become
+durable with `File.sync`, directory entries with `sync_dir`; a rename is one entry change, atomic
+like the journal of a real filesystem, but entry changes that were not flushed survive or vanish one
+by one.
 
 After a power loss, the first unflushed appends of a file survive. The next one is lost, or survives
 up to some byte, or has its full length with sectors that read as zeros. A piece of a block of less
@@ -21,7 +22,7 @@ from random import Random
 from typing import Literal
 
 from qsync_node.format.xlog import SECTOR_BYTES, ZERO_RUN_BYTES
-from qsync_node.log.errors import DiskError, DiskFull
+from qsync_node.storage.errors import DiskError, DiskFull
 
 Fault = Literal["fail", "full", "short", "power", "power_after"]
 MIN_DAMAGED_BYTES = 64

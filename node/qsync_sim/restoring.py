@@ -21,8 +21,8 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.body import FIRST_USER_SPACE
 from qsync_node.format.keys import RAFT_CONFIRM
 from qsync_node.format.walk import space_of
-from qsync_node.log.checkpoint import Snapshot, open_snapshot
-from qsync_node.log.files import OsFileSystem
+from qsync_node.storage.checkpoint import Snapshot, open_snapshot
+from qsync_node.storage.files import OsFileSystem
 from qsync_node.transactions.own_rows import read_term_body
 from qsync_sim.model import SPACE
 from qsync_sim.versions import LATER

@@ -1,8 +1,9 @@
 """A node's shell in the simulation: its disk, its clock, its process.
 
-It performs the effects of the core with the code of `qsync_node.log` on a simulated disk. Each lane
-of the production's scheduler performs one task at a time, as the threads do: writes that queue up
-behind one another go to the disk together, and ballots, reads and checkpoints continue beside them.
+It performs the effects of the core with the code of `qsync_node.storage` on a simulated disk. Each
+lane of the production's scheduler performs one task at a time, as the threads do: writes that queue
+up behind one another go to the disk together, and ballots, reads and checkpoints continue beside
+them.
 A task is taken at the beginning of its delay, as a thread takes it, and has its effect at the end.
 A checkpoint takes long, and draws its rows while the state changes.
 """
@@ -20,11 +21,11 @@ from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.settings import Settings
 from qsync_node.format.keys import Type
-from qsync_node.log.errors import CorruptionError, DiskError
-from qsync_node.log.rewind import read_saved_rows
-from qsync_node.log.scheduler import ArchiveFloor, Lane, Scheduler, Seal
-from qsync_node.log.storage import Limits, Storage
 from qsync_node.node import Node
+from qsync_node.storage.errors import CorruptionError, DiskError
+from qsync_node.storage.rewind import read_saved_rows
+from qsync_node.storage.scheduler import ArchiveFloor, Lane, Scheduler, Seal
+from qsync_node.storage.storage import Limits, Storage
 from qsync_sim.archiving import SimArchiver
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.eventloop import EventLoop

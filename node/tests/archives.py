@@ -41,7 +41,7 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import DELETE, REPLACE
 from qsync_node.format.mp import pack
-from qsync_node.log.storage import Limits
+from qsync_node.storage.storage import Limits
 from qsync_sim.model import SPACE
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import DIRECTORY, Shell

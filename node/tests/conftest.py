@@ -12,7 +12,7 @@ from archive_copy import Copy
 from hypothesis import settings
 from object_server import ObjectServer, object_server, used_by_this_process
 
-from qsync_node.log.files import FileSystem, OsFileSystem
+from qsync_node.storage.files import FileSystem, OsFileSystem
 from qsync_sim.disk import SimDisk
 
 if TYPE_CHECKING:

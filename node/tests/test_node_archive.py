@@ -52,10 +52,10 @@ from qsync_node.format.xlog import (
     decode_block_data,
     encode_file,
 )
-from qsync_node.log.storage import SegmentRange
 from qsync_node.server.archiver import Archiver
 from qsync_node.server.config import ArchiveConfig, NodeConfig
 from qsync_node.server.logs import Log
+from qsync_node.storage.storage import SegmentRange
 
 UUID = "11111111-1111-4111-8111-111111111111"
 SET_UUID = "22222222-2222-4222-8222-222222222222"

@@ -10,10 +10,10 @@ import pytest
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.format.batch import LogBatch
-from qsync_node.log.errors import DiskError, DiskFull
-from qsync_node.log.files import File, OsFileSystem
-from qsync_node.log.storage import Storage
 from qsync_node.server.disk import Disk
+from qsync_node.storage.errors import DiskError, DiskFull
+from qsync_node.storage.files import File, OsFileSystem
+from qsync_node.storage.storage import Storage
 
 BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 

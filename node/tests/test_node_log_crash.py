@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import REPLACE
 from qsync_node.format.row import Row, encode_rows, encode_singles
-from qsync_node.log.errors import DiskError, DiskFull
-from qsync_node.log.rewind import read_saved_rows
-from qsync_node.log.storage import Limits, Recovered, Storage
+from qsync_node.storage.errors import DiskError, DiskFull
+from qsync_node.storage.rewind import read_saved_rows
+from qsync_node.storage.storage import Limits, Recovered, Storage
 from qsync_sim.disk import Fault, PowerLoss, SimDisk
 
 # A busy machine may delay examples: no test here depends on a duration.

@@ -18,9 +18,9 @@ from qsync_node.format.xlog import (
     encode_block,
     read_blocks,
 )
-from qsync_node.log.errors import CorruptionError
-from qsync_node.log.files import FileSystem, OsFileSystem
-from qsync_node.log.storage import Storage
+from qsync_node.storage.errors import CorruptionError
+from qsync_node.storage.files import FileSystem, OsFileSystem
+from qsync_node.storage.storage import Storage
 from qsync_sim.disk import SimDisk
 
 

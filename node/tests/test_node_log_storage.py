@@ -16,9 +16,9 @@ from qsync_node.format.xlog import (
     FileHeader,
     encode_file,
 )
-from qsync_node.log.errors import DiskError, DiskFull, NotInLog
-from qsync_node.log.files import FileSystem, OsFile, OsFileSystem, lock_directory
-from qsync_node.log.storage import Limits, Storage
+from qsync_node.storage.errors import DiskError, DiskFull, NotInLog
+from qsync_node.storage.files import FileSystem, OsFile, OsFileSystem, lock_directory
+from qsync_node.storage.storage import Limits, Storage
 from qsync_sim.disk import Fault, SimDisk
 
 

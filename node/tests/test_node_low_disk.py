@@ -11,11 +11,11 @@ from processes import Cluster, running_cluster, wait_until
 from raw import Raw
 
 from qsync_client.protocol.constants import Key
-from qsync_node.log.errors import DiskError
-from qsync_node.log.storage import Storage
 from qsync_node.server import loop
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
+from qsync_node.storage.errors import DiskError
+from qsync_node.storage.storage import Storage
 
 INSERT, SPACE = 2, 512
 

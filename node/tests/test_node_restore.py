@@ -24,8 +24,8 @@ from qsync_node.archive.restore.run import Restored, restore
 from qsync_node.archive.restore.source import SourceError, index_at
 from qsync_node.errors import QsyncError
 from qsync_node.format.mp import pack, unpack
-from qsync_node.log.checkpoint import open_snapshot
-from qsync_node.log.files import OsFileSystem
+from qsync_node.storage.checkpoint import open_snapshot
+from qsync_node.storage.files import OsFileSystem
 
 
 @pytest.fixture(scope="module")

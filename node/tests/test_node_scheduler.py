@@ -12,9 +12,9 @@ from test_node_disk import disk_of
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.format.batch import LogBatch
-from qsync_node.log.errors import CorruptionError, DiskError, DiskFull
-from qsync_node.log.files import File, OsFileSystem
-from qsync_node.log.scheduler import (
+from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull
+from qsync_node.storage.files import File, OsFileSystem
+from qsync_node.storage.scheduler import (
     FULL_RETRY_S,
     ArchiveFloor,
     BallotLane,
@@ -23,7 +23,7 @@ from qsync_node.log.scheduler import (
     Scheduler,
     Seal,
 )
-from qsync_node.log.storage import Storage
+from qsync_node.storage.storage import Storage
 
 BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 FULL = DiskFull("no space left on device")

@@ -22,8 +22,8 @@ from qsync_node.archive.uploader import (
 )
 from qsync_node.archive.uploads import Contents
 from qsync_node.consensus.history import TermStart
-from qsync_node.log.scheduler import ArchiveFloor
-from qsync_node.log.storage import SegmentRange
+from qsync_node.storage.scheduler import ArchiveFloor
+from qsync_node.storage.storage import SegmentRange
 
 FIRST = SegmentRange("/d/00000000000000000000.xlog", 0, 3)
 SECOND = SegmentRange("/d/00000000000000000003.xlog", 3, 5)

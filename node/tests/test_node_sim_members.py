@@ -7,7 +7,7 @@ import pytest
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.keys import REPLACE
-from qsync_node.log.scheduler import Seal
+from qsync_node.storage.scheduler import Seal
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell

@@ -12,8 +12,8 @@ from ports import free_port
 from processes import REPLICASET, SECRET, NodeProcess, wait_until
 
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.log.files import OsFileSystem
-from qsync_node.log.storage import Storage
+from qsync_node.storage.files import OsFileSystem
+from qsync_node.storage.storage import Storage
 
 
 def run_node(folder: Path, **changes: Any) -> "subprocess.CompletedProcess[str]":

@@ -32,8 +32,8 @@ from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import restore
 from qsync_node.format.journals import ASSIGNMENT_SPACE, BROKER_SPACE, JOURNAL_SPACE
 from qsync_node.format.mp import unpack
-from qsync_node.log.checkpoint import open_snapshot
-from qsync_node.log.files import OsFileSystem
+from qsync_node.storage.checkpoint import open_snapshot
+from qsync_node.storage.files import OsFileSystem
 from qsync_spark.compaction import run as run_module
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.removal import plan_removal

@@ -31,8 +31,8 @@ from qsync_node.archive.reader import Archive, load_archive
 from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import restore
 from qsync_node.errors import QsyncError
-from qsync_node.log.checkpoint import open_snapshot
-from qsync_node.log.files import OsFileSystem
+from qsync_node.storage.checkpoint import open_snapshot
+from qsync_node.storage.files import OsFileSystem
 from qsync_spark.compaction import lock as lock_module
 from qsync_spark.compaction import run
 from qsync_spark.compaction.lock import Lock

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from qsync_broker.operations import Buffer
-from qsync_node.log.errors import DiskError
-from qsync_node.log.files import DirectoryLock
+from qsync_node.storage.errors import DiskError
+from qsync_node.storage.files import DirectoryLock
 
 _PARTS_MAX = 1000  # below IOV_MAX
 

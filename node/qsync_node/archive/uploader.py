@@ -34,8 +34,8 @@ from qsync_node.archive.uploads import (
     still_named,
 )
 from qsync_node.consensus.history import History, TermStart
-from qsync_node.log.scheduler import ArchiveFloor
-from qsync_node.log.storage import SegmentRange
+from qsync_node.storage.scheduler import ArchiveFloor
+from qsync_node.storage.storage import SegmentRange
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0

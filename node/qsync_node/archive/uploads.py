@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from qsync_node.archive.compaction import Changes
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
-from qsync_node.log.storage import SegmentRange
+from qsync_node.storage.storage import SegmentRange
 
 
 class Upload(NamedTuple):

@@ -38,12 +38,12 @@ from qsync_node.archive.uploader import (
 from qsync_node.archive.uploads import Contents, Upload
 from qsync_node.consensus.history import TermStart
 from qsync_node.errors import QsyncError
-from qsync_node.log.rewind import ROLLBACK_DIRECTORY
-from qsync_node.log.scheduler import ArchiveFloor
-from qsync_node.log.storage import SegmentRange, Storage
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
+from qsync_node.storage.scheduler import ArchiveFloor
+from qsync_node.storage.storage import SegmentRange, Storage
 
 LOOK_EVERY_S = 0.5
 STOP_PATIENCE_S = 5.0

@@ -5,10 +5,10 @@ from pathlib import Path
 from qsync_node.archive.restore.origin import restored_bodies, with_users
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.errors import QsyncError
-from qsync_node.log.checkpoint import open_snapshot
-from qsync_node.log.files import OsFileSystem
-from qsync_node.log.storage import Storage
 from qsync_node.node import Node
+from qsync_node.storage.checkpoint import open_snapshot
+from qsync_node.storage.files import OsFileSystem
+from qsync_node.storage.storage import Storage
 from qsync_node.transactions.own_rows import read_term_body
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from qsync_node.consensus import effects as fx
-from qsync_node.log.errors import CorruptionError, DiskError
-from qsync_node.log.scheduler import ArchiveFloor, Lane, Scheduler, Seal
-from qsync_node.log.storage import Storage
+from qsync_node.storage.errors import CorruptionError, DiskError
+from qsync_node.storage.scheduler import ArchiveFloor, Lane, Scheduler, Seal
+from qsync_node.storage.storage import Storage
 
 Deliver = Callable[[list[Any]], None]
 """A function that passes inputs to the event loop. The threads call it."""

@@ -15,10 +15,6 @@ from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.filtering import refusal_to_start
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
-from qsync_node.log.errors import CorruptionError, DiskError
-from qsync_node.log.files import OsFileSystem, lock_directory
-from qsync_node.log.scheduler import ArchiveFloor
-from qsync_node.log.storage import Limits, Storage
 from qsync_node.server.admission import HANDSHAKES_MAX
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.bootstrapping import StartError, first_state, write_first_state
@@ -36,6 +32,10 @@ from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace
 from qsync_node.server.turns import Turns
 from qsync_node.server.watchers import Watchers
+from qsync_node.storage.errors import CorruptionError, DiskError
+from qsync_node.storage.files import OsFileSystem, lock_directory
+from qsync_node.storage.scheduler import ArchiveFloor
+from qsync_node.storage.storage import Limits, Storage
 
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0

@@ -21,8 +21,8 @@ from qsync_node.archive.restore.source import (
     snapshot_at_or_before,
 )
 from qsync_node.format.journals import JOURNAL_SPACE
-from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
-from qsync_node.log.files import OsFileSystem, lock_directory
+from qsync_node.storage.checkpoint import SnapshotWriter, write_snapshot
+from qsync_node.storage.files import OsFileSystem, lock_directory
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 

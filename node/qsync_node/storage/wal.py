@@ -41,10 +41,10 @@ from qsync_node.format.xlog import (
     encode_file_header,
     file_name,
 )
-from qsync_node.log.atomic import put_file
-from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
-from qsync_node.log.files import File, FileSystem, join
-from qsync_node.log.newest import forget_newest, note_newest
+from qsync_node.storage.atomic import put_file
+from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull, NotInLog
+from qsync_node.storage.files import File, FileSystem, join
+from qsync_node.storage.newest import forget_newest, note_newest
 
 MARK_EVERY_BYTES = 64 * 1024
 READ_WINDOW_BYTES = 256 * 1024

@@ -7,9 +7,9 @@ The note is deleted before the newest segment is removed (L6, S3). Without a not
 check.
 """
 
-from qsync_node.log.atomic import put_file
-from qsync_node.log.errors import CorruptionError
-from qsync_node.log.files import FileSystem, join
+from qsync_node.storage.atomic import put_file
+from qsync_node.storage.errors import CorruptionError
+from qsync_node.storage.files import FileSystem, join
 
 NEWEST_NAME = "newest"
 

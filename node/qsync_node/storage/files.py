@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from qsync_node.log.errors import DiskError, DiskFull
+from qsync_node.storage.errors import DiskError, DiskFull
 
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _FULL_MARGIN_BYTES = 1 << 20

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.vclock import VClock, is_equal, signature
-from qsync_node.log.ahead import forget_ahead, note_ahead
-from qsync_node.log.atomic import put_file
-from qsync_node.log.ballot import store_ballot
-from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
-from qsync_node.log.errors import DiskError, DiskFull
-from qsync_node.log.files import FileSystem, join
-from qsync_node.log.recovery import CLEAN_NAME, Recovered, clean_mark, recover
-from qsync_node.log.rewind import ROLLBACK_DIRECTORY, RewindReport, rewind
-from qsync_node.log.wal import Limits, Wal, create_segment
+from qsync_node.storage.ahead import forget_ahead, note_ahead
+from qsync_node.storage.atomic import put_file
+from qsync_node.storage.ballot import store_ballot
+from qsync_node.storage.checkpoint import SnapshotWriter, write_snapshot
+from qsync_node.storage.errors import DiskError, DiskFull
+from qsync_node.storage.files import FileSystem, join
+from qsync_node.storage.recovery import CLEAN_NAME, Recovered, clean_mark, recover
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY, RewindReport, rewind
+from qsync_node.storage.wal import Limits, Wal, create_segment
 
 __all__ = ["Limits", "Recovered", "RewindReport", "SegmentRange", "Storage"]
 

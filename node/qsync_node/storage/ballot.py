@@ -10,9 +10,9 @@ only the core interprets.
 from struct import Struct
 
 from qsync_node.format.xlog import checksum
-from qsync_node.log.atomic import put_file
-from qsync_node.log.errors import CorruptionError
-from qsync_node.log.files import FileSystem, join
+from qsync_node.storage.atomic import put_file
+from qsync_node.storage.errors import CorruptionError
+from qsync_node.storage.files import FileSystem, join
 
 BALLOT_NAME = "ballot"
 _MAGIC = b"QSBALLOT"

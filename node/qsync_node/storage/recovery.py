@@ -40,15 +40,15 @@ from qsync_node.format.xlog import (
     decode_file_header,
     read_blocks,
 )
-from qsync_node.log.ahead import forget_ahead, noted_ahead
-from qsync_node.log.atomic import put_file, remove_if_there, remove_in_progress
-from qsync_node.log.ballot import load_ballot, store_ballot
-from qsync_node.log.checkpoint import Snapshot, open_snapshot
-from qsync_node.log.errors import CorruptionError
-from qsync_node.log.files import FileSystem, join
-from qsync_node.log.newest import check_newest, note_newest
-from qsync_node.log.rewind import ROLLBACK_DIRECTORY
-from qsync_node.log.wal import (
+from qsync_node.storage.ahead import forget_ahead, noted_ahead
+from qsync_node.storage.atomic import put_file, remove_if_there, remove_in_progress
+from qsync_node.storage.ballot import load_ballot, store_ballot
+from qsync_node.storage.checkpoint import Snapshot, open_snapshot
+from qsync_node.storage.errors import CorruptionError
+from qsync_node.storage.files import FileSystem, join
+from qsync_node.storage.newest import check_newest, note_newest
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
+from qsync_node.storage.wal import (
     Limits,
     Segment,
     Wal,

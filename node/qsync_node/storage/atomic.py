@@ -6,8 +6,8 @@ leftover temporary files.
 
 from collections.abc import Sequence
 
-from qsync_node.log.errors import DiskError
-from qsync_node.log.files import FileSystem, join
+from qsync_node.storage.errors import DiskError
+from qsync_node.storage.files import FileSystem, join
 
 IN_PROGRESS = ".inprogress"
 

@@ -28,9 +28,9 @@ from qsync_node.format.xlog import (
     encode_file_header,
     file_name,
 )
-from qsync_node.log.atomic import IN_PROGRESS, remove_if_there
-from qsync_node.log.errors import CorruptionError, DiskError
-from qsync_node.log.files import File, FileSystem, join
+from qsync_node.storage.atomic import IN_PROGRESS, remove_if_there
+from qsync_node.storage.errors import CorruptionError, DiskError
+from qsync_node.storage.files import File, FileSystem, join
 
 BLOCK_ROWS_BYTES = 128 * 1024
 

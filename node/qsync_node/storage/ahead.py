@@ -7,9 +7,9 @@ noted before such a snapshot is renamed to its final name. The note is removed o
 that index.
 """
 
-from qsync_node.log.atomic import put_file
-from qsync_node.log.errors import CorruptionError
-from qsync_node.log.files import FileSystem, join
+from qsync_node.storage.atomic import put_file
+from qsync_node.storage.errors import CorruptionError
+from qsync_node.storage.files import FileSystem, join
 
 AHEAD_NAME = "ahead"
 

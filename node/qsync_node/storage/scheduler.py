@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 
 from qsync_node.consensus import effects as fx
 from qsync_node.format.row import RowError
-from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
-from qsync_node.log.storage import Storage
+from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull, NotInLog
+from qsync_node.storage.storage import Storage
 
 FULL_RETRY_S = 0.25
 

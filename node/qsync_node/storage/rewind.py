@@ -26,11 +26,11 @@ from qsync_node.format.xlog import (
     read_blocks,
 )
 from qsync_node.format.xlog import Block as XlogBlock
-from qsync_node.log.atomic import put_file
-from qsync_node.log.errors import DiskError
-from qsync_node.log.files import FileSystem, join
-from qsync_node.log.newest import forget_newest, note_newest
-from qsync_node.log.wal import Wal, read_batches
+from qsync_node.storage.atomic import put_file
+from qsync_node.storage.errors import DiskError
+from qsync_node.storage.files import FileSystem, join
+from qsync_node.storage.newest import forget_newest, note_newest
+from qsync_node.storage.wal import Wal, read_batches
 
 ROLLBACK_DIRECTORY = "rollback"
 
