@@ -7,16 +7,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qsync_cli.failure import Failure, FailureReason
+from qsync_local import platform as platforms
 from qsync_local import processes
-from qsync_local.platform import LocalPlatform
 from qsync_local.store import Secrets, Store, home
-from qsync_operator.api.cluster import NAME_PATTERN, QsyncCluster
-from qsync_operator.api.names import wanted_members
-from qsync_operator.api.status import ClusterStatus
-from qsync_operator.plan.observed import Memory, Observed
-from qsync_operator.plan.status import Finding, build_status
+from qsync_operator.api import names
+from qsync_operator.api.patterns import NAME_PATTERN
+from qsync_operator.plan import observed as observations
+from qsync_operator.plan import status as statuses
+
+if TYPE_CHECKING:
+    from qsync_operator.api.cluster import QsyncCluster
+    from qsync_operator.api.status import ClusterStatus
+    from qsync_operator.plan.observed import Observed
 
 SUPERVISOR_START_S = 15.0
 
@@ -67,7 +72,7 @@ def secrets_of(store: Store) -> Secrets:
     return secrets
 
 
-def load_cluster(store: Store) -> QsyncCluster:
+def load_cluster(store: Store) -> "QsyncCluster":
     cluster = store.load_cluster()
     if cluster is None:
         raise Failure(FailureReason.NOT_FOUND, f"cluster {store.name} was deleted")
@@ -98,7 +103,7 @@ def ensure_supervisor(store: Store) -> bool:
     )
 
 
-def look(store: Store) -> QsyncCluster:
+def look(store: Store) -> "QsyncCluster":
     """Return the current cluster: live answers of its nodes, and the supervisor's findings."""
     cluster = load_cluster(store)
     saved = store.load_status()
@@ -106,22 +111,24 @@ def look(store: Store) -> QsyncCluster:
     return cluster
 
 
-async def _fresh_status(store: Store, cluster: QsyncCluster, saved: ClusterStatus) -> ClusterStatus:
-    platform = LocalPlatform(store, secrets_of(store), is_read_only=True)
+async def _fresh_status(
+    store: Store, cluster: "QsyncCluster", saved: "ClusterStatus"
+) -> "ClusterStatus":
+    platform = platforms.LocalPlatform(store, secrets_of(store), is_read_only=True)
     try:
-        observed = await platform.observe(cluster, Memory(), saved)
+        observed = await platform.observe(cluster, observations.Memory(), saved)
     finally:
         await platform.close()
     return merge(cluster, observed, saved)
 
 
-def merge(cluster: QsyncCluster, observed: Observed, saved: ClusterStatus) -> ClusterStatus:
+def merge(cluster: "QsyncCluster", observed: "Observed", saved: "ClusterStatus") -> "ClusterStatus":
     """Merge live numbers and roles with phase and conditions of the supervisor.
 
     A condition that contradicts the live answers is outdated, and corrected.
     """
-    wanted = wanted_members(cluster.name, cluster.spec)
-    fresh = build_status(cluster, observed, wanted, Finding("", ""), time.time())
+    wanted = names.wanted_members(cluster.name, cluster.spec)
+    fresh = statuses.build_status(cluster, observed, wanted, statuses.Finding("", ""), time.time())
     if saved.phase == "Ready" and saved.observed_generation == cluster.metadata.generation:
         return fresh
     messages = {member.name: member.message for member in saved.members}
@@ -137,7 +144,7 @@ def merge(cluster: QsyncCluster, observed: Observed, saved: ClusterStatus) -> Cl
     )
 
 
-def is_settled(cluster: QsyncCluster) -> bool:
+def is_settled(cluster: "QsyncCluster") -> bool:
     status = cluster.status
     if cluster.spec.hibernate:
         is_down = all(member.role == "down" for member in status.members)

@@ -25,12 +25,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from qsync_operator.api.catalogue.events import event_type
-from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.journals import QsyncJournal
-from qsync_operator.api.status import ClusterStatus
+# Modules, not their names: the command line then loads the models only if it reads documents.
+from qsync_operator.api import cluster as clusters
+from qsync_operator.api import journals, status
+from qsync_operator.api.catalogue import events
+
+if TYPE_CHECKING:
+    from qsync_operator.api.cluster import QsyncCluster
+    from qsync_operator.api.journals import QsyncJournal
+    from qsync_operator.api.status import ClusterStatus
 
 EVENTS_BYTES_MAX = 1 << 20
 
@@ -79,7 +84,7 @@ class Declaration:
         refusal: why the cluster refuses it, or "".
     """
 
-    journal: QsyncJournal
+    journal: "QsyncJournal"
     result: str = ""
     refusal: str = ""
 
@@ -135,11 +140,11 @@ class Store:
 
     # --- documents --------------------------------------------------------------------------
 
-    def load_cluster(self) -> QsyncCluster | None:
+    def load_cluster(self) -> "QsyncCluster | None":
         document = self._read("cluster.json")
-        return QsyncCluster.model_validate(document) if document is not None else None
+        return clusters.QsyncCluster.model_validate(document) if document is not None else None
 
-    def save_cluster(self, cluster: QsyncCluster) -> None:
+    def save_cluster(self, cluster: "QsyncCluster") -> None:
         document = cluster.document()
         document.pop("status", None)
         self._write("cluster.json", document)
@@ -157,10 +162,10 @@ class Store:
         except FileNotFoundError:
             return 0
 
-    def load_status(self) -> ClusterStatus:
-        return ClusterStatus.model_validate(self._read("status.json") or {})
+    def load_status(self) -> "ClusterStatus":
+        return status.ClusterStatus.model_validate(self._read("status.json") or {})
 
-    def save_status(self, status: ClusterStatus) -> None:
+    def save_status(self, status: "ClusterStatus") -> None:
         self._write("status.json", status.model_dump(mode="json", by_alias=True), is_synced=False)
 
     def load_state(self) -> State:
@@ -218,7 +223,7 @@ class Store:
             path.replace(path.with_suffix(".old.jsonl"))
         event = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "type": event_type(reason),
+            "type": events.event_type(reason),
             "reason": reason,
             "object": subject,
             "message": message,
@@ -301,8 +306,8 @@ class Store:
 def _declaration(fields: dict[str, Any]) -> Declaration:
     """Return a stored declaration; earlier versions stored the journal alone."""
     if "journal" not in fields:
-        return Declaration(QsyncJournal.model_validate(fields), "unchanged")
-    journal = QsyncJournal.model_validate(fields["journal"])
+        return Declaration(journals.QsyncJournal.model_validate(fields), "unchanged")
+    journal = journals.QsyncJournal.model_validate(fields["journal"])
     return Declaration(journal, fields["result"], fields["refusal"])
 
 

@@ -1,6 +1,8 @@
 """Rows from the command line: values, outcomes and pages, on a local cluster."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,3 +162,20 @@ def test_any_member_is_a_target_by_its_address(home: Home, tmp_path: Path) -> No
     said = home.refuse("get", credentials["addresses"][0], "orders", "60", "--user", "app",
                        "--password", "wrong")  # fmt: skip
     assert "(Refused)" in said
+
+
+def test_verb_on_a_local_cluster_loads_nothing_heavy(home: Home) -> None:
+    script = (
+        "import sys\n"
+        "from qsync_cli.main import main\n"
+        "sys.argv[1:] = ['spaces', 'orders']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'aiohttp', 'cryptography', 'kubernetes', 'obstore', 'prompt_toolkit'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=home.environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.endswith("heavy: []\n")

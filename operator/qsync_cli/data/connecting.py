@@ -25,6 +25,7 @@ from qsync_client import (
     SchemaError,
     SyncClient,
 )
+from qsync_local.ports import HOST
 
 ClusterArgument = Annotated[
     str,
@@ -194,8 +195,8 @@ def _endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
     store = clusters.open_store(cluster)
     clusters.ensure_supervisor(store)
     secrets = clusters.secrets_of(store)
-    members = clusters.look(store).status.members
-    addresses = [member.address for member in members if not member.address.endswith(":0")]
+    members = store.load_state().members.values()
+    addresses = [f"{HOST}:{member.iproto}" for member in members if member.iproto]
     if not addresses:
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"

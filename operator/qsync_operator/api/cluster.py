@@ -6,16 +6,12 @@ from pydantic import ConfigDict, Field, WrapValidator, model_validator
 from pydantic.alias_generators import to_camel
 
 from qsync_operator.api.base import SpecModel, StatusModel, lenient
+from qsync_operator.api.patterns import NAME_PATTERN
 from qsync_operator.api.spec import ClusterSpec
 from qsync_operator.api.status import ClusterStatus
 
 GROUP, VERSION = "qsync.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
-NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
-"""Names have at most 40 characters, because a pod's host name has at most 63.
-
-The longest member names have the form NAME-reader-12.
-"""
 
 NAME_MIN = 2
 """Least length of the name of a cluster with journals: `NAME-0` has four characters."""

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, WrapValidator
 
 from qsync_operator.api.base import Duration, SpecModel, StatusModel, lenient
-from qsync_operator.api.cluster import NAME_PATTERN, Metadata
+from qsync_operator.api.cluster import Metadata
 from qsync_operator.api.conditions import BaseCondition
+from qsync_operator.api.patterns import NAME_PATTERN
 from qsync_operator.api.spec import SparkSpec
 
 RunPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Cancelled"]

@@ -8,8 +8,9 @@ from pydantic.alias_generators import to_camel
 from qsync_broker.spec import JournalSpec as BrokerSpec
 from qsync_broker.spec import problem
 from qsync_operator.api.base import Duration, SpecModel, StatusModel, lenient
-from qsync_operator.api.cluster import NAME_PATTERN, Metadata
+from qsync_operator.api.cluster import Metadata
 from qsync_operator.api.conditions import BaseCondition
+from qsync_operator.api.patterns import NAME_PATTERN
 
 Codec = Literal["NONE", "GZIP", "ZSTANDARD", "SNAPPY", "GZIP_OFFLOAD_DECOMPRESSION"]
 Flags = Literal["O_RDWR", "O_RDONLY", "O_WRONLY"]

@@ -5,11 +5,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from qsync_operator.api.cluster import GROUP, NAME_PATTERN, VERSION, QsyncCluster
+from qsync_operator.api.cluster import GROUP, VERSION, QsyncCluster
 from qsync_operator.api.crds import rules
 from qsync_operator.api.crds.structural import structural_schema, whole_default
 from qsync_operator.api.jobs import QsyncAudit, QsyncCompaction
 from qsync_operator.api.journals import QsyncJournal
+from qsync_operator.api.patterns import NAME_PATTERN
 
 
 @dataclass(frozen=True, slots=True)
