@@ -5,16 +5,22 @@ An API server with one cluster forwards ports to the members of a local cluster.
 
 import asyncio
 import base64
+import contextlib
 import json
+import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import WSMsgType, web
 from local_clusters import EXAMPLES, Home
+
+from qsync_operator.resources.authority import Bundle, renew
 
 SECRET = "/api/v1/namespaces/shop/secrets/orders-app"
 CLUSTERS = "/apis/qsync.dev/v1alpha1/namespaces/shop/qsyncclusters"
@@ -29,6 +35,8 @@ class ApiServer:
     forwarded: list[str] = field(default_factory=list)
     refusal: int = 0
     port: int = 0
+    tls: Bundle | None = None
+    """Certificate of the members if clients must use TLS."""
 
     def start(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -52,26 +60,52 @@ class ApiServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _clusters(self, request: web.Request) -> web.Response:
-        return web.json_response({"items": [{"metadata": {"name": "orders"}, "spec": {}}]})
+        spec = {"tls": {"clients": "Require"}} if self.tls is not None else {}
+        return web.json_response({"items": [{"metadata": {"name": "orders"}, "spec": spec}]})
 
     async def _read_secret(self, request: web.Request) -> web.Response:
         encoded = {key: base64.b64encode(text.encode()).decode()
                    for key, text in self.secret.items()}  # fmt: skip
         return web.json_response({"data": encoded})
 
+    async def _decrypting(self, port: int) -> int:
+        """Return a port that speaks TLS, and forwards to a member, which does not."""
+        assert self.tls is not None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(self.tls.key + self.tls.certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+
+        async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    writer.write(data)
+            writer.close()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner, outer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(copy(reader, outer), copy(inner, writer))
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        return int(server.sockets[0].getsockname()[1])
+
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         if self.refusal:
             return web.json_response({"message": "pods is forbidden"}, status=self.refusal)
-        assert request.query["ports"] == "3301"
+        assert request.query["ports"] == ("3301" if self.tls is None else "3302")
         stream = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await stream.prepare(request)
         pod = request.match_info["pod"]
         self.forwarded.append(pod)
-        port = (3301).to_bytes(2, "little")
-        await stream.send_bytes(b"\0" + port)
-        await stream.send_bytes(b"\1" + port)
+        name = int(request.query["ports"]).to_bytes(2, "little")
+        await stream.send_bytes(b"\0" + name)
+        await stream.send_bytes(b"\1" + name)
+        port = self.members[pod]
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.members[pod])
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port if self.tls is None else await self._decrypting(port)
+            )
         except OSError as error:
             await stream.send_bytes(b"\1" + str(error).encode())
             return stream
@@ -164,6 +198,22 @@ def test_refusal_of_the_api_server_is_the_cause(home: Home, server: ApiServer) -
     assert "local status" in said
     assert "QsyncCluster orders-eu not found in namespace shop" in said
     assert "(NotFound)" in said
+
+
+def test_tunnel_carries_tls_if_clients_must_use_it(
+    home: Home, server: ApiServer, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    authority, bundle = renew(None, None, "orders", ["orders-0.orders.shop.svc"], now)
+    server.tls = bundle
+    server.secret |= {"tlsPort": "3302", "ca.crt": authority.certificate}
+    assert home.do("put", "orders", "orders", '[3, "tls", 1]').startswith("committed at")
+    assert json.loads(home.do("tail", "orders").splitlines()[-1])["row"]["customer"] == "tls"
+    done = home.run("export", "orders", "orders", "--consistent", "-o", tmp_path / "a.csv")
+    assert done.returncode == 0, done.stderr
+    other, _ = renew(None, None, "orders", ["orders-0.orders.shop.svc"], now)
+    server.secret["ca.crt"] = other.certificate
+    assert "certificate verify failed" in home.refuse("count", "orders", "orders")
 
 
 def test_local_cluster_comes_first(local: Home, home: Home, server: ApiServer) -> None:
