@@ -98,6 +98,9 @@ check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	MYPYPATH=node/tests:e2e:e2e/chaos:e2e/journals \
+	  $(BIN)/mypy e2e/*.py e2e/chaos e2e/journals/*.py e2e/pods e2e/scenarios
+	MYPYPATH=node/tests:e2e:e2e/bench:e2e/journals $(BIN)/mypy e2e/bench
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q node/tests/test_imports.py
 	$(BIN)/vale $(PROSE)

@@ -16,6 +16,7 @@ import sys
 import time
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def forwarded(namespace: Namespace, pods: list[str], *ports: int) -> Iterator[li
                 )
                 addresses.append(f"127.0.0.1:{local}")
         for address in addresses:
-            namespace.wait(f"{address}", lambda a=address: _answers(a), FAILOVER_S)
+            namespace.wait(f"{address}", partial(_answers, address), FAILOVER_S)
         yield addresses
     finally:
         for process in processes:

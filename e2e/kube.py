@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ class Namespace:
                 "--tail=-1",
             ],
         }.items():
-            (folder / name).write_text(_whatever(lambda c=command: self.kubectl(*c)))
+            (folder / name).write_text(_whatever(partial(self.kubectl, *command)))
         (folder / "operator.log").write_text(
             _whatever(lambda: run("kubectl", "logs", "-n", SYSTEM, "deployment/qsync-operator"))
         )

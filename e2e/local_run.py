@@ -8,13 +8,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 import scenarios  # noqa: F401 - registers them
 from kubernetes_run import FAILURES
 from local_scene import LocalScene
 from rich.console import Console
 from rich.markup import escape
-from scenario import SCENARIOS, Scenario
+from scenario import SCENARIOS, Scenario, Scene
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -24,7 +25,8 @@ def perform(scenario: Scenario, folder: Path) -> str:
     try:
         if scenario.has_load:
             scene.start_with_load(**scenario.spec)
-        said = scenario.run(scene)
+        # `LocalScene` has the methods that the scenarios listed here call.
+        said = scenario.run(cast(Scene, scene))
         return f"{said}; {scene.nothing_is_lost()}" if scenario.has_load else said
     finally:
         scene.delete()

@@ -149,6 +149,10 @@ class Scene(Namespace):
         """Return the leader that the status names, or ""."""
         return str(self.status().get("leader", ""))
 
+    def has_other_leader(self, former: str) -> bool:
+        """Return whether the status names a leader other than `former`."""
+        return self.leader() not in ("", former)
+
     def current_leader(self) -> str:
         """Return the leader; on a busy machine, wait until one is elected."""
         self.wait("a leader", lambda: bool(self.leader()), CONVERGE_S)

@@ -3,7 +3,6 @@
 import json
 import os
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,15 +37,15 @@ def write_page() -> Path:
 
 def _row(what: str, pauses: list[Pauses]) -> str:
     cells = [what, str(len(pauses))]
-    cells += [_span(pauses, lambda p, r=route: p.by_route[r]) for route in ROUTES]
+    cells += [_span([p.by_route[route] for p in pauses]) for route in ROUTES]
     failovers = [p for p in pauses if p.leaderless_ms > 0]
-    cells.append(_span(failovers, lambda p: p.leaderless_ms) if failovers else "-")
+    cells.append(_span([p.leaderless_ms for p in failovers]) if failovers else "-")
     cells.append(str(sum(p.failed for p in pauses)))
     return f"| {' | '.join(cells)} |"
 
 
-def _span(pauses: list[Pauses], value: Callable[[Pauses], float]) -> str:
-    found = sorted(value(one) for one in pauses)
+def _span(pauses_ms: list[float]) -> str:
+    found = sorted(pauses_ms)
     return f"{found[0]:.0f} / **{statistics.median(found):.0f}** / {found[-1]:.0f}"
 
 

@@ -87,7 +87,7 @@ def ratios(results: dict[tuple[str, int], list[Any]]) -> list[str]:
     """Return the ratio of Qsync to each peer, from the medians of one run."""
 
     def median(name: str, in_flight: int) -> float:
-        return statistics.median(figures["rate"] for figures in results[name, in_flight])
+        return statistics.median(float(figures["rate"]) for figures in results[name, in_flight])
 
     peers = [name for name in dict.fromkeys(n for n, _ in results) if not name.startswith("qsync")]
     lines = [

@@ -64,7 +64,8 @@ class Writes:
     def body(self, lsn: int) -> bytes:
         key = lsn * 7919 % self.keys
         self.last[key] = lsn
-        return pack({Key.SPACE_ID: SPACE, Key.TUPLE: [key, self.value(lsn)]})
+        body: bytes = pack({Key.SPACE_ID: SPACE, Key.TUPLE: [key, self.value(lsn)]})
+        return body
 
 
 def first_bodies() -> list[bytes]:

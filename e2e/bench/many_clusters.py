@@ -79,9 +79,14 @@ def wait_ready(count: int) -> float:
 
 def idle_cpu(process: psutil.Process) -> float:
     """Return the idle CPU time of the operator, in percent of a core."""
-    before = sum(process.cpu_times()[:2])
+
+    def used_s() -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    before = used_s()
     time.sleep(IDLE_S)  # the span whose cost is measured
-    return 100 * (sum(process.cpu_times()[:2]) - before) / IDLE_S
+    return 100 * (used_s() - before) / IDLE_S
 
 
 def time_to_act(orders: Path, count: int) -> list[float]:

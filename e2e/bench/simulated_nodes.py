@@ -126,11 +126,14 @@ class Simulation:
         while True:
             found = await self.api.list_namespaced_pod(self.namespace)
             for pod in found.items:
-                if pod.metadata.uid not in self.known and pod.metadata.deletion_timestamp is None:
+                about = pod.metadata
+                assert about is not None
+                assert about.uid is not None
+                if about.uid not in self.known and about.deletion_timestamp is None:
                     # A Secret that is not there yet: the next look tries again.
                     with contextlib.suppress(Exception):
                         await self._begin(pod)
-                        self.known.add(pod.metadata.uid)
+                        self.known.add(about.uid)
             await asyncio.sleep(0.5)
 
     async def _begin(self, pod: Any) -> None:
@@ -163,8 +166,8 @@ class Simulation:
         )
 
     async def _cluster(self, name: str) -> Cluster:
-        shown = (await self.api.read_namespaced_secret(f"{name}-tls", self.namespace)).data
-        identity = (await self.api.read_namespaced_secret(f"{name}-identity", self.namespace)).data
+        shown = await self._secret(f"{name}-tls")
+        identity = await self._secret(f"{name}-identity")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory() as folder:
             for key in ("tls.crt", "tls.key"):
@@ -172,6 +175,11 @@ class Simulation:
             context.load_cert_chain(Path(folder) / "tls.crt", Path(folder) / "tls.key")
         replicaset = base64.b64decode(identity["replicasetUUID"]).decode()
         return Cluster(name, context, replicaset=replicaset)
+
+    async def _secret(self, name: str) -> dict[str, bytes | str]:
+        data = (await self.api.read_namespaced_secret(name, self.namespace)).data
+        assert data is not None
+        return data
 
     async def _serve(self, cluster: Cluster, name: str, ip: str) -> None:
         application = web.Application()

@@ -14,7 +14,6 @@ import argparse
 import cProfile
 import os
 import platform
-import pstats
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -144,8 +144,11 @@ def profile_of(folder: Path) -> list[tuple[str, float]]:
     part = parts_of_kind(load_archive(f"file://{folder}"), "segment")[0]
     profiler = cProfile.Profile()
     profiler.runcall(lambda: list(walk(part, b"")))
-    stats = pstats.Stats(profiler).stats
-    own = {f"{Path(f).name}:{name}": row[2] for (f, _, name), row in stats.items()}
+    own: dict[str, float] = {}
+    for entry in profiler.getstats():
+        code = entry.code
+        file, name = ("~", code) if isinstance(code, str) else (code.co_filename, code.co_name)
+        own[f"{Path(file).name}:{name}"] = entry.inlinetime
     total = sum(own.values())
     ordered = sorted(own.items(), key=lambda one: -one[1])
     return [(name, share / total) for name, share in ordered[:8]]
@@ -160,7 +163,7 @@ def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audit
         seconds = audits.spark[rows] = audited(spark, folder)
         said = f"{seconds:.1f} s, {3 * rows / seconds / cores:,.0f} member-rows/s and core"
         if rows <= ALONE_ROWS_MAX:
-            single = audits.alone[rows] = took(lambda folder=folder: plain_audit(folder))
+            single = audits.alone[rows] = took(partial(plain_audit, folder))
             said += f"; in one process {single:.1f} s, {3 * rows / single:,.0f}/s"
         what = f"audit of {rows:,} rows of three members ({size >> 20} MiB each)"
         figures.add(what, said, "100,000 (200,000)")
@@ -168,9 +171,7 @@ def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audit
     for what, columns in (("all columns", None), ("LSN and body", "lsn long, body binary")):
         reader = spark.read.format("qsync.wal")
         table = (reader.schema(columns) if columns else reader).load(f"file://{work / 'archive'}")
-        read_s = took(
-            lambda table=table: table.selectExpr("max(lsn)", "max(length(body))").collect()
-        )
+        read_s = took(table.selectExpr("max(lsn)", "max(length(body))").collect)
         said = f"{3 * rows / read_s:,.0f} rows/s"
         figures.add(f"read of {3 * rows:,} rows, {what}", said, "1,000,000")
     large = [n for n in sizes if n >= sizes[-1] // 10]
@@ -197,13 +198,18 @@ def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
     files = f"{work / 'archive' / made.folder}/history/*/*.parquet"
     question = "select count(*), count(distinct id), sum(length(value)) from {}"
     spark.read.parquet(files).createOrReplaceTempView("history")
-    answers = {}
-    seconds = {
-        "Spark": took(lambda: answers.update(s=spark.sql(question.format("history")).collect()[0])),
-        "DuckDB": took(lambda: answers.update(
-            d=duckdb.sql(question.format(f"read_parquet('{files}')")).fetchall()[0])),
-    }  # fmt: skip
-    assert tuple(answers["s"]) == tuple(answers["d"]), answers
+    answers: dict[str, tuple[int, ...]] = {}
+
+    def ask_spark() -> None:
+        answers["s"] = tuple(spark.sql(question.format("history")).collect()[0])
+
+    def ask_duckdb() -> None:
+        relation = duckdb.sql(question.format(f"read_parquet('{files}')"))
+        assert relation is not None
+        answers["d"] = tuple(relation.fetchall()[0])
+
+    seconds = {"Spark": took(ask_spark), "DuckDB": took(ask_duckdb)}
+    assert answers["s"] == answers["d"], answers
     said = ", ".join(f"{name} {1000 * took_s:.0f} ms" for name, took_s in seconds.items())
     figures.add(f"a question of the history's {answers['d'][0]:,} rows in Parquet", said)
 

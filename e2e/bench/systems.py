@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,9 @@ class Etcd(System):
         raise RuntimeError("etcd has no leader")
 
     def durability(self) -> str:
-        command = " ".join(str(argument) for argument in self.processes[0].args)
+        arguments = self.processes[0].args
+        assert isinstance(arguments, list)
+        command = " ".join(str(argument) for argument in arguments)
         assert "unsafe-no-fsync" not in command
         return "fsync on every member before it acknowledges (no --unsafe-no-fsync), quorum 2 of 3"
 
@@ -277,7 +280,7 @@ class Tarantool(System):
                 + ("" if number else self._schema())
             )
             self.run("tarantool", str(script))
-            wait("tarantool", lambda port=port: can_connect(port))
+            wait("tarantool", partial(can_connect, port))
             time.sleep(1.5)
 
     @staticmethod

@@ -146,7 +146,7 @@ class JournalCluster:
         self.store = folder / "store"
         bucket = folder / BUCKET
         bucket.mkdir()
-        self.objects = ObjectServer(**{BUCKET: bucket})
+        self.objects = ObjectServer({BUCKET: bucket})
         self._environment = {"PYTHONPATH": str(sources)} if sources else {}
         self.manifest = folder / "cluster.yaml"
         self.nodes = LocalCluster("chaos", self.manifest, folder / "home")

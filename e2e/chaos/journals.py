@@ -200,7 +200,10 @@ class Campaign:
         return contents
 
     def _report(
-        self, traps: Traps, entries: list[dict], contents: dict[str, dict[str, bytes]]
+        self,
+        traps: Traps,
+        entries: list[dict[str, Any]],
+        contents: dict[str, dict[str, bytes]],
     ) -> None:
         table = Table(box=None, pad_edge=False)
         for column in ("FAULT", "INJECTED", "REACHED", "MEDIAN", "WORST"):

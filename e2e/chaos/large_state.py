@@ -89,7 +89,7 @@ def is_joined(cluster: Cluster, joiner: NodeProcess) -> bool:
 
 
 def least_confirmed(cluster: Cluster) -> int:
-    return min(node.status()["confirmed_index"] for node in cluster.nodes)
+    return min(int(node.status()["confirmed_index"]) for node in cluster.nodes)
 
 
 async def run(cluster: Cluster, tuples: int) -> int:

@@ -63,9 +63,9 @@ class Relay:
             pass  # a cut
         finally:
             self._connections.discard(task)
-            for one in (writer, back):
-                if one is not None:
-                    one.close()
+            writer.close()
+            if back is not None:
+                back.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

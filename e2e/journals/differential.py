@@ -51,6 +51,14 @@ REFUSED = (
     grpc.StatusCode.INTERNAL,
 )
 NAMES = ("a/one", "a/two", "b/three", "four")
+SELECTORS: tuple[dict[str, str], ...] = (
+    {},
+    {"tag": "a"},
+    {"tag": ""},
+    {"prefix": "a/"},
+    {"name": "four"},
+    {"tag": "c"},
+)
 REGISTERS = ("x1", "y2", "z3")
 RETRIED = (
     pb.NO_JOURNAL_PRIMARY_BROKER,
@@ -119,7 +127,8 @@ class System:
         async for message in self.stub.List(pb.ListRequest()):
             for journal in message.journals:
                 if journal.spec.name == name:
-                    return journal.spec.suspend
+                    suspend: pb.JournalSpec.Suspend = journal.spec.suspend
+                    return suspend
         return None
 
     async def listing(self, labels: dict[str, str]) -> Answer:
@@ -277,8 +286,7 @@ class Requests:
         return "apply", {"name": name, "expected": expected, "spec": None}
 
     def _list(self) -> tuple[str, dict[str, Any]]:
-        wanted = ({}, {"tag": "a"}, {"tag": ""}, {"prefix": "a/"}, {"name": "four"}, {"tag": "c"})
-        return "listing", {"labels": self.rng.choice(wanted)}
+        return "listing", {"labels": self.rng.choice(SELECTORS)}
 
     def _append(self) -> tuple[str, dict[str, Any]]:
         rng = self.rng

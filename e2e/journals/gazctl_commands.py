@@ -291,8 +291,8 @@ def run(is_secured: bool) -> int:
         except (AssertionError, RuntimeError, subprocess.TimeoutExpired) as error:
             console.print(f"failed: {error}", markup=False)
             for log in folder.glob("home/journals/**/*.log"):
-                name = log.relative_to(folder / "home" / "journals")
-                console.print(f"{name}: {log.read_text()[-2000:]}", markup=False)
+                place = log.relative_to(folder / "home" / "journals")
+                console.print(f"{place}: {log.read_text()[-2000:]}", markup=False)
             return 1
         finally:
             cluster.delete()

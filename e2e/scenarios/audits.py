@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import archive_server
@@ -143,12 +144,11 @@ def refused_runs(scene: Scene) -> str:
         *((kind, "taken", "NameTaken") for kind in kinds),
         ("QsyncAudit", "lost", "NoCluster"),
     ):
-        scene.wait(f"{kind} {name}", lambda k=kind, n=name: bool(_reasons(scene, k, n)), CONVERGE_S)
+        scene.wait(f"{kind} {name}", partial(_has_reasons, scene, kind, name), CONVERGE_S)
         if _reasons(scene, kind, name) != [reason]:
             raise Wrong(f"{kind} {name} has the reasons {_reasons(scene, kind, name)}")
     for kind in kinds:
-        left = ("get", kind, "taken", "--ignore-not-found", "-o", "name")
-        scene.wait("deletion", lambda c=left: not scene.kubectl(*c).strip(), READY_S)
+        scene.wait("deletion", partial(_is_deleted, scene, kind, "taken"), READY_S)
     assert scene.get("job", "taken"), "the other Job stays"
     return "NameTaken and NoCluster were reported, and both kinds were deleted"
 
@@ -173,6 +173,14 @@ def _reasons(scene: Scene, kind: str, name: str) -> list[str]:
     """Return the reasons of the condition `Failed` of a run."""
     conditions = scene.get(kind.lower(), name).get("status", {}).get("conditions", [])
     return [one["reason"] for one in conditions if one["type"] == "Failed"]
+
+
+def _has_reasons(scene: Scene, kind: str, name: str) -> bool:
+    return bool(_reasons(scene, kind, name))
+
+
+def _is_deleted(scene: Scene, kind: str, name: str) -> bool:
+    return not scene.kubectl("get", kind, name, "--ignore-not-found", "-o", "name").strip()
 
 
 def _stages_shown(scene: Scene, name: str) -> int:

@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from datetime import datetime
+from functools import partial
 
 from kube import IMAGES, KIND_NAME, run
 from scenario import Scene, Wrong, scenario
@@ -59,8 +60,8 @@ def wrong_clocks(scene: Scene) -> str:
         assert scene.is_ready(3), status["conditions"]
         uid, at_s = scene.pods()[name], time.time()
         scene.kubectl("delete", "pod", name, "--grace-period=0", "--force")
-        scene.wait("another leader", lambda n=name: scene.leader() not in ("", n), FAILOVER_S)
-        scene.wait("a new pod", lambda n=name, u=uid: scene.is_new_and_ready(n, u), READY_S)
+        scene.wait("another leader", partial(scene.has_other_leader, name), FAILOVER_S)
+        scene.wait("a new pod", partial(scene.is_new_and_ready, name, uid), READY_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
         time.sleep(LATE_S)  # late requests count as an outage as well
         found = scene.pauses(at_s - LATE_S)

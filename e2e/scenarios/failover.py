@@ -1,6 +1,7 @@
 """Loss of the leader: its process, its pod with and without notice, and all pods."""
 
 import time
+from functools import partial
 
 from scenario import Pauses, Scene, scenario, summary
 from timeouts import (
@@ -74,7 +75,7 @@ def all_at_once(scene: Scene) -> str:
     at_s = time.time()
     scene.kubectl("delete", "pods", *uids, "--grace-period=0", "--force")
     for name, uid in uids.items():
-        scene.wait(f"a new {name}", lambda n=name, u=uid: scene.is_new_and_ready(n, u), READY_S)
+        scene.wait(f"a new {name}", partial(scene.is_new_and_ready, name, uid), READY_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     time.sleep(LATE_S)  # late requests count as an outage as well
     assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}

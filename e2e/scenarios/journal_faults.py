@@ -65,7 +65,7 @@ class Campaign:
         self._scene = scene
         self._rng = random.Random(SEED)
         self.slowest: dict[str, float] = {}
-        self.faults: dict[str, Callable[[], None]] = {
+        self.faults: dict[str, Callable[[], object]] = {
             "kill_primary": lambda: self._signal(self._primary(), "KILL"),
             "kill_peer": lambda: self._signal(self._peer(), "KILL"),
             "kill_all": self._kill_all,
@@ -73,7 +73,7 @@ class Campaign:
             "hiccup_primary": lambda: self._pause(0.4 * LEASE_S),
             "cut_off_primary": lambda: self._cut_off(self._primary()),
             "cut_off_store": lambda: self._cut_off("s3"),
-            "kill_leader": lambda: scene.kill(scene.current_leader()) and None,
+            "kill_leader": lambda: scene.kill(scene.current_leader()),
             "renew_primary": lambda: scene.renew(self._primary()),
         }
 

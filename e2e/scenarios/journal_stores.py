@@ -112,7 +112,8 @@ def _audit(scene: Scene) -> tuple[dict[str, Any], str]:
 
 def _fifth(status: dict[str, Any]) -> str:
     """Return the verdict of proof 5."""
-    return {one["number"]: one["verdict"] for one in status.get("proofs", [])}.get(5, "")
+    verdicts = {one["number"]: one["verdict"] for one in status.get("proofs", [])}
+    return str(verdicts.get(5, ""))
 
 
 def _begin(scene: Scene) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Silent failures of machines and networks: no connection is closed or refused."""
 
 import time
+from functools import partial
 
 from kube import SYSTEM, run
 from machines import control_plane, cut_off, machine_of, paused
@@ -42,7 +43,7 @@ def machine_paused(scene: Scene) -> str:
         machine = machine_of(scene.name, leader)
         at_s = time.time()
         with paused(machine):
-            scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),
+            scene.wait("another leader", partial(scene.has_other_leader, leader),
                        MACHINE_PAUSED_S + FAILOVER_S)  # fmt: skip
             time.sleep(max(0.0, at_s + MACHINE_PAUSED_S - time.time()))  # so long in all
             scene.measure(what, at_s - LATE_S, MACHINE_PAUSE_MS)
@@ -58,7 +59,7 @@ def packets_dropped(scene: Scene) -> str:
         leader = scene.current_leader()
         at_s = time.time()
         with cut_off(scene.name, leader):
-            scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),
+            scene.wait("another leader", partial(scene.has_other_leader, leader),
                        PACKETS_DROPPED_S + FAILOVER_S)  # fmt: skip
             time.sleep(max(0.0, at_s + PACKETS_DROPPED_S - time.time()))  # so long in all
             scene.measure(what, at_s - LATE_S, MACHINE_PAUSE_MS)

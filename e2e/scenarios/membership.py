@@ -1,6 +1,7 @@
 """Members come and go while clients write."""
 
 import time
+from functools import partial
 
 from scenario import Scene, scenario
 from timeouts import CHANGE_PAUSE_MS, LATE_S, ROLL_S
@@ -15,7 +16,7 @@ def scale(scene: Scene) -> str:
             scene.lead("orders-4")
         at_s = time.time()
         scene.scale(replicas)
-        took_s = scene.wait("members", lambda n=replicas: scene.is_ready(n), ROLL_S)
+        took_s = scene.wait("members", partial(scene.is_ready, replicas), ROLL_S)
         time.sleep(LATE_S)  # late requests count as an outage as well
         found = scene.measure("3 -> 5 and 5 -> 3 members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{replicas} members after {took_s:.0f} s, writes paused for {found}")

@@ -62,7 +62,12 @@ class ObjectServer:
     """
 
     def __init__(
-        self, port: int = 0, *, rng: random.Random | None = None, page: int = PAGE, **buckets: Path
+        self,
+        buckets: dict[str, Path],
+        *,
+        port: int = 0,
+        rng: random.Random | None = None,
+        page: int = PAGE,
     ) -> None:
         self.port = port
         self.page = page
@@ -286,7 +291,7 @@ def _error(status: int, code: str) -> tuple[int, dict[str, str], bytes]:
 @contextmanager
 def object_server(**buckets: Path) -> Iterator[ObjectServer]:
     """Run a store with these buckets."""
-    server = ObjectServer(**buckets)
+    server = ObjectServer(buckets)
     server.start()
     try:
         yield server

@@ -8,7 +8,7 @@ import sqlite3
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 from qsync_node.archive.reader import load_archive
@@ -22,7 +22,10 @@ from qsync_spark.decode.blocks import new_secret
 from qsync_spark.facts.kinds import Chunk, FileFact, RowCopy
 from qsync_spark.facts.table import FactList, copies_of, facts_of
 from qsync_spark.facts.walk import copies_in, walk
-from qsync_spark.report.findings import Result
+from qsync_spark.report.findings import Result, merge_violations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
@@ -45,7 +48,8 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
         scan=lambda spark, archive, secret: facts,
         list_facts=lambda facts: (listed, 0),
     ):
-        context = audit_context.build_context(None, archive)  # None: small files need no session
+        no_session = cast("SparkSession", None)  # small files need none
+        context = audit_context.build_context(no_session, archive)
     context.secret = secret
     result = Result("sim", archive.url, archive.replicaset_uuid)
     result.counts = run.counts_of(context)
@@ -97,7 +101,7 @@ def _prove_logs(context: AuditContext, facts: list[Chunk], result: Result) -> No
         logs.judge_row(odd, context, found, result)
     missing = {(one["replica_id"], one["lsn"]) for one in judged if one["missing"]}
     found += logs.judge_anomalies(context, missing)
-    result.violations += logs.merge_runs(logs.merge_violations(found))
+    result.violations += logs.merge_runs(merge_violations(found))
     logs.add_changed_files(context, result)
 
 
@@ -166,6 +170,7 @@ def _prove_snapshots(context: AuditContext, result: Result) -> None:
     batches = iter([batch_of(found, events.EVENTS)])
     for batch in fold.fold_events(batches, reading.catalogue, snapshots):
         odd += batch.to_pylist()
-    replay._report(_Odd(odd), context, result)
+    # `_Odd` has the methods that this function calls.
+    replay._report(cast("DataFrame", _Odd(odd)), context, result)
     replay._check_terms(context, snapshots.judged, result)
     replay.add_damaged(context, result)
