@@ -264,6 +264,7 @@ class Applier:
 
     def _cut(self, after_index: int) -> None:
         context = self.context
+        assert after_index >= context.limbo.confirmed_index, "A3: confirmed rows are never cut"
         first_cut_term = context.tail.term_at(after_index + 1)
         rows = context.tail.last_index - after_index
         context.flush_log()
@@ -303,6 +304,7 @@ class Applier:
 
     def _follow(self, index: int) -> None:
         context = self.context
+        assert index == context.tail.last_index, "A1: the log ends at the common point"
         self.source.become(State.FOLLOWING)
         self.source.refused = ""
         self.announced_index = 0
@@ -454,6 +456,7 @@ class Applier:
             if index <= limbo.confirmed_index:
                 self.source.is_confirm_due = index < goal
                 return
+            assert index <= context.tail.last_index, "A4: only rows in the log are confirmed"
             self.transitions.confirm(index)
 
     def _acknowledge(self) -> None:
@@ -463,6 +466,7 @@ class Applier:
             if self.source.state is State.FOLLOWING:
                 context.when_settled(self._acknowledge)
             return
+        assert not context.is_leading, "A2: a leader counts its own copy itself"
         tail = context.tail
         index = tail.durable_index
         nack = context.ballot.nack_in(context.term)

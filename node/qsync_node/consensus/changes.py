@@ -61,8 +61,11 @@ class Changes:
 
     def write(self, rows: list[tuple[int, bytes]]) -> Entry:
         """Append the rows of one change as a transaction."""
+        context = self.context
+        is_alone = not context.limbo.has_pending_membership
+        assert is_alone or context.ballot.forced_voters, "M2: one change at a time"
         transaction = [(row_type, body, None) for row_type, body in rows]
-        return self.context.append_rows([transaction], SYNC_FLAGS, Kind.MEMBERSHIP)
+        return context.append_rows([transaction], SYNC_FLAGS, Kind.MEMBERSHIP)
 
     def consider_promotion(self, uuid: str) -> None:
         """Make a replica voting once it has caught up, if its configured role is "voter" (M4)."""

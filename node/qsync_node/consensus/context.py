@@ -207,6 +207,9 @@ class Context:
 
     def store_ballot(self, ballot: Ballot) -> None:
         """Replace the ballot, in memory now and on disk later (D2)."""
+        before = self.ballot
+        assert ballot.term >= before.term, "D2: the term never falls"
+        assert ballot.term > before.term or before.vote in ("", ballot.vote), "E1: one vote a term"
         self.ballot = ballot
         self.ballot_sequence += 1
         self.out.append(fx.StoreBallot(self.ballot_sequence, ballot.encode()))
@@ -219,6 +222,7 @@ class Context:
             self._after_ballot.append((self.ballot_sequence, then))
 
     def on_ballot_stored(self, sequence: int) -> None:
+        assert sequence <= self.ballot_sequence, "D2: only submitted ballots are stored"
         self._stored_sequence = max(self._stored_sequence, sequence)
         while self._after_ballot and self._after_ballot[0][0] <= self._stored_sequence:
             self._after_ballot.popleft()[1]()
@@ -230,6 +234,7 @@ class Context:
     ) -> Entry:
         """Append whole transactions as one batch of this leader's rows (L8, L9)."""
         replica_id = self.replica_id
+        assert self.is_leading, "L1: only the leader of a term writes rows"
         assert replica_id > 0, "no row of replica 0 is ever in the log"
         lsn = self.tail.vclock.get(replica_id, 0)
         data, count = encode_transactions(transactions, replica_id, lsn + 1, self.wall_s, flags)
@@ -245,6 +250,7 @@ class Context:
     def append_control(self, kind: Kind, body: bytes, position: int) -> Entry:
         """Append a PROMOTE, CONFIRM or ROLLBACK row, alone in its batch."""
         replica_id = self.replica_id
+        assert self.is_leading, "L1: only the leader of a term decides"
         lsn = self.tail.vclock.get(replica_id, 0) + 1
         row = (int(ROW_TYPES[kind]), body, None)
         data, _ = encode_transactions([[row]], replica_id, lsn, self.wall_s, 0)
@@ -258,6 +264,7 @@ class Context:
 
     def append(self, entry: Entry) -> None:
         """Hand one entry to the log; `LogWritten` reports when it is durable."""
+        assert entry.term <= self.term or self.is_anonymous, "D2: the ballot is not older"
         if entry.kind is Kind.PROMOTE:
             start = TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
             self.tail.history.append(start)

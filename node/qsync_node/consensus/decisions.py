@@ -13,6 +13,7 @@ recovery compute the same result.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -37,6 +38,7 @@ def effective(decisions: Sequence[Decision]) -> list[Decision]:
         if decision.first < decision.at:
             result.append(decision)
             floor = decision.first
+    assert all(new.first > old.at for new, old in pairwise(result)), "T5: intervals are disjoint"
     return result
 
 

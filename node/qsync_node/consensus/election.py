@@ -135,6 +135,7 @@ class Election:
         self._wait(max(SAFE_ROUND_NS, self.context.settings.heartbeat_ns))
 
     def on_won(self) -> None:
+        assert self.role is Role.CANDIDATE, "E1: a vote of this term decides"
         self.role = Role.LEADER
         self.is_rollback_forced = False
         self.leader_uuid = self.context.uuid
@@ -205,6 +206,7 @@ class Election:
         context = self.context
         nominated, round_ = self.is_nominated, self.round
         self.transitions.adopt_term(context.term + 1, vote=context.uuid)
+        assert context.ballot.vote == context.uuid, "E1: a candidate has its own vote"
         self.role = Role.CANDIDATE
         self.is_nominated = nominated
         self.round = round_
@@ -372,6 +374,7 @@ class Election:
         if granted and context.ballot.vote != uuid:
             context.store_ballot(replace(context.ballot, vote=uuid))
             self._wait(context.settings.election_timeout_ns)
+        assert not granted or context.ballot.vote == uuid, "E1: the vote is in the ballot first"
         reply = self._reply(granted, request)
         term = context.term
 

@@ -214,6 +214,8 @@ def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
                 if batch.first_index <= write.last_index <= batch.last_index
             ]
         parts.append(part)
+    whole = sum(len(part.payload or ()) for part in parts)
+    assert whole == len(entry.payload or ()), "K1: each waiting write stays in one of the parts"
     parts[1].answered_writes = entry.answered_writes
     return parts[0], parts[1]
 

@@ -52,6 +52,7 @@ class History:
             last = self.starts[-1]
             assert start.term > last.term, f"H1: term {start.term} after {last.term}"
             assert start.first_index > last.first_index, f"H1: {start} after {last}"
+        assert start.owner_id > 0, "L1: a registered replica opens a term"
         self.starts.append(start)
         self._firsts.append(start.first_index)
 
@@ -129,4 +130,5 @@ def common_point(mine: History, my_last: int, theirs: History, their_last: int) 
         if start.term in by_term and start.first_index > common:
             # Equal terms with different pasts: log matching is broken; no truncation repairs it.
             raise SplitBrain(f"two logs contain different rows before term {start.term}")
+    assert common <= min(my_last, their_last), "L5: both logs have the common point"
     return common

@@ -135,6 +135,7 @@ class Leader:
         self.is_confirm_due = index < goal
         if index <= context.limbo.confirmed_index:
             return
+        assert goal >= self.promote_index, "L2: a quorum holds the PROMOTE, and all rows before it"
         self.progress_ns = context.now_ns
         was_confirmed = self.is_confirmed
         self.transitions.confirm(index)
@@ -187,6 +188,7 @@ class Leader:
             return
         if index == self.confirm_index == self.recorded_index + 1:
             return  # only the CONFIRM itself was confirmed since; it needs no second one
+        assert not context.limbo.decisions or index == context.limbo.clamp(index), "T5"
         self.recorded_index = index
         owner = context.replica_id
         lsn = context.limbo.confirmed_vclock.get(owner, 0)
@@ -197,6 +199,9 @@ class Leader:
     def roll_back(self, entry: Entry, reason: str) -> None:
         """Write a ROLLBACK that covers `entry` and every row after it (T4)."""
         context = self.context
+        assert entry.is_own_write, "C5: only rows of this term are rolled back"
+        assert entry.batch.first_index > context.limbo.confirmed_index, "L3: confirmed for ever"
+        assert not context.is_decision_in_flight(), "C4: one decision at a time"
         index = entry.batch.first_index
         lsn = entry.batch.last_lsn - (entry.batch.last_index - index)
         body = control_body(

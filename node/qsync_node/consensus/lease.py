@@ -29,6 +29,7 @@ class Lease:
     def begin_round(self, floor_index: int) -> None:
         """Send the term to every connected member."""
         context = self.context
+        assert not self._sent_at or self._sent_at[-1][1] <= context.now_ns, "E4: rounds in order"
         self.sequence += 1
         self._sent_at.append((self.sequence, context.now_ns))
         self.next_heartbeat_ns = context.now_ns + context.settings.heartbeat_ns

@@ -71,6 +71,7 @@ class Limbo:
         assert entry.batch.first_index == self.last_index + 1, (
             f"B1: {entry} after {self.last_index}"
         )
+        assert not self.entries or entry.term >= self.entries[-1].term, "L1: terms never fall"
         self.entries.append(entry)
         self.bytes += len(entry.batch.data)
         if entry.kind is Kind.MEMBERSHIP:
@@ -151,6 +152,7 @@ class Limbo:
                         entry.rows, self.confirmed_configuration
                     )
         assert self.confirmed_index == index, f"B2: {index} is inside {entries[0]}"
+        assert sum(vclock.values()) == index, "B4: the index is the signature of the clock"
         if passed:
             self.decisions = self.decisions[len(passed) :]
         if removed:
@@ -175,6 +177,7 @@ class Limbo:
             self.decisions.pop()
         while self._memberships and self._memberships[-1].batch.last_index > after_index:
             self._memberships.pop()
+        assert self.entries or not self.bytes, "T11: bytes of discarded rows are not counted"
         self._derive_configuration()
         return cut
 

@@ -90,6 +90,7 @@ class Configuration:
         return next((n for n in range(1, REPLICAS_MAX + 1) if n not in taken), 0)
 
     def with_member(self, member: Member) -> "Configuration":
+        assert 0 < member.replica_id <= REPLICAS_MAX, "M5: 31 ids exist"
         rest = [other for other in self.members if other.replica_id != member.replica_id]
         ordered = sorted([*rest, member], key=lambda one: one.replica_id)
         return replace(self, members=tuple(ordered))

@@ -67,11 +67,14 @@ def needed(voters: int, configured: str | int = "majority") -> int:
     if configured == "majority":
         return majority
     wanted = configured if isinstance(configured, int) else evaluate(configured, voters)
-    return max(majority, min(wanted, voters))
+    copies = max(majority, min(wanted, voters))
+    assert 2 * copies > voters, "T2: any two quorums share a voter"
+    return copies
 
 
 def reached_index(acknowledged: Iterable[int], quorum: int) -> int:
     """Return the greatest index that at least `quorum` of the acknowledged indexes reach."""
+    assert quorum > 0, "T2: an index that no voter holds is not reached"
     ordered = sorted(acknowledged, reverse=True)
     return ordered[quorum - 1] if len(ordered) >= quorum else 0
 

@@ -66,6 +66,7 @@ class Relay:
 
     def sent(self, batches: list[LogBatch]) -> None:
         size = sum(len(batch.data) for batch in batches)
+        assert batches[-1].last_index > self.sent_index, "S1: a stream only moves forward"
         self.sent_index = batches[-1].last_index
         self.bytes_in_flight += size
         self._in_flight.append((self.sent_index, size))
@@ -74,6 +75,7 @@ class Relay:
         self.acked_index = max(self.acked_index, index)
         while self._in_flight and self._in_flight[0][0] <= index:
             self.bytes_in_flight -= self._in_flight.popleft()[1]
+        assert self.bytes_in_flight >= 0, "T11: each row frees the window once"
 
 
 class Relays:
@@ -225,6 +227,7 @@ class Relays:
             ready.append(batch if batch.last_index <= limit else cut_batch(batch, limit)[0])
         if not ready:
             return False
+        assert ready[-1].last_index <= limit, "L8: the receiver may have these rows"
         if relay.spaces:
             ready = [keep_spaces(batch, relay.spaces) for batch in ready]
         for part in in_frames(ready, self.context.settings.relay_chunk_bytes):

@@ -144,6 +144,7 @@ class StateRepair:
             self.transitions.confirm(index)
         loader, self._loader = self._loader, None
         assert loader is not None, "T7: a complete transfer has a loader"
+        assert context.limbo.confirmed_index == index, "T7: the state is installed at its index"
         self.machine.install(loader)
         self._sound_index = index
         self._view_index = self._ready_index = 0

@@ -203,6 +203,7 @@ class Replica:
 
     def replace_log(self, tail: Tail, limbo: Limbo) -> None:
         """Continue after a snapshot; nothing of the former log is written or sent any more (S3)."""
+        assert limbo.confirmed_index == tail.last_index, "S3: nothing is pending after a snapshot"
         self.context.tail, self.context.limbo = tail, limbo
         self.context.forget_unwritten()
         self.relays.close_all("the state was replaced by a snapshot")
@@ -212,6 +213,7 @@ class Replica:
     def confirm(self, index: int) -> None:
         """Make everything up to `index` final (L3)."""
         context = self.context
+        assert index <= context.tail.last_index, "L3: only rows in the log are confirmed"
         context.confirm_rows_left -= index - context.limbo.confirmed_index
         taken, removed = context.limbo.confirm(index)
         if any(nack.index <= index for nack in context.ballot.nacks):

@@ -133,7 +133,9 @@ class Snapshots:
             is_young = now_ns - known.taken_ns < VIEW_SHARED_NS
             if key[2] == spaces and is_young and known.view.index >= at_least_index:
                 return _Transfer(known.view, known.taken_ns, now_ns)
-        return _Transfer(self.machine.snapshot_view(spaces), now_ns, now_ns)
+        view = self.machine.snapshot_view(spaces)
+        assert view.index >= at_least_index, "S3: the receiver continues after this state"
+        return _Transfer(view, now_ns, now_ns)
 
     def _expire(self) -> None:
         oldest = self.context.now_ns - VIEW_LIFETIME_NS

@@ -100,6 +100,7 @@ class Tracker:
         follower.confirmed_index = max(follower.confirmed_index, ack.confirmed_index)
         if index >= follower.acked_max:
             follower.match = follower.acked_max = index
+        assert follower.match <= follower.acked_max, "M6: no row counts twice"
         follower.follow_round(tail.last_index, context.now_ns)
         return True
 
@@ -133,6 +134,7 @@ class Tracker:
             decisions = effective(context.limbo.decisions)
             if not is_lifted(nack, index, decisions):
                 return nack - 1
+        assert 0 <= index <= context.tail.last_index, "T2: no copy counts for a row without a term"
         return index
 
     def held_index(self) -> int:

@@ -15,6 +15,7 @@ AHEAD_NAME = "ahead"
 
 
 def note_ahead(fs: FileSystem, directory: str, index: int) -> None:
+    assert index >= 0, "S3: the index of a snapshot"
     put_file(fs, directory, AHEAD_NAME, [f"{index}\n".encode()])
 
 

@@ -19,6 +19,7 @@ def remove_if_there(fs: FileSystem, path: str) -> None:
 
 def put_file(fs: FileSystem, directory: str, name: str, parts: Sequence[bytes]) -> None:
     """Write `parts` to `directory/name` durably."""
+    assert "/" not in name, "the folder that is flushed holds the file"
     path = join(directory, name)
     temporary = path + IN_PROGRESS
     remove_if_there(fs, temporary)

@@ -78,6 +78,7 @@ class SnapshotWriter:
         """Flush the snapshot, and rename it durably to its final name."""
         assert self._file is not None, "the snapshot is finished or aborted"
         self._flush()
+        assert not self._pending, "S2: the end marker follows all rows"
         self._append([EOF_MARKER])
         try:
             self._file.sync()

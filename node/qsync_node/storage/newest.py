@@ -17,6 +17,7 @@ NEWEST_NAME = "newest"
 def note_newest(fs: FileSystem, directory: str, name: str) -> None:
     """Note `name`, whose file must already be durable, unless the note already has this name."""
     path = join(directory, NEWEST_NAME)
+    assert fs.exists(join(directory, name)), "D7: the noted segment is durable"
     contents = f"{name}\n".encode()
     if not fs.exists(path) or fs.read(path) != contents:
         put_file(fs, directory, NEWEST_NAME, [contents])

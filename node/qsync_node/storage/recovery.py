@@ -119,6 +119,7 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
         forget_ahead(fs, directory)
     if not is_clean:
         store_ballot(fs, directory, ballot)
+    assert signature(tail.vclock) >= signature(start_vclock), "S1: the log reaches the snapshot"
     wal = Wal(fs, directory, instance_uuid, limits, segments, tail.vclock)
     if is_clean:
         wal.reopen_last()  # truncates the end marker

@@ -74,6 +74,7 @@ def rewind(wal: Wal, after_index: int, first_cut_term: int) -> RewindReport:
             raise
         wal.vclock = vclock
         wal.last_index = after_index
+    assert after_index == sum(vclock.values()), "W3: the index is the signature of the clock"
     return RewindReport(rows, saved)
 
 
@@ -135,6 +136,7 @@ def _cut(wal: Wal, after_index: int) -> None:
         segment.marks = [mark for mark in segment.marks if mark[0] <= index]
     if kept_rows:
         offset = _rewrite(wal, offset, kept_rows)
+    assert segment.start_index <= after_index, "L6: rows before the cut stay"
     segment.end_index, segment.end_bytes = after_index, offset
     wal.reopen_last()
     note_newest(wal.fs, wal.directory, segment.path.rsplit("/", 1)[1])
@@ -153,6 +155,7 @@ def _rows_up_to(batches: list[LogBatch], index: int) -> bytes:
 def _rewrite(wal: Wal, offset: int, kept_rows: bytes) -> int:
     """Rewrite the last segment up to `offset`, append `kept_rows`, and return the new size."""
     path = wal.segments[-1].path
+    assert offset < wal.segments[-1].end_bytes, "L6: the divided block is the last one that is kept"
     block = encode_block(kept_rows)
     name = path.rsplit("/", 1)[1]
     put_file(wal.fs, wal.directory, name, [wal.fs.read(path, 0, offset), block])

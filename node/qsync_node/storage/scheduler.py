@@ -32,6 +32,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from qsync_node.consensus import effects as fx
@@ -150,6 +151,8 @@ class LogLane(QueueLane):
         batches = list(first.batches)
         while self._continues(first.epoch):
             batches += self._queue.popleft().batches
+        indexes = pairwise(batches)
+        assert all(b.first_index == a.last_index + 1 for a, b in indexes), "W2: writes are in order"
         return fx.WriteLog(first.epoch, batches)
 
     def _continues(self, epoch: int) -> bool:
@@ -183,6 +186,7 @@ class LogLane(QueueLane):
         if task.batches[0].first_index > storage.last_index + 1:
             return None  # queued after a failed write, whose failure covers it (D4, D5)
         storage.write(task.batches)
+        assert storage.last_index == task.batches[-1].last_index, "D1: reported rows are on disk"
         return fx.LogWritten(task.epoch, task.batches[-1].last_index)
 
     def _remove(self, storage: Storage, log_index: int) -> fx.SegmentsRemoved:
@@ -190,6 +194,7 @@ class LogLane(QueueLane):
         self._removal_index = max(self._removal_index, log_index)
         floor = self._floor
         index = log_index if floor is None else min(log_index, floor.log_index)
+        assert floor is None or index <= floor.log_index, "S5: only archived files are removed"
         storage.remove_segments_before(index)
         self._remove_snapshots(storage, storage.snapshot_index)
         return fx.SegmentsRemoved(storage.first_available_index + 1)
@@ -224,6 +229,8 @@ class BallotLane(Lane):
         self.is_full = False  # a ballot waits for space
 
     def submit(self, effect: fx.StoreBallot) -> None:
+        newest = self._newest
+        assert newest is None or newest.sequence < effect.sequence, "D2: a ballot has all before it"
         self._newest = effect
 
     @property

@@ -78,6 +78,8 @@ class Segment:
 
     def add_block(self, end_index: int, end_bytes: int) -> None:
         """Record a durable block that ends at `end_bytes` and at the row `end_index`."""
+        assert end_index > self.end_index, "W2: a block has rows, after those before it"
+        assert end_bytes > self.end_bytes, "W1: blocks stand one after the other"
         if self.marks is not None and end_bytes - self.marks[-1][1] >= MARK_EVERY_BYTES:
             self.marks.append((end_index, end_bytes))
         self.end_index = end_index
@@ -148,6 +150,7 @@ class Wal:
         self.segments = segments
         self.vclock: VClock = normalised(vclock)
         self.last_index = signature(vclock)
+        assert segments[-1].end_index == self.last_index, "W3: the last segment ends the log"
         self.failed = False
         self.readers_lock = threading.Lock()
         # After an end marker or a refused write, rows go to a new file.
@@ -195,6 +198,7 @@ class Wal:
         segment.add_block(batches[-1].last_index, segment.end_bytes + len(parts[0]) + len(parts[1]))
         self.vclock = vclock
         self.last_index = batches[-1].last_index
+        assert self.last_index == signature(vclock), "W3"
 
     def _continued_vclock(self, batches: Sequence[LogBatch]) -> VClock:
         vclock = dict(self.vclock)
@@ -229,6 +233,7 @@ class Wal:
         except DiskError:
             self.failed = True
             raise
+        assert created.start_index == segment.end_index, "W1: segments are contiguous"
         self._open_file().close()
         self._file = file
         self._is_sealed = False
@@ -400,6 +405,7 @@ class Wal:
                 self.failed = True
                 raise
             self._is_sealed = False
+            assert created.end_index == signature(vclock), "S3: the log continues the snapshot"
             self.segments = [created]
             self.vclock = normalised(vclock)
             self.last_index = signature(vclock)

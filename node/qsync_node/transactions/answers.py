@@ -41,6 +41,7 @@ class Answers:
         """
         if call.stage is Stage.EXPIRED:
             return
+        assert not (code and tuples), "an error has no tuples"
         call.become(stage_after_answer(code))
         self._send(call, code, reason, tuples, index)
 
@@ -50,6 +51,7 @@ class Answers:
         self._send(call, code, reason, [], 0)
 
     def _send(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
+        assert call.is_done, "K1: the state comes first"
         self.waiting.pop(call, None)
         if code and call.type == Type.BEGIN and not call.link:
             self.homes.forget(call)
@@ -73,5 +75,6 @@ class Answers:
 
     def defer(self, call: Call) -> None:
         """Return a local client's read to its session, which repeats it later."""
+        assert not call.link, "K1: the session of a forwarded request is elsewhere"
         self.drop(call)
         self.context.out.append(fx.Deferred(call.session, call.sync))

@@ -26,6 +26,8 @@ class RowApplier:
     def apply_rows(self, entry: Entry) -> None:
         """Apply confirmed rows to the state; a row that fails marks the state as divergent (T7)."""
         state = self.state
+        confirmed = self.context.limbo.confirmed_index
+        assert entry.batch.last_index <= confirmed, "T5: only confirmed rows become state"
         index = entry.batch.first_index
         for row in entry.rows:
             try:

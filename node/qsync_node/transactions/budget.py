@@ -38,6 +38,7 @@ class Budget:
 
     def charge(self, size: int) -> None:
         """Count a request that handles `size` bytes."""
+        assert size >= 0, "G1: work is never given back"
         self._work += REQUEST_WORK + size
 
     def spend(self, tuples: list[bytes]) -> None:

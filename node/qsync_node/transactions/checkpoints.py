@@ -52,6 +52,7 @@ class Checkpoints:
         if self.replica.repair.is_state_wrong:
             return False
         view = self.view()
+        assert view.index == self.context.limbo.confirmed_index, "S2: confirmed rows only"
         self.is_writing = True
         self.state.bytes_since_checkpoint = 0
         self._bytes = self._draw_bytes()
@@ -82,6 +83,7 @@ class Checkpoints:
 
     def on_written(self, item: fx.SnapshotWritten) -> None:
         """Take note of a checkpoint, or of its failure."""
+        assert self.is_writing, "S2: one checkpoint at a time"
         self.is_writing = False
         if item.reason:
             self.context.report("checkpoint_failed", reason=item.reason)
@@ -121,5 +123,6 @@ class Checkpoints:
             index = min(index, leader.retention.floor_index())
         else:
             index = min(index, replica.applier.floor_index)
+        assert index <= self.index, "S5: a checkpoint covers removed rows"
         if index >= self.context.tail.first_available_index:
             self.context.out.append(fx.RemoveSegments(index))

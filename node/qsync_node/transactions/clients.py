@@ -204,6 +204,7 @@ class Clients:
 
     def _forward_queue(self) -> None:
         forwarding = self.forwarding
+        assert self.replica.leader is None, "T10: a leader runs its requests itself"
         while self.queue and forwarding.can_forward():
             call = self.queue.popleft()
             if self._is_over(call):
@@ -289,6 +290,9 @@ class Clients:
 
     def _execute(self, call: Call) -> bool:
         """Run one request on the leader; return False if it must wait at the head of the queue."""
+        leader = self.replica.leader
+        assert leader is not None, "L2: statements run on a leader"
+        assert leader.is_confirmed, "L2: statements run on the decided tail of former leaders"
         if call.transaction:
             return self.streams.execute(call)
         if call.type == Type.SELECT:

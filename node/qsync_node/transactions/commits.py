@@ -83,6 +83,7 @@ class Commits:
             self.depend(call, 0, "", executed.answer, needs_proof)
             return True
         context = self.context
+        assert self.replica.leader is not None, "K2: only a leader logs"
         if executed.is_ddl:
             if touches_own_rows(executed.rows):
                 raise ClientError(
@@ -147,6 +148,7 @@ class Commits:
         for write in writes:
             index += len(write.rows)
             write.last_index = index
+        assert index == context.tail.last_index, "L8: each row belongs to one write"
 
     # --- idempotency --------------------------------------------------------------------------
 
@@ -259,6 +261,7 @@ class Commits:
             if entry.kind is Kind.USER and entry.wait_ack:
                 return
             if entry.payload is not None and not entry.is_answered:
+                assert entry.batch.last_index <= durable, "T1: durable here before it is answered"
                 entry.is_answered = True
                 for write in entry.payload:
                     self.answers.answer(write.call, write.answer, write.last_index)
@@ -278,7 +281,9 @@ class Commits:
     def _confirm_writes(self, entry: Entry, writes: list[Write]) -> None:
         pending = self.state.pending
         assert pending is not None
+        confirmed = self.context.limbo.confirmed_index
         for write in writes:
+            assert write.last_index <= confirmed, "K2: confirmed before it is answered"
             pending.confirm(write.changes)
             if write.key is not None:
                 self.state.keys.remember(write.key, write.last_index)
@@ -290,6 +295,9 @@ class Commits:
     def on_rolled_back(self, entries: list[Entry]) -> None:
         """Report the entries that a confirmed decision removed, and no earlier (T6)."""
         first = entries[0].batch.first_index
+        assert entries[-1].batch.last_index < self.context.limbo.confirmed_index, (
+            "T6: decided first"
+        )
         for waiter in self.waiters:
             if waiter.index >= first and waiter.then is Then.ANSWER:
                 waiter.then = Then.REPEAT
@@ -324,6 +332,9 @@ class Commits:
 
         Statements run once the PROMOTE and with it the inherited tail are confirmed.
         """
+        assert self.state.pending is None, "K3: one overlay a term"
+        assert not self.batch, "K2: a follower has no batch"
+        assert not self.pending_keys, "T9: keys of an earlier term are in its log only"
         self.state.pending = Pending(self.state.database)
 
     def on_leadership_lost(self, reason: str) -> list[Call]:

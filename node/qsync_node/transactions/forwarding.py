@@ -60,7 +60,9 @@ class Forwarding:
         context = self.context
         replica = self.replica
         link = context.link_to(replica.election.leader_uuid)
-        assert link is not None
+        assert link is not None, "T10: the leader is connected"
+        assert replica.leader is None, "T10: a leader runs its requests itself"
+        assert not call.link, "T10: a request is forwarded once"
         number = self._next
         self._next += 1
         self.outgoing[number] = Outgoing(call, link.number)
@@ -104,6 +106,9 @@ class Forwarding:
         del self.outgoing[number]
         reply = outgoing.reply
         assert reply is not None
+        is_covered = reply.log_index <= self.context.limbo.confirmed_index
+        is_late = 0 < outgoing.deadline_ns <= self.context.now_ns
+        assert reply.code or is_covered or is_late, "T10: the client can read its own write"
         if reply.code:
             self.answers.refuse(outgoing.call, reply.code, reply.reason, reply.log_index)
         else:

@@ -22,6 +22,7 @@ class StreamHomes:
 
     def bind(self, call: Call, home: Home) -> None:
         """Bind the stream of a BEGIN to the leader that receives it."""
+        assert (call.session, call.transaction) not in self._homes, "K4: one leader a transaction"
         self._homes[call.session, call.transaction] = home
         self._streams_of.setdefault(call.session, set()).add(call.transaction)
 

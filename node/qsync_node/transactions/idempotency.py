@@ -62,6 +62,7 @@ class KeyTable:
     def remember(self, row_key: Any, index: int) -> None:
         """Record the key of a transaction confirmed at `index`, and expire the oldest keys."""
         client, number, _, digest = row_key
+        assert index > 0, "T9: a key is remembered with the index of its row"
         self._by_key.pop((client, number), None)
         self._by_key[client, number] = (digest, index)
         oldest = index - self.window_rows
@@ -75,6 +76,7 @@ class KeyTable:
 
     def set_window(self, rows: int, floor: int) -> None:
         """Apply a confirmed change of the window; its start only moves forward."""
+        assert rows > 0, "T9: the window has rows"
         self.window_rows = rows
         self.floor = max(self.floor, floor)
 

@@ -102,6 +102,7 @@ class Leases:
         index = space.indexes.get(0) if space is not None else None
         if index is None or index.get(key) != packed:
             return  # a renewal, or a removal of the row or its space, is not confirmed yet
+        assert self.context.now_ns >= lease.since_ns, "B1: a lease is measured forward"
         if lease.call is None:
             self.context.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
         elif not lease.call.is_done:

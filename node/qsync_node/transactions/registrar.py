@@ -134,6 +134,7 @@ class Registrar:
         if reason:
             self._reply(link, message.request, 0, code, reason)
             return
+        assert configuration.by_uuid(uuid) is None, "M5: one id for each instance"
         member = Member(replica_id, uuid, message.name, message.role, False, message.level)
         leader.changes.write([put_member(member)])
         context.report("register", uuid=uuid, replica_id=replica_id, role=message.role)

@@ -40,7 +40,9 @@ class RequestQueue:
 
     def popleft(self) -> Call:
         """Take the request that runs next."""
-        return self._calls.popleft()
+        call = self._calls.popleft()
+        assert call.stage is Stage.QUEUED or call.is_done, "K1: the queue has waiting requests only"
+        return call
 
     def keep(self, is_kept: Callable[[Call], bool]) -> list[Call]:
         """Drop the other requests, and return them."""

@@ -62,6 +62,7 @@ class SteppedReads:
         Raises:
             ClientError: the read is refused.
         """
+        assert not call.is_done, "K1: a read without a reader"
         user = self.users.user_of(call)
         pending = self.state.pending
         state = pending if is_dirty and pending is not None else self.state.database

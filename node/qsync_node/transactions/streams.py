@@ -115,6 +115,7 @@ class Streams:
 
     def execute(self, call: "Call") -> bool:
         """Run one request of a stream; return False if it must wait at the head of the queue."""
+        assert call.transaction, "a statement without BEGIN is no part of a stream"
         key = (call.owner, call.transaction)
         stream = self.open.get(key)
         if call.type == Type.BEGIN:
@@ -178,6 +179,7 @@ class Streams:
     def _hold(self, stream: Stream, size: int) -> None:
         stream.held_bytes += size
         self.held_bytes += size
+        assert self.held_bytes >= stream.held_bytes >= 0, "T11: bytes are released once"
         if stream.is_guests:
             self._guests_bytes += size
 
@@ -189,6 +191,7 @@ class Streams:
         streams.discard(key[1])
         if not streams:
             del self._by_owner[key[0]]
+        assert self._guests >= 0, "T11: each transaction of a guest ends once"
 
     def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
         if stream is not None:
