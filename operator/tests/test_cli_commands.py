@@ -11,6 +11,7 @@ import pytest
 import typer
 import yaml
 from local_clusters import EXAMPLES, Home
+from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -36,8 +37,10 @@ def home(tmp_path: Path) -> Home:
 
 
 def commands() -> list[list[str]]:
-    found = []
-    for name, command in get_command(app).commands.items():
+    found: list[list[str]] = []
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for name, command in group.commands.items():
         inner = getattr(command, "commands", None)
         found += [[name, verb] for verb in inner] if inner else [[name]]
     return found
@@ -302,8 +305,8 @@ def test_installing_packages_restores_the_service_policy(
         (commands_folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (commands_folder / name).chmod(0o755)
     environment = {"PATH": f"{commands_folder}:{os.environ['PATH']}", "POLICY_FILE": str(policy)}
-    script = Path(__file__).parents[2] / ".ci" / "debian"
-    done = subprocess.run([script], env=environment, capture_output=True, check=False)
+    program = Path(__file__).parents[2] / ".ci" / "debian"
+    done = subprocess.run([program], env=environment, capture_output=True, check=False)
     assert (done.returncode == 0) == (apt == "true"), done.stderr
     assert "exit 101" in seen.read_text()
     assert policy.exists() == has_policy

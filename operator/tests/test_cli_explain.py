@@ -4,8 +4,7 @@ import json
 import re
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from qsync_cli.explain import topics
 from qsync_cli.failure import Failure

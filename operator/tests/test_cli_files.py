@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,7 @@ def test_state_belongs_to_one_version_of_the_file(tmp_path: Path) -> None:
     file, path = tmp_path / "a.csv", tmp_path / "state"
     file.write_text("id\n1\n")
     state = importing.State.begin(file, SPACE, 10, False)
-    path.write_text(json.dumps(importing.asdict(state)))
+    path.write_text(json.dumps(asdict(state)))
     assert state.resumed(path).is_repeated
     with pytest.raises(Failure, match="--restart"):
         importing.State.begin(file, SPACE, 10, True).resumed(path)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from local_clusters import EXAMPLES, Home
 
+from qsync_cli import clusters
 from qsync_cli.data import query
 from qsync_cli.data.connecting import Target
 from qsync_cli.failure import Failure
+from qsync_node.archive import reader
 
 duckdb = pytest.importorskip("duckdb")
 pyarrow = pytest.importorskip("pyarrow")
@@ -83,10 +85,10 @@ def test_compacted_tables_are_those_of_the_newest_compaction(
     made = [SimpleNamespace(folder=f"compactions/{name}", index=7) for name in ("old", "new")]
     spec = SimpleNamespace(archive=SimpleNamespace(url=f"file://{folder}"))
     store = SimpleNamespace(exists=lambda: True)
-    monkeypatch.setattr(query.clusters, "store_of", lambda name: store)
-    monkeypatch.setattr(query.clusters, "open_store", lambda name: store)
-    monkeypatch.setattr(query.clusters, "load_cluster", lambda store: SimpleNamespace(spec=spec))
-    monkeypatch.setattr(query.reader, "load_archive", lambda url: SimpleNamespace(compactions=made))
+    monkeypatch.setattr(clusters, "store_of", lambda name: store)
+    monkeypatch.setattr(clusters, "open_store", lambda name: store)
+    monkeypatch.setattr(clusters, "load_cluster", lambda store: SimpleNamespace(spec=spec))
+    monkeypatch.setattr(reader, "load_archive", lambda url: SimpleNamespace(compactions=made))
     table = ("compacted", "orders")
     files = query._archived(Target("orders"), [table])
     assert files[table].endswith("new/spaces/512-Orders/*.parquet")

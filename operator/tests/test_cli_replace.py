@@ -1,6 +1,6 @@
 """`kubectl qsync replace`: the members that it deletes, and those that it refuses to delete."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake_api import FakeApi
@@ -8,6 +8,7 @@ from fake_api import FakeApi
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes.session import Session
 from qsync_cli.replace import SELECTED_NODE, replace_volume, replacement_error
+from qsync_operator.kubernetes.client import KubernetesApi
 
 
 def status(*dead: str, voters: int = 3, quorum: int = 2) -> dict[str, Any]:
@@ -59,7 +60,8 @@ async def test_volume_is_deleted_when_its_machine_is_gone_or_by_force(
     annotations: dict[str, str], is_forced: bool, is_deleted: bool
 ) -> None:
     api = FakeApi()
-    session = Session(api, "ns")
+    # `FakeApi` has the methods that the command calls.
+    session = Session(cast(KubernetesApi, api), "ns")
     stored(api, "PersistentVolumeClaim", "data-orders-1", **annotations)
     stored(api, "PersistentVolumeClaim", "data-orders-2")
     stored(api, "Pod", "orders-1")

@@ -108,9 +108,9 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
     stamp = f"{moment:.6f}"
     for name, point in (("by-time", ("--to-time", stamp)),
                         ("by-index", ("--to-signature", str(first)))):  # fmt: skip
-        said = home.run("restore", name, "--archive", url, "--replicas", "1", *point)
-        assert said.returncode == 0, said.stderr
-        assert "rows of log" in said.stderr
+        done = home.run("restore", name, "--archive", url, "--replicas", "1", *point)
+        assert done.returncode == 0, done.stderr
+        assert "rows of log" in done.stderr
         again = home.connect(name)
         assert rows(again) == old
         status = home.status(name)["status"]

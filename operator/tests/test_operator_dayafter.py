@@ -6,7 +6,7 @@ Fences, pauses, hibernation, supervised rollouts, growing volumes, lost data.
 from dataclasses import replace
 
 from cluster_model import World
-from test_operator_plan import cluster_of, decide, formed, run
+from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_operator.api.annotations import FENCED, PAUSED
 from qsync_operator.api.status import Condition

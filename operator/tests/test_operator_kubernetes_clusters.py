@@ -271,8 +271,8 @@ async def test_resync_notices_what_disappeared_while_no_watch_stood() -> None:
             )
             for n in ("kept", "lost")
         )
-        run = {"kind": "QsyncAudit", "metadata": {"name": "a", "namespace": "ns", "uid": "run"}}
-        run["metadata"]["labels"] = labels
+        metadata = {"name": "a", "namespace": "ns", "uid": "run", "labels": labels}
+        run: dict[str, Any] = {"kind": "QsyncAudit", "metadata": metadata}
         for document in (kept, lost, run):
             cache.note(document["kind"], document)
         del api.objects["Service", "ns", "lost"]
@@ -307,10 +307,10 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
         async def act(_: Any, action: Any) -> None:
             performed.append(action)
 
-        platform.act = act
         is_held[0] = False
         api.writes.clear()
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(platform, "act", act)
             patch.setattr(controller_module, "plan", lambda *_: leaderless)
             await controller.turn(cluster)
         assert performed == [nomination]

@@ -101,7 +101,8 @@ async def test_a_declared_journal_is_created_and_its_status_is_the_brokers(
     node: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keepers, "NUMBERS_EVERY_S", 0.0)
-    api, asked = FakeApi(), []
+    api = FakeApi()
+    asked: list[list[str]] = []
     described = report(brokers=["orders-1"], replication=1)
     async with (
         broker([described], asked) as url,
@@ -151,6 +152,7 @@ async def test_brokers_with_keys_are_asked_with_a_token_of_the_secret(
                 assert keeper._reports._task is not None
                 await keeper._reports._task  # the next call asks again, and uses its answer
             await keeper.reconcile(cluster, leader, {"orders-1": url})
+            assert keeper._reports._task is not None
             await keeper._reports._task
             assert all(one.reason is Reason.JOURNALS_REFUSED for one in found)
             return [one.message for one in found]
@@ -277,7 +279,8 @@ def test_a_broker_holds_journals_that_another_one_could_take(node: Cluster) -> N
             database.replace(ASSIGNMENT_SPACE, assignment("held/one", name, slot))
         voters = ["orders-0", "orders-1", "orders-2", "orders-3"]
         view = journals.observe(database, voters)
-        assert (view.holding, view.exiting) == ({"orders-1", "orders-2"}, frozenset())
+        assert view.holding == {"orders-1", "orders-2"}
+        assert view.exiting == frozenset()
         assert view.missing == {"orders-3"}
         journals.drain(database, "orders-2")
         view = journals.observe(database, voters)

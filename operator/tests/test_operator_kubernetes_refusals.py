@@ -4,6 +4,7 @@ The operator applies the other objects, reports the problem, and restarts no mem
 """
 
 import base64
+import time
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ async def test_refused_object_is_retried_after_a_pause_and_at_once_when_it_chang
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(objects.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)

@@ -63,7 +63,8 @@ def test_every_alert_fires_where_it_must_and_not_where_it_must_not(tmp_path: Pat
 
 
 def test_every_alert_is_tested_both_ways() -> None:
-    fired, quiet = set(), set()
+    fired: set[str] = set()
+    quiet: set[str] = set()
     for test in yaml.safe_load(TESTS.read_text())["tests"]:
         for case in test["alert_rule_test"]:
             (fired if case.get("exp_alerts") else quiet).add(case["alertname"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from plan_worlds import cluster_of, decide, formed
 
+from qsync_operator.api.reasons import FailoverReason
 from qsync_operator.plan.actions import Nominate
 from qsync_operator.plan.failover import after_nomination
 from qsync_operator.plan.planner import plan
@@ -111,7 +112,7 @@ def test_a_failover_delay_is_waited_for() -> None:
 def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
     world = formed(cluster_of(3))
     world.leader = ""
-    world.memory = replace(world.memory, reason="Unreachable", lost_at_ns=world.now_ns)
+    world.memory = replace(world.memory, reason=FailoverReason.UNREACHABLE, lost_at_ns=world.now_ns)
     assert decide(world) == ()
     world.now_ns += 2 * 10**9
     assert decide(world) == (Nominate("c-0", 1),)
@@ -130,7 +131,9 @@ def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
 def test_whom_a_leader_handed_over_to_has_its_turn() -> None:
     world = formed(cluster_of(3))
     world.leader = ""
-    world.memory = replace(world.memory, reason="SteppedDown", lost_at_ns=world.now_ns)
+    world.memory = replace(
+        world.memory, reason=FailoverReason.STEPPED_DOWN, lost_at_ns=world.now_ns
+    )
     assert decide(world) == ()
     world.now_ns += 10**9
     assert decide(world) == (Nominate("c-0", 1),)

@@ -8,6 +8,7 @@ from cluster_model import World
 from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_node.format.proofs import ORDER_SCHEME
+from qsync_operator.api.reasons import Reason
 from qsync_operator.plan.actions import Configure, Nominate, Restart
 from qsync_operator.plan.observed import BrokersView, NodeStatus, Trouble
 from qsync_operator.plan.planner import plan
@@ -164,7 +165,7 @@ def test_no_member_restarts_while_objects_cannot_be_applied() -> None:
     for life in world.lives.values():
         life.drift = "restart"
     for is_essential, actions in ((True, ()), (False, (Restart("c-2"),))):
-        trouble = Trouble("ObjectRefused", "StatefulSet c: invalid", is_essential)
+        trouble = Trouble(Reason.OBJECT_REFUSED, "StatefulSet c: invalid", is_essential)
         observed = replace(world.observe(), troubles=(trouble,))
         planned = plan(world.cluster, observed, 0, 0)
         assert planned.actions == actions
@@ -190,7 +191,7 @@ def test_outdated_member_that_never_started_is_replaced_without_a_leader() -> No
 def test_refused_side_object_leaves_the_cluster_ready() -> None:
     world = formed(cluster_of(3))
     for is_essential in (True, False):
-        trouble = Trouble("ObjectRefused", "CronJob c-audit: invalid", is_essential)
+        trouble = Trouble(Reason.OBJECT_REFUSED, "CronJob c-audit: invalid", is_essential)
         observed = replace(world.observe(), troubles=(trouble,))
         status = plan(world.cluster, observed, 0, 0).status
         assert status.is_true("Ready") == (not is_essential)

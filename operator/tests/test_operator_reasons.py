@@ -31,7 +31,7 @@ from qsync_operator.plan.observed import Memory, Observed, Record, Trouble
 from qsync_operator.plan.refusal import refusal_now, with_refusal
 from qsync_operator.plan.status import RESTING, Finding, build_status
 
-PACKAGES = [Path(package.__file__).parent for package in (qsync_operator, qsync_local)]
+PACKAGES = [Path(package.__path__[0]) for package in (qsync_operator, qsync_local)]
 CATALOGUES = [PACKAGES[0] / "api/reasons.py", *(PACKAGES[0] / "api/catalogue").glob("*.py")]
 ENUMS = {
     enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, EventReason, JournalReason)
@@ -226,8 +226,10 @@ def test_status_holds_reasons_as_plain_text() -> None:
 
 
 def test_every_runbook_of_the_catalogue_is_the_page_of_an_alert() -> None:
-    entries = (*clusters.CLUSTER_REASONS, *jobs.RUN_REASONS, *JOURNAL_REASONS, *events.EVENTS)
-    named = {entry.runbook for entry in entries if entry.runbook}
+    reasons: tuple[ReasonEntry, ...]
+    reasons = (*clusters.CLUSTER_REASONS, *jobs.RUN_REASONS, *JOURNAL_REASONS)
+    pages = [entry.runbook for entry in reasons] + [event.runbook for event in events.EVENTS]
+    named = {page for page in pages if page}
     assert "QsyncSplitBrain" in named
     assert named <= set(ALERTS)
 

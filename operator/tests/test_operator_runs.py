@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
+from platforms import cluster_of
 from pydantic import ValidationError
-from test_operator_kubernetes import cluster_of
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.jobs import AuditStatus, CompactionStatus
@@ -457,11 +457,12 @@ def test_an_audit_reads_with_credentials_of_its_own() -> None:
         "auditCredentialsSecret": "reading",
     }
     jobs = {name: {"schedule": "0 3 * * *"} for name in ("audit", "compaction")}
-    for cluster, kind, name in (
-        (cluster_of(archive=archive, **jobs), "audit", "reading"),
-        (cluster_of(archive=archive, **jobs), "compaction", "writing"),
+    cluster = cluster_of(archive=archive, **jobs)
+    for containers, name in (
+        (containers_of(cluster, "audit"), "reading"),
+        (containers_of(cluster, "compaction"), "writing"),
     ):
-        for pod, container in containers_of(cluster, kind):
+        for pod, container in containers:
             assert container["envFrom"] == [{"secretRef": {"name": name}}], pod
 
 

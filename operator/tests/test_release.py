@@ -140,7 +140,13 @@ def _rendered() -> list[dict[str, Any]]:
 def test_packaged_chart_names_the_images_of_the_registry(tmp_path: Path) -> None:
     program = ROOT / ".ci" / "package-chart"
     for chart in ("qsync-operator", "qsync-cluster"):
-        command = [program, ROOT / "charts" / chart, "1.2.3", "reg.example.org/q", tmp_path]
+        command: list[str | Path] = [
+            program,
+            ROOT / "charts" / chart,
+            "1.2.3",
+            "reg.example.org/q",
+            tmp_path,
+        ]
         subprocess.run(command, check=True, capture_output=True)
     rendered = subprocess.run(
         ["helm", "template", "q", str(tmp_path / "qsync-operator-1.2.3.tgz"), "--no-hooks"],
