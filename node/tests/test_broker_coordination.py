@@ -19,6 +19,7 @@ from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.transaction import Transaction
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
@@ -53,7 +54,7 @@ def enable(cluster: Cluster) -> Raw:
     raw = Raw(cluster.leader().address)
     raw.log_in()
     for space, fields in definitions():
-        assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: fields})[0] == 0
+        assert raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: fields})[0] == 0
     return raw
 
 
@@ -239,10 +240,10 @@ async def _pass_writes(cluster: Cluster, raw: Raw) -> None:
     async with watching(cluster.addresses[0]) as (_, watcher):
         before = watcher.keys.revision
         rows = [(280, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])]
-        rows.append((288, [600, 0, "primary", "tree", {"unique": True}, parts]))
+        rows.append((SystemSpace.INDEX, [600, 0, "primary", "tree", {"unique": True}, parts]))
         rows += [(600, [number]) for number in range(100)]
         for space, row in rows:
-            assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+            assert raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         await watcher.until(lambda: watcher.keys.revision >= before + 102)
         assert not watcher.keys.journals
 
@@ -282,7 +283,7 @@ async def _update(cluster: Cluster, raw: Raw) -> None:
             Key.KEY: ["a/journal"],
             Key.TUPLE: operations,
         }
-        assert raw.ask(4, body)[0] == 0
+        assert raw.ask(Type.UPDATE, body)[0] == 0
         await watcher.until(lambda: watcher.keys.journals["a/journal"].mod_revision == 44)
         assert watcher.keys.journals["a/journal"].spec == {"replication": 2}
 
@@ -301,7 +302,7 @@ def enable_with_account(cluster: Cluster) -> Raw:
     rows = [(304, [40, 1, BROKER_USER, "user", password]), (312, [1, 40, "universe", 0, 8 | 16])]
     rows += [(312, [1, 40, "space", space, 1 | 2]) for space in WATCHED_SPACES]
     for space, row in rows:
-        assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+        assert raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
     return raw
 
 
@@ -355,10 +356,12 @@ def test_user_of_the_key_space_receives_no_other_row(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 1) as cluster:
         admin = enable_with_account(cluster)
         rows = [(280, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])]
-        rows.append((288, [600, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]))
+        rows.append(
+            (SystemSpace.INDEX, [600, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]])
+        )
         rows.append((600, [1, "private"]))
         for space, row in rows:
-            assert admin.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+            assert admin.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         listed = {int(Key.INSTANCE_UUID): str(uuid4()), int(Key.SPACES): list(KEY_SPACES)}
         raw = Raw(cluster.addresses[0])
         assert raw.log_in("secret", BROKER_USER) == 0

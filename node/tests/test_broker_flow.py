@@ -6,6 +6,7 @@ from qsync_broker.events import AppendBegun, AppendReceived
 from qsync_broker.flow import BANK_S, MIN_RATE, PATIENCE_NS, SECOND_NS, Limit, Pace
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
+from qsync_client.protocol.constants import Type
 from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.world import World
 
@@ -46,7 +47,7 @@ def test_journal_without_a_limit_takes_everything() -> None:
 def test_silent_client_is_over_after_its_patience() -> None:
     pace = Pace()
     assert not pace.is_over(PATIENCE_NS * 9)
-    pace.ask(7)
+    pace.ask(Type.AUTH)
     assert not pace.is_over(7 + PATIENCE_NS - 1)
     assert pace.is_over(7 + PATIENCE_NS)
 

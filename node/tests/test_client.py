@@ -33,6 +33,7 @@ from qsync_client import sync as sync_module
 from qsync_client.link import Link
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.constants import Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.requests import Request
 
 ACCOUNTS, COUNTERS = 512, 513
@@ -47,15 +48,24 @@ async def define(cluster: Cluster) -> None:
     by_owner = [{"field": 2, "type": "string", "is_nullable": True}]
     async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as client:
         for space, row in (
-            (280, [ACCOUNTS, 1, "accounts", "memtx", 0, {"is_sync": True}, FORMAT]),
-            (288, [ACCOUNTS, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
-            (288, [ACCOUNTS, 1, "by_owner", "tree", {"unique": False}, by_owner]),
-            (280, [COUNTERS, 1, "counters", "memtx", 0, {"is_sync": True}, FORMAT[:2]]),
-            (288, [COUNTERS, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
-            (304, [60, 1, "clerk", "user", {"chap-sha1": stored_hash("clerk")}]),
-            (312, [1, 60, "universe", 0, 24]),
-            (312, [1, 60, "role", 2, 4]),
-            (312, [1, 60, "space", ACCOUNTS, 3]),
+            (SystemSpace.SPACE, [ACCOUNTS, 1, "accounts", "memtx", 0, {"is_sync": True}, FORMAT]),
+            (
+                SystemSpace.INDEX,
+                [ACCOUNTS, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]],
+            ),
+            (SystemSpace.INDEX, [ACCOUNTS, 1, "by_owner", "tree", {"unique": False}, by_owner]),
+            (
+                SystemSpace.SPACE,
+                [COUNTERS, 1, "counters", "memtx", 0, {"is_sync": True}, FORMAT[:2]],
+            ),
+            (
+                SystemSpace.INDEX,
+                [COUNTERS, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]],
+            ),
+            (SystemSpace.USER, [60, 1, "clerk", "user", {"chap-sha1": stored_hash("clerk")}]),
+            (SystemSpace.PRIV, [1, 60, "universe", 0, 24]),
+            (SystemSpace.PRIV, [1, 60, "role", 2, 4]),
+            (SystemSpace.PRIV, [1, 60, "space", ACCOUNTS, 3]),
         ):
             assert isinstance(await client.insert(space, row), Committed), row
 
@@ -164,7 +174,7 @@ def test_schema_is_read_again_after_a_change(
         await client.insert("accounts", {"id": 1, "balance": 1})
         more = [*FORMAT, {"name": "city", "type": "string", "is_nullable": True}]
         async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as other:
-            await other.update(280, ACCOUNTS, [("=", 6, more)])
+            await other.update(SystemSpace.SPACE, ACCOUNTS, [("=", 6, more)])
         # The client has not seen this change, and the server refuses the old version once.
         found = await client.select("accounts", 1)
         assert isinstance(found, Committed)
@@ -173,11 +183,15 @@ def test_schema_is_read_again_after_a_change(
         made = await client.insert("accounts", {"id": 2, "balance": 1, "city": "Rome"})
         assert isinstance(made, Committed)
         async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as other:
-            await other.insert(280, [600, 1, "late", "memtx", 0, {"is_sync": True}, []])
-            await other.insert(288, [600, 0, "p", "tree", {"unique": True}, [[0, "unsigned"]]])
+            await other.insert(
+                SystemSpace.SPACE, [600, 1, "late", "memtx", 0, {"is_sync": True}, []]
+            )
+            await other.insert(
+                SystemSpace.INDEX, [600, 0, "p", "tree", {"unique": True}, [[0, "unsigned"]]]
+            )
         assert isinstance(await client.insert("late", [1]), Committed), "a name unknown so far"
         async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as other:
-            await other.update(280, ACCOUNTS, [("=", 6, FORMAT)])
+            await other.update(SystemSpace.SPACE, ACCOUNTS, [("=", 6, FORMAT)])
         async with client.transaction() as transaction:
             await transaction.update("accounts", 1, [("+", "balance", 1)])
             rows = await transaction.select("accounts", 1)

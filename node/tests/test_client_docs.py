@@ -19,6 +19,7 @@ import qsync_client
 from qsync_client import SyncClient
 from qsync_client.protocol.constants import Type
 from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.spaces import SystemSpace
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -30,9 +31,11 @@ FORMAT = [{"name": "id", "type": "unsigned"}, {"name": "balance", "type": "integ
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("examples"), 3) as running:
         with SyncClient(running.addresses, USER, PASSWORD) as client:
-            client.insert(280, [SPACE, 1, "accounts", "memtx", 0, {"is_sync": True}, FORMAT])
+            client.insert(
+                SystemSpace.SPACE, [SPACE, 1, "accounts", "memtx", 0, {"is_sync": True}, FORMAT]
+            )
             parts = [[0, "unsigned"]]
-            client.insert(288, [SPACE, 0, "primary", "tree", {"unique": True}, parts])
+            client.insert(SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, parts])
         yield running
 
 

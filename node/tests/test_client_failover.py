@@ -28,7 +28,8 @@ from qsync_client import (
     SyncClient,
     Unknown,
 )
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.session import Session
 
 SPACE = 512
@@ -43,10 +44,10 @@ def make_space(cluster: Cluster) -> None:
     raw.log_in()
     parts = [[0, "unsigned"]]
     for space, row in (
-        (280, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
-        (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
+        (SystemSpace.SPACE, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
+        (SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
     ):
-        assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+        assert raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
 
 
 def test_a_leader_that_is_stopped_is_left_for_another_one(

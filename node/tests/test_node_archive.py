@@ -17,6 +17,7 @@ import zstandard
 from object_server import Weakness, object_server, used_by_this_process
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.compaction import Changes, Merged, decode_changes, encode_changes
 from qsync_node.archive.description import describe
 from qsync_node.archive.location import ArchiveError
@@ -185,8 +186,10 @@ def connect(cluster: Cluster) -> tarantool.Connection:
 
 
 def make_space(connection: tarantool.Connection) -> None:
-    connection.insert(280, [512, 1, "kv", "memtx", 0, {"is_sync": True}, []])
-    connection.insert(288, [512, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]])
+    connection.insert(SystemSpace.SPACE, [512, 1, "kv", "memtx", 0, {"is_sync": True}, []])
+    connection.insert(
+        SystemSpace.INDEX, [512, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]
+    )
 
 
 def manifests(folder: Path) -> dict[str, Manifest]:

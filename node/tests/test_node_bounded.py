@@ -28,6 +28,7 @@ from worlds import (
     put,
 )
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.effects import Report
 from qsync_node.consensus.settings import SECOND, Settings
@@ -49,8 +50,8 @@ CHECKPOINT_BYTES = 20_000
 def space_rows(space: int, kind: str) -> list[bytes]:
     parts = [[0, "string"], [1, "unsigned"]]
     return [
-        put_body(280, packb([space, 1, f"s{space}", "memtx", 0, {}, []])),
-        put_body(288, packb([space, 0, "pk", kind, {"unique": True}, parts])),
+        put_body(SystemSpace.SPACE, packb([space, 1, f"s{space}", "memtx", 0, {}, []])),
+        put_body(SystemSpace.INDEX, packb([space, 0, "pk", kind, {"unique": True}, parts])),
     ]
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.engine import (
     Database,
     Pending,
@@ -106,15 +107,18 @@ def test_defaults_of_optional_fields() -> None:
 def filled() -> tuple[Database, User]:
     database = Database.bootstrap(UUID)
     rows: list[tuple[int, list[Any]]] = [
-        (280, [512, 1, "t", "memtx", 0, {}, []]),
-        (288, [512, 0, "pk", "tree", {}, [[0, "unsigned"]]]),
-        (288, [512, 1, "v", "tree", {"unique": False}, [[1, "string"]]]),
-        (288, [512, 2, "n", "tree", {}, [{"field": 2, "type": "number", "is_nullable": True}]]),
-        (288, [512, 3, "h", "hash", {}, [[0, "unsigned"]]]),
+        (SystemSpace.SPACE, [512, 1, "t", "memtx", 0, {}, []]),
+        (SystemSpace.INDEX, [512, 0, "pk", "tree", {}, [[0, "unsigned"]]]),
+        (SystemSpace.INDEX, [512, 1, "v", "tree", {"unique": False}, [[1, "string"]]]),
+        (
+            SystemSpace.INDEX,
+            [512, 2, "n", "tree", {}, [{"field": 2, "type": "number", "is_nullable": True}]],
+        ),
+        (SystemSpace.INDEX, [512, 3, "h", "hash", {}, [[0, "unsigned"]]]),
     ]
     rows += [(512, [i, "ab"[i % 2], None if i % 3 else i / 2]) for i in range(20)]
     for space_id, row in rows:
-        database.apply(2, put_body(space_id, msgpack.packb(row)))
+        database.apply(Type.INSERT, put_body(space_id, msgpack.packb(row)))
     admin = database.user_by_name("admin")
     assert admin is not None
     return database, admin
@@ -164,7 +168,7 @@ def test_a_page_continues_where_its_last_tuple_was_deleted(filled: tuple[Databas
     assert isinstance(first, Select)
     tuples, position = reads.select_page(database, first, admin)
     last = msgpack.unpackb(tuples[-1])
-    database.apply(5, pack({Key.SPACE_ID: 512, Key.KEY: [last[0]]}))
+    database.apply(Type.DELETE, pack({Key.SPACE_ID: 512, Key.KEY: [last[0]]}))
     second = decode_request(1, pack(base | {Key.AFTER_POSITION: position}))
     assert isinstance(second, Select)
     following = [msgpack.unpackb(t)[0] for t in database.select(second, admin)]
@@ -262,11 +266,14 @@ def test_an_upsert_skips_an_operation_with_a_malformed_path(
 ) -> None:
     database, _ = filled
     fields = [{"name": name, "is_nullable": name == "n"} for name in ("id", "v", "n")]
-    database.apply(3, put_body(280, msgpack.packb([512, 1, "t", "memtx", 0, {}, fields])))
+    database.apply(
+        Type.REPLACE,
+        put_body(SystemSpace.SPACE, msgpack.packb([512, 1, "t", "memtx", 0, {}, fields])),
+    )
     ops = [["=", path, 5], ["=", 2, 7]]
     for key, stored in ((99, [99, "c", None]), (1, [1, "b", 7])):
         tuple_ = [key, "c", None]
-        database.apply(9, pack({Key.SPACE_ID: 512, Key.TUPLE: tuple_, Key.OPS: ops}))
+        database.apply(Type.UPSERT, pack({Key.SPACE_ID: 512, Key.TUPLE: tuple_, Key.OPS: ops}))
         packed = database.space(512).indexes[0].get(key)
         assert packed is not None
         assert msgpack.unpackb(packed) == stored
@@ -282,7 +289,7 @@ def test_read_in_parts_answers_with_the_state_at_its_beginning(
     rng = Random(seed)
     for number in range(200):
         row = [number, "ab"[number % 2], rng.choice([None, number / 2])]
-        database.apply(3, put_body(512, msgpack.packb(row)))
+        database.apply(Type.REPLACE, put_body(512, msgpack.packb(row)))
     for _ in range(30):
         iterator = rng.choice([2] if index_id == 3 else [0, 1, 2, 3, 4, 5, 6])
         key: list[Any] = rng.choice(
@@ -319,7 +326,7 @@ def test_read_in_parts_answers_with_the_state_at_its_beginning(
 def _change_something(database: Database, rng: Random) -> None:
     number = rng.randrange(250)
     if rng.random() < 0.5:
-        database.apply(5, pack({Key.SPACE_ID: 512, Key.KEY: [number]}))
+        database.apply(Type.DELETE, pack({Key.SPACE_ID: 512, Key.KEY: [number]}))
     else:
         row = [number, rng.choice("abc"), rng.choice([None, number / 2])]
-        database.apply(3, put_body(512, msgpack.packb(row)))
+        database.apply(Type.REPLACE, put_body(512, msgpack.packb(row)))

@@ -7,7 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.engine import Database, Pending, Select, User, decode_request
 from qsync_node.engine.bootstrap import bootstrap_rows
 from qsync_node.errors import ClientError
@@ -44,17 +45,21 @@ def test_a_fresh_database_is_equal_everywhere() -> None:
 def test_users_follow_their_grants() -> None:
     database = Database.bootstrap(UUID)
     assert database.user_by_name("joe") is None
-    database.apply(2, row(304, 40, 1, "joe", "user", {"chap-sha1": "x" * 28}))
-    database.apply(2, row(304, 41, 1, "readers", "role", {}))
+    database.apply(
+        Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {"chap-sha1": "x" * 28})
+    )
+    database.apply(Type.INSERT, row(SystemSpace.USER, 41, 1, "readers", "role", {}))
     joe = user(database, "joe")
     assert (joe.id, joe.password_hash, joe.universe) == (40, "x" * 28, 0)
-    database.apply(2, row(312, 1, 41, "universe", 0, 1))
-    database.apply(2, row(312, 1, 40, "role", 41, 4))
+    database.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 41, "universe", 0, 1))
+    database.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "role", 41, 4))
     assert joe.universe == 1
     assert user(database, "joe") is joe
-    database.apply(5, msgpack.packb({Key.SPACE_ID: 312, Key.KEY: [40, "role", 41]}))
+    database.apply(
+        Type.DELETE, msgpack.packb({Key.SPACE_ID: SystemSpace.PRIV, Key.KEY: [40, "role", 41]})
+    )
     assert joe.universe == 0
-    database.apply(5, msgpack.packb({Key.SPACE_ID: 304, Key.KEY: [40]}))
+    database.apply(Type.DELETE, msgpack.packb({Key.SPACE_ID: SystemSpace.USER, Key.KEY: [40]}))
     assert database.user_by_id(40) is None
     assert joe.is_dropped
 
@@ -62,11 +67,14 @@ def test_users_follow_their_grants() -> None:
 def test_the_schema_version_counts_ddl_and_survives_a_snapshot() -> None:
     database = Database.bootstrap(UUID)
     assert database.schema_version == 1
-    database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
-    database.apply(2, row(288, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
-    database.apply(2, row(512, 1))
+    database.apply(Type.INSERT, row(SystemSpace.SPACE, 512, 1, "t", "memtx", 0, {}, []))
+    database.apply(Type.INSERT, row(SystemSpace.INDEX, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
+    database.apply(Type.INSERT, row(512, 1))
     database.apply(
-        9, msgpack.packb({Key.SPACE_ID: 330, Key.TUPLE: [512, 1], Key.OPS: [["+", 1, 1]]})
+        9,
+        msgpack.packb(
+            {Key.SPACE_ID: SystemSpace.TRUNCATE, Key.TUPLE: [512, 1], Key.OPS: [["+", 1, 1]]}
+        ),
     )
     assert database.schema_version == 3
     loaded = Database()
@@ -77,12 +85,12 @@ def test_the_schema_version_counts_ddl_and_survives_a_snapshot() -> None:
 
 def test_a_snapshot_is_fixed_when_it_is_asked_for() -> None:
     database = Database.bootstrap(UUID)
-    database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
-    database.apply(2, row(288, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
-    database.apply(2, row(512, 2))
+    database.apply(Type.INSERT, row(SystemSpace.SPACE, 512, 1, "t", "memtx", 0, {}, []))
+    database.apply(Type.INSERT, row(SystemSpace.INDEX, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
+    database.apply(Type.INSERT, row(512, 2))
     bodies = database.snapshot_bodies()
-    database.apply(2, row(512, 1))
-    database.apply(5, msgpack.packb({Key.SPACE_ID: 512, Key.KEY: [2]}))
+    database.apply(Type.INSERT, row(512, 1))
+    database.apply(Type.DELETE, msgpack.packb({Key.SPACE_ID: 512, Key.KEY: [2]}))
     assert [body for body in bodies if body[3:7] == (512).to_bytes(4, "big")] == [row(512, 2)]
     assert database.cluster() == []
 
@@ -90,9 +98,9 @@ def test_a_snapshot_is_fixed_when_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        row(288, 280, 3, "more", "tree", {"unique": False}, [[1, "unsigned"]]),
-        row(280, 280, 1, "_space", "memtx", 0, {}, []),
-        row(272, "qsync_schema_version", 9),
+        row(SystemSpace.INDEX, 280, 3, "more", "tree", {"unique": False}, [[1, "unsigned"]]),
+        row(SystemSpace.SPACE, 280, 1, "_space", "memtx", 0, {}, []),
+        row(SystemSpace.SCHEMA, "qsync_schema_version", 9),
     ],
 )
 def test_what_the_engine_stands_on_is_fixed(body: bytes) -> None:
@@ -103,33 +111,33 @@ def test_what_the_engine_stands_on_is_fixed(body: bytes) -> None:
 
 OTHER_UUID = "bbbbbbbb-0000-4000-8000-000000000002"
 UNFIT_ROWS = [
-    (312, [1, 1, "universe", 0, 1], 88),
-    (312, [1, 1, "UNIVERSE", 5, 2**32 - 2], 88),
-    (312, [1, 2, "universe", 0, 2**32], 88),
-    (312, [1, 2, "universe", "", 1], 49),
-    (312, [1, 2, "space", -1, 1], 23),
-    (312, [1, 2, "space", "x", 1], 23),
-    (272, ["cluster", "zzz"], 64),
-    (272, ["cluster", 5], 23),
-    (272, ["cluster"], 23),
-    (272, ["cluster", OTHER_UUID], 5),
-    (276, [99, "mine", 1, "ICU", "", {}], 5),
-    (276, [3, "binary", 1, "BINARY", "", {}], 5),
-    (284, [1, 1, "s", 1, 1, 2**63, 1, 0, False], 23),
-    (285, [7, 2**63], 23),
-    (285, [8, 1], 145),
-    (304, [40, 1, "readers", "role", {"x": 3}], 84),
-    (304, [40, 1, "joe", "user", {"CHAP-SHA1": "x"}], 43),
-    (288, [512, 1, "more", "tree", {"distance": "x"}, [[0, "unsigned"]]], 108),
+    (SystemSpace.PRIV, [1, 1, "universe", 0, 1], 88),
+    (SystemSpace.PRIV, [1, 1, "UNIVERSE", 5, 2**32 - 2], 88),
+    (SystemSpace.PRIV, [1, 2, "universe", 0, 2**32], 88),
+    (SystemSpace.PRIV, [1, 2, "universe", "", 1], 49),
+    (SystemSpace.PRIV, [1, 2, "space", -1, 1], 23),
+    (SystemSpace.PRIV, [1, 2, "space", "x", 1], 23),
+    (SystemSpace.SCHEMA, ["cluster", "zzz"], 64),
+    (SystemSpace.SCHEMA, ["cluster", 5], 23),
+    (SystemSpace.SCHEMA, ["cluster"], 23),
+    (SystemSpace.SCHEMA, ["cluster", OTHER_UUID], 5),
+    (SystemSpace.COLLATION, [99, "mine", 1, "ICU", "", {}], 5),
+    (SystemSpace.COLLATION, [3, "binary", 1, "BINARY", "", {}], 5),
+    (SystemSpace.SEQUENCE, [1, 1, "s", 1, 1, 2**63, 1, 0, False], 23),
+    (SystemSpace.SEQUENCE_DATA, [7, 2**63], 23),
+    (SystemSpace.SEQUENCE_DATA, [8, 1], 145),
+    (SystemSpace.USER, [40, 1, "readers", "role", {"x": 3}], 84),
+    (SystemSpace.USER, [40, 1, "joe", "user", {"CHAP-SHA1": "x"}], 43),
+    (SystemSpace.INDEX, [512, 1, "more", "tree", {"distance": "x"}, [[0, "unsigned"]]], 108),
 ]
 
 
 @pytest.fixture
 def prepared() -> Database:
     database = Database.bootstrap(UUID)
-    database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
-    database.apply(2, row(288, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
-    database.apply(2, row(284, 7, 1, "seven", 1, 1, 100, 1, 0, False))
+    database.apply(Type.INSERT, row(SystemSpace.SPACE, 512, 1, "t", "memtx", 0, {}, []))
+    database.apply(Type.INSERT, row(SystemSpace.INDEX, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
+    database.apply(Type.INSERT, row(SystemSpace.SEQUENCE, 7, 1, "seven", 1, 1, 100, 1, 0, False))
     return database
 
 
@@ -155,7 +163,7 @@ def test_a_log_that_holds_unfit_rows_is_read(prepared: Database) -> None:
     # An earlier version of the leader accepted these rows, except for grants on no object.
     for space_id, fields, _ in UNFIT_ROWS:
         if fields[2:4] not in (["space", -1], ["space", "x"]):
-            prepared.apply(3, row(space_id, *fields))
+            prepared.apply(Type.REPLACE, row(space_id, *fields))
     loaded = Database()
     for body in prepared.snapshot_bodies():
         loaded.load(body)
@@ -164,15 +172,15 @@ def test_a_log_that_holds_unfit_rows_is_read(prepared: Database) -> None:
 
 def test_the_types_of_granted_objects_have_no_case() -> None:
     database = Database.bootstrap(UUID)
-    database.apply(2, row(304, 40, 1, "joe", "USER", {}))
-    database.apply(2, row(304, 41, 1, "readers", "Role", {}))
-    database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
-    database.apply(2, row(312, 1, 41, "SPACE", 512, 1))
-    database.apply(2, row(312, 1, 41, "Universe", 0, 8))
-    database.apply(2, row(312, 1, 40, "ROLE", 41, 4))
+    database.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "USER", {}))
+    database.apply(Type.INSERT, row(SystemSpace.USER, 41, 1, "readers", "Role", {}))
+    database.apply(Type.INSERT, row(SystemSpace.SPACE, 512, 1, "t", "memtx", 0, {}, []))
+    database.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 41, "SPACE", 512, 1))
+    database.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 41, "Universe", 0, 8))
+    database.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "ROLE", 41, 4))
     joe = user(database, "joe")
     assert (joe.bits("space", 512), joe.bits("space", 513), joe.universe) == (9, 8, 8)
-    for space_id, key in ((280, [512]), (304, [41])):
+    for space_id, key in ((SystemSpace.SPACE, [512]), (304, [41])):
         request = decode_request(5, msgpack.packb({Key.SPACE_ID: space_id, Key.KEY: key}))
         with pytest.raises(ClientError, match=r"has grants|has objects"):
             Pending(database).execute(request, user(database, "admin"))
@@ -181,8 +189,10 @@ def test_the_types_of_granted_objects_have_no_case() -> None:
 def test_a_grant_of_all_roles_gives_no_role() -> None:
     database = Database.bootstrap(UUID)
     admin = user(database, "admin")
-    database.apply(2, row(304, 40, 1, "joe", "user", {"chap-sha1": ""}))
-    executed = Pending(database).execute(decode_request(2, row(312, 1, 40, "role", "", 4)), admin)
+    database.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {"chap-sha1": ""}))
+    executed = Pending(database).execute(
+        decode_request(2, row(SystemSpace.PRIV, 1, 40, "role", "", 4)), admin
+    )
     for logged in executed.rows:
         database.apply(*logged)
     joe = user(database, "joe")
@@ -190,8 +200,8 @@ def test_a_grant_of_all_roles_gives_no_role() -> None:
 
 
 def test_a_sequence_ignores_values_that_it_cannot_reach(prepared: Database) -> None:
-    prepared.apply(2, row(340, 512, 7, False, 0, ""))
-    prepared.apply(2, row(512, 2**63))
+    prepared.apply(Type.INSERT, row(SystemSpace.SPACE_SEQUENCE, 512, 7, False, 0, ""))
+    prepared.apply(Type.INSERT, row(512, 2**63))
     for wanted in (1, 2):
         executed = Pending(prepared).execute(
             decode_request(2, row(512, None)), user(prepared, "admin")
@@ -231,7 +241,7 @@ def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:
             rows += 1
         assert rows > 500
         everything = msgpack.packb(
-            {Key.SPACE_ID: 281, Key.ITERATOR: 2, Key.KEY: [], Key.LIMIT: 1000}
+            {Key.SPACE_ID: SystemSpace.VSPACE, Key.ITERATOR: 2, Key.KEY: [], Key.LIMIT: 1000}
         )
         select = decode_request(1, everything)
         assert isinstance(select, Select)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_node.engine import (
     Database,
     Executed,
@@ -207,7 +207,7 @@ def test_rows_applied_beside_the_pending_state_are_followed(leader: Leader) -> N
     leader.commit(insert(1, "a"))
     row = insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288)
     assert isinstance(row, Put)
-    leader.database.apply(2, row.body)
+    leader.database.apply(Type.INSERT, row.body)
     assert leader.dirty("a", index=2) == [[1, "a"]]
     leader.push(insert(2, "b"))
     assert leader.dirty("b", index=2) == [[2, "b"]]
@@ -225,7 +225,7 @@ def test_a_too_large_tuple_is_refused_to_users_and_applied_from_the_log(leader: 
                 run(refused)
             assert error.value.code == 110
     assert isinstance(large, Put)
-    leader.database.apply(2, large.body)
+    leader.database.apply(Type.INSERT, large.body)
     assert leader.confirmed() == [[1, "x" * 100]]
 
 

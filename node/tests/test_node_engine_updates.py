@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgpack import packb, unpackb
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_node.engine import Database, Pending, Update, User
 from qsync_node.engine.fields import decode
 from qsync_node.engine.operations import work_of
@@ -109,7 +109,7 @@ def database_with(packed: bytes) -> tuple[Database, User]:
         (288, packb([512, 0, "pk", "tree", {}, [[0, "unsigned"]]])),
         (512, packed),
     ):
-        database.apply(2, put_body(space_id, row))
+        database.apply(Type.INSERT, put_body(space_id, row))
     admin = database.user_by_name("admin")
     assert admin is not None
     return database, admin

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import SECOND
 from qsync_sim.shell import Shell
@@ -48,7 +49,7 @@ def test_the_survivor_continues_alone_and_grows_again(seed: int, verb: str) -> N
         known = survivor.node.context.limbo.confirmed_index
         world.ledger = {index: row for index, row in world.ledger.items() if index <= known}
     assert order(world, survivor, verb, lost=lost, disks_destroyed=True).code == 0
-    world.insert(272, ["written after", seed])
+    world.insert(SystemSpace.SCHEMA, ["written after", seed])
     for _ in range(2):
         world.add().start()
     node = survivor.node

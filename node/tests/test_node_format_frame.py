@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import (
     MALFORMED,
     MALFORMED_PER_FEED_MAX,
@@ -73,7 +73,7 @@ def test_any_width_of_length_is_taken(width: bytes) -> None:
 
 
 def test_good_frames_before_a_bad_length_are_not_lost() -> None:
-    ping = encode_request(64, 1)
+    ping = encode_request(Type.PING, 1)
     with pytest.raises(FrameError) as caught:
         FrameDecoder().feed(ping + ping + b"\xc0")
     assert [found[0] for found in caught.value.frames] == [64, 64]
@@ -89,7 +89,7 @@ def test_the_limit_is_checked_before_the_bytes_are_there() -> None:
 
 
 def test_a_header_that_reaches_into_the_next_packet_is_malformed() -> None:
-    ping = encode_request(64, 7)
+    ping = encode_request(Type.PING, 7)
     frames = FrameDecoder().feed(b"\x02\x82\x00" + ping + ping)
     assert frames[0][0] == MALFORMED
     assert [found[:2] for found in frames[1:]] == [(64, 7), (64, 7)]

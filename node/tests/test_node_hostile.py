@@ -13,8 +13,9 @@ import pytest
 from processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.mp import pack, unpack
 
 SPACE = 512
@@ -28,10 +29,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         raw = log_in(running)
         parts = [[0, "unsigned"]]
         for space, row in (
-            (280, [SPACE, 1, "hostile", "memtx", 0, {"is_sync": True}, []]),
-            (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
+            (SystemSpace.SPACE, [SPACE, 1, "hostile", "memtx", 0, {"is_sync": True}, []]),
+            (SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
         ):
-            assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+            assert raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         yield running
 
 
@@ -56,7 +57,7 @@ def assert_unharmed(cluster: Cluster, term: int) -> None:
     leader = cluster.leader()
     assert leader.status()["term"] == term
     raw = log_in(cluster)
-    assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "alive"]})[0] == 0
+    assert raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "alive"]})[0] == 0
 
 
 def text(data: bytes) -> str:
@@ -109,10 +110,10 @@ HOSTILE: list[tuple[int, dict[int, Any]]] = [
     (10, {Key.FUNCTION_NAME: text(NOT_UTF8), Key.TUPLE: []}),
     (10, {Key.FUNCTION_NAME: "box.ctl.wait_rw", Key.TUPLE: [math.nan]}),
     (10, {Key.FUNCTION_NAME: "box.ctl.wait_rw", Key.TUPLE: [math.inf]}),
-    (2, {Key.SPACE_ID: 280, Key.TUPLE: [600, 1, text(NOT_UTF8), "memtx", 0, {}, []]}),
-    (2, {Key.SPACE_ID: 280, Key.TUPLE: [601, 1, "odd", text(NOT_UTF8), 0, {}, []]}),
-    (2, {Key.SPACE_ID: 312, Key.TUPLE: [1, 2, text(NOT_UTF8), 0, 1]}),
-    (2, {Key.SPACE_ID: 304, Key.TUPLE: [90, 1, text(NOT_UTF8), "user", {}]}),
+    (2, {Key.SPACE_ID: SystemSpace.SPACE, Key.TUPLE: [600, 1, text(NOT_UTF8), "memtx", 0, {}, []]}),
+    (2, {Key.SPACE_ID: SystemSpace.SPACE, Key.TUPLE: [601, 1, "odd", text(NOT_UTF8), 0, {}, []]}),
+    (2, {Key.SPACE_ID: SystemSpace.PRIV, Key.TUPLE: [1, 2, text(NOT_UTF8), 0, 1]}),
+    (2, {Key.SPACE_ID: SystemSpace.USER, Key.TUPLE: [90, 1, text(NOT_UTF8), "user", {}]}),
     (7, {Key.USER_NAME: text(NOT_UTF8), Key.TUPLE: ["chap-sha1", b"x" * 20]}),
     (73, {Key.VERSION: [], Key.FEATURES: {}}),
 ]
@@ -144,7 +145,7 @@ def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, 
     members = raw.ask(
         1,
         {
-            Key.SPACE_ID: 320,
+            Key.SPACE_ID: SystemSpace.CLUSTER,
             Key.INDEX_ID: 0,
             Key.LIMIT: 100,
             Key.OFFSET: 0,
@@ -164,7 +165,7 @@ def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, 
     again = raw.ask(
         1,
         {
-            Key.SPACE_ID: 320,
+            Key.SPACE_ID: SystemSpace.CLUSTER,
             Key.INDEX_ID: 0,
             Key.LIMIT: 100,
             Key.OFFSET: 0,
@@ -178,15 +179,22 @@ def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, 
 def test_marks_of_the_bootstrap_stay(cluster: Cluster) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     for key in ("qsync_plan", "qsync_open"):
-        assert raw.ask(5, {Key.SPACE_ID: 272, Key.INDEX_ID: 0, Key.KEY: [key]})[0] != 0
-        assert raw.ask(3, {Key.SPACE_ID: 272, Key.TUPLE: [key, 7]})[0] != 0
+        assert (
+            raw.ask(
+                Type.DELETE, {Key.SPACE_ID: SystemSpace.SCHEMA, Key.INDEX_ID: 0, Key.KEY: [key]}
+            )[0]
+            != 0
+        )
+        assert (
+            raw.ask(Type.REPLACE, {Key.SPACE_ID: SystemSpace.SCHEMA, Key.TUPLE: [key, 7]})[0] != 0
+        )
 
 
 def test_an_index_part_far_out_is_refused(cluster: Cluster) -> None:
     raw = log_in(cluster)
     for field in (100_000, 10**7, 2**62):
         row = [SPACE, 1, "far", "tree", {"unique": False}, [[field, "unsigned"]]]
-        assert raw.ask(2, {Key.SPACE_ID: 288, Key.TUPLE: row})[0] == 14
+        assert raw.ask(Type.INSERT, {Key.SPACE_ID: SystemSpace.INDEX, Key.TUPLE: row})[0] == 14
 
 
 @pytest.mark.parametrize(
@@ -211,8 +219,14 @@ def test_a_bad_setting_is_refused_and_not_in_force(
 
 def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
-    assert raw.ask(3, {Key.SPACE_ID: 272, Key.TUPLE: ["a key of mine", text(NOT_UTF8)]})[0] == 0
-    assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [3, text(NOT_UTF8)]})[0] == 0
+    assert (
+        raw.ask(
+            Type.REPLACE,
+            {Key.SPACE_ID: SystemSpace.SCHEMA, Key.TUPLE: ["a key of mine", text(NOT_UTF8)]},
+        )[0]
+        == 0
+    )
+    assert raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [3, text(NOT_UTF8)]})[0] == 0
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:
@@ -272,10 +286,10 @@ def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
 
 def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
     large = {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "x" * (3 << 20)]}
-    code, answer = Raw(cluster.leader().address).ask(3, large)
+    code, answer = Raw(cluster.leader().address).ask(Type.REPLACE, large)
     assert code == 20
     assert "too big packet size" in answer[Key.ERROR_24]
-    code, answer = log_in(cluster).ask(3, large)
+    code, answer = log_in(cluster).ask(Type.REPLACE, large)
     assert code == 110, "after log-in the error names the tuple"
 
 
@@ -358,7 +372,7 @@ def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluste
     }
     term = cluster.leader().status()["term"]
     other = log_in(cluster)
-    assert other.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "alive"]})[0] == 0
+    assert other.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "alive"]})[0] == 0
     raw = log_in(cluster)
     raw.socket.settimeout(60)
     in_streams = {"insert": 1, "select": 2}
@@ -422,7 +436,7 @@ def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(cluster: C
         assert (found, words in answer[Key.ERROR_24]) == (code, True), (kind, body, answer)
     raw.send_bodies([(7, pack({Key.USER_NAME: "guest", Key.TUPLE: []}), 0)])
     assert raw.answer()[0] == 0, "guest has no password to prove"
-    assert raw.ask(64, {})[0] == 0
+    assert raw.ask(Type.PING, {})[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -432,7 +446,9 @@ def test_malformed_idempotency_key_is_refused_and_nothing_else(cluster: Cluster,
     term = cluster.leader().status()["term"]
     raw = log_in(cluster)
     assert raw.ask(BEGIN, {}, stream_id=3)[0] == 0
-    assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "keyed"]}, stream_id=3)[0] == 0
+    assert (
+        raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "keyed"]}, stream_id=3)[0] == 0
+    )
     for kind, stream in ((COMMIT, 3), (3, 0)):
         body = pack({} if kind == COMMIT else {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "keyed"]})
         packet = (

@@ -19,6 +19,7 @@ from worlds import (
 )
 
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
@@ -187,5 +188,5 @@ def test_window_out_of_bounds_is_refused(driven: Driven, rows: int) -> None:
 
 
 def test_users_cannot_write_the_window(driven: Driven) -> None:
-    body = msgpack.packb({Key.SPACE_ID: 272, Key.TUPLE: ["qsync_key_window", 1, 0]})
+    body = msgpack.packb({Key.SPACE_ID: SystemSpace.SCHEMA, Key.TUPLE: ["qsync_key_window", 1, 0]})
     assert driven.ask(driven.leader(), REPLACE, body).code == ErrorCode.UNSUPPORTED

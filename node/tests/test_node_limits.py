@@ -21,8 +21,9 @@ from processes import (
 )
 from raw import Raw
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.errors import ErrorCode
 from qsync_node.format.mp import pack
 
@@ -38,10 +39,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(folder, 3, guest=False, max_connections=1_100) as running:
         raw = log_in(running.leader())
         for space, row in (
-            (280, [SPACE, 1, "large", "memtx", 0, {"is_sync": True}, []]),
-            (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+            (SystemSpace.SPACE, [SPACE, 1, "large", "memtx", 0, {"is_sync": True}, []]),
+            (SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
         ):
-            assert raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
+            assert raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         assert raw.ask(REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [1, "x" * (MIB - 100)]})[0] == 0
         assert raw.ask(REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [2, "small"]})[0] == 0
         yield running
@@ -270,7 +271,7 @@ def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> Non
     code, body = raw.ask(SELECT, {**everything, Key.LIMIT: 15})
     assert (code, len(body[Key.DATA])) == (0, 15)
     for key in range(10, 28):
-        assert raw.ask(5, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
+        assert raw.ask(Type.DELETE, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
 
 
 def test_flood_of_connections_retains_no_memory(cluster: Cluster) -> None:

@@ -10,7 +10,8 @@ import pytest
 from processes import Cluster, running_cluster, wait_until
 from raw import Raw
 
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.server import loop
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
@@ -23,7 +24,7 @@ INSERT, SPACE = 2, 512
 def write(cluster: Cluster, number: int) -> int:
     raw = Raw(cluster.leader().address)
     assert raw.log_in() == 0
-    return raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [number, "x"]})[0]
+    return raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [number, "x"]})[0]
 
 
 def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path) -> None:
@@ -31,8 +32,8 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
         raw = Raw(cluster.leader().address)
         raw.log_in()
         for space, row in (
-            (280, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
-            (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+            (SystemSpace.SPACE, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
+            (SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
         ):
             assert raw.ask(INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})[0] == 0
         low, *others = sorted(cluster.nodes, key=lambda node: node is not cluster.leader())
@@ -60,7 +61,7 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
         wait_until("why", lambda: leader.status()["ro_reason"] == "the disk is nearly full")
         raw = Raw(leader.address)
         raw.log_in()
-        assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [9, "x"]})[0] == 16385
+        assert raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [9, "x"]})[0] == 16385
         assert raw.ask(
             1, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 9, Key.OFFSET: 0, Key.KEY: [1]}
         )[1][Key.DATA] == [[1, "x"]]

@@ -19,6 +19,7 @@ from worlds import (
 )
 
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import Settings
 from qsync_node.engine import publishing
@@ -273,7 +274,10 @@ def limited(driven: Driven) -> Driven:
     leader = driven.leader()
     for name in ("orders/us", "orders/eu/created", "ordersx/eu", "other/one"):
         assert driven.ask(leader, INSERT, journal(name)).code == 0
-    for space, row in ((304, [40, 1, "app", "user", {}]), (312, [1, 40, "universe", 0, 24])):
+    for space, row in (
+        (SystemSpace.USER, [40, 1, "app", "user", {}]),
+        (312, [1, 40, "universe", 0, 24]),
+    ):
         assert driven.ask(leader, INSERT, build_body(space, tuple=row)).code == 0
     return driven
 

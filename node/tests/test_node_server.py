@@ -27,8 +27,9 @@ from raw import Raw
 
 from qsync_client import Client, Committed, Refused
 from qsync_client.protocol.auth import scramble
-from qsync_client.protocol.constants import HelloKey, Key
+from qsync_client.protocol.constants import HelloKey, Key, Type
 from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.proofs import peer_proof, sign_order
 
@@ -47,8 +48,8 @@ async def make_space(cluster: Cluster) -> None:
     async with Client(cluster.addresses, USER, PASSWORD) as client:
         parts = [[0, "unsigned"]]
         for space, row in (
-            (280, [SPACE, 1, "server", "memtx", 0, {"is_sync": True}, []]),
-            (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
+            (SystemSpace.SPACE, [SPACE, 1, "server", "memtx", 0, {"is_sync": True}, []]),
+            (SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
         ):
             assert isinstance(await client.insert(space, row), Committed)
 
@@ -76,45 +77,58 @@ def test_without_the_right_session_no_client_logs_in(cluster: Cluster, raw: Raw)
     stored = base64.b64encode(hashlib.sha1(hashlib.sha1(b"pw").digest()).digest()).decode()
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     user = [60, 1, "caller", "user", {"chap-sha1": stored}, [], 0]
-    assert raw.ask(2, {Key.SPACE_ID: 304, Key.TUPLE: user})[0] == 0
+    assert raw.ask(Type.INSERT, {Key.SPACE_ID: SystemSpace.USER, Key.TUPLE: user})[0] == 0
     caller = Raw(cluster.leader().address)
     proof = ["chap-sha1", scramble("pw", caller.greeting.salt)]
-    code, body = caller.ask(7, {Key.USER_NAME: "caller", Key.TUPLE: proof})
+    code, body = caller.ask(Type.AUTH, {Key.USER_NAME: "caller", Key.TUPLE: proof})
     assert (code, body[Key.ERROR_24]) == (
         42,
         "Session access to universe '' is denied for user 'caller'",
     )
     # The refused client remains guest. Without the right password, the error is less specific.
-    assert caller.ask(1, READ)[1][Key.ERROR_24].endswith("denied for user 'guest'")
+    assert caller.ask(Type.SELECT, READ)[1][Key.ERROR_24].endswith("denied for user 'guest'")
     assert caller.log_in(password="wrong", user="caller") == 47
-    assert raw.ask(2, {Key.SPACE_ID: 312, Key.TUPLE: [1, 60, "universe", 0, 8 | 16]})[0] == 0
+    assert (
+        raw.ask(
+            Type.INSERT, {Key.SPACE_ID: SystemSpace.PRIV, Key.TUPLE: [1, 60, "universe", 0, 8 | 16]}
+        )[0]
+        == 0
+    )
     assert caller.log_in(password="pw", user="caller") == 0
     caller.socket.close()
 
 
 def test_an_unknown_client_reads_nothing(raw: Raw) -> None:
-    code, _ = raw.ask(1, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: []})
+    code, _ = raw.ask(Type.SELECT, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: []})
     assert code == 42
-    assert raw.ask(2, {Key.SPACE_ID: SPACE, Key.TUPLE: [1]})[0] == 42
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})[0] == 42
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.vclock", Key.TUPLE: []})[0] == 42
+    assert raw.ask(Type.INSERT, {Key.SPACE_ID: SPACE, Key.TUPLE: [1]})[0] == 42
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})[0] == 42
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info.vclock", Key.TUPLE: []})[0] == 42
     assert raw.log_in() == 0
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.vclock", Key.TUPLE: []})[0] == 0
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.ctl.demote", Key.TUPLE: []})[0] == 42
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info.vclock", Key.TUPLE: []})[0] == 0
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.ctl.demote", Key.TUPLE: []})[0] == 42
 
 
 @pytest.mark.parametrize(
     ("packet", "code"),
     [
         (encode_request(200, 1, b"\x80"), 48),
-        (encode_request(8, 1, msgpack.packb({Key.EXPR: "return 1", Key.TUPLE: []})), 5),
-        (encode_request(11, 1, msgpack.packb({Key.SQL_TEXT: "SELECT 1", Key.SQL_BIND: []})), 5),
-        (encode_request(2, 1, msgpack.packb({Key.SPACE_ID: SPACE})), 69),
-        (encode_request(2, 1, msgpack.packb({Key.SPACE_ID: "space", Key.TUPLE: [1]})), 20),
-        (encode_request(2, 1, b"\xc1\xc1"), 20),
-        (encode_request(2, 1, b"\x82\x10\xce\x00\x00\x03\x20\x21\x91\xc1"), 20),
-        (encode_request(15, 1, b"\x80"), 230),
-        (encode_request(1, 1, msgpack.packb(READ), schema_version=9999), 109),
+        (encode_request(Type.EVAL, 1, msgpack.packb({Key.EXPR: "return 1", Key.TUPLE: []})), 5),
+        (
+            encode_request(
+                Type.EXECUTE, 1, msgpack.packb({Key.SQL_TEXT: "SELECT 1", Key.SQL_BIND: []})
+            ),
+            5,
+        ),
+        (encode_request(Type.INSERT, 1, msgpack.packb({Key.SPACE_ID: SPACE})), 69),
+        (
+            encode_request(Type.INSERT, 1, msgpack.packb({Key.SPACE_ID: "space", Key.TUPLE: [1]})),
+            20,
+        ),
+        (encode_request(Type.INSERT, 1, b"\xc1\xc1"), 20),
+        (encode_request(Type.INSERT, 1, b"\x82\x10\xce\x00\x00\x03\x20\x21\x91\xc1"), 20),
+        (encode_request(Type.COMMIT, 1, b"\x80"), 230),
+        (encode_request(Type.SELECT, 1, msgpack.packb(READ), schema_version=9999), 109),
         (b"\x05\x92\x00\x01\x02\x03", 20),
     ],
     ids=[
@@ -138,7 +152,7 @@ def test_bad_requests_get_one_clear_error_and_the_connection_stays(
     got, body = raw.answer()
     assert got == code
     assert body[Key.ERROR_24]
-    assert raw.ask(64, {})[0] == 0
+    assert raw.ask(Type.PING, {})[0] == 0
 
 
 def test_an_oversized_packet_closes_the_connection_and_nothing_else(cluster: Cluster) -> None:
@@ -158,7 +172,7 @@ def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
         HelloKey.PROOF: b"\x00" * 32,
         HelloKey.NONCE: b"\x00" * 16,
     }
-    assert raw.ask(80, fields)[0] == 42
+    assert raw.ask(Type.HELLO, fields)[0] == 42
     with pytest.raises((EOFError, ConnectionError)):
         raw.answer()
 
@@ -173,7 +187,7 @@ def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
         HelloKey.LEVEL: 1,
         HelloKey.LIFE: life,
     }
-    assert raw.ask(80, fields)[0] == 0
+    assert raw.ask(Type.HELLO, fields)[0] == 0
 
 
 def _hears_until_closed(raw: Raw) -> bool:
@@ -273,23 +287,25 @@ def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
 
 def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw) -> None:
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.snapshot", Key.TUPLE: []}) == (
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.snapshot", Key.TUPLE: []}) == (
         0,
         {Key.DATA: ["ok"]},
     )
     snapshots = list((cluster.leader().folder / cluster.leader().name).glob("*.snap"))
     assert len(snapshots) >= 1
-    code, body = raw.ask(10, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})
+    code, body = raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})
     assert code == 0
     assert body[Key.DATA][0]["ro"] is False
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.election.state", Key.TUPLE: []})[1][
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info.election.state", Key.TUPLE: []})[1][
         Key.DATA
     ] == ["leader"]
     assert (
-        raw.ask(10, {Key.FUNCTION_NAME: "box.stat", Key.TUPLE: []})[1][Key.DATA][0]["CALL"]["total"]
+        raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.stat", Key.TUPLE: []})[1][Key.DATA][0]["CALL"][
+            "total"
+        ]
         > 0
     )
-    assert raw.ask(10, {Key.FUNCTION_NAME: "box.info.nothing", Key.TUPLE: []})[0] == 33
+    assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info.nothing", Key.TUPLE: []})[0] == 33
 
 
 def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> None:
@@ -297,9 +313,12 @@ def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> Non
     follower = next(node for node in cluster.nodes if node is not leader)
     raw = Raw(follower.address)
     assert raw.log_in() == 0
-    assert raw.ask(14, {}, stream_id=1)[0] == 0
+    assert raw.ask(Type.BEGIN, {}, stream_id=1)[0] == 0
     assert (
-        raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [500, "in a transaction"]}, stream_id=1)[0] == 0
+        raw.ask(
+            Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [500, "in a transaction"]}, stream_id=1
+        )[0]
+        == 0
     )
     other = Raw(leader.address)
     assert other.log_in() == 0
@@ -309,7 +328,7 @@ def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> Non
         )[1][Key.DATA]
         == []
     )
-    assert raw.ask(15, {}, stream_id=1)[0] == 0
+    assert raw.ask(Type.COMMIT, {}, stream_id=1)[0] == 0
     found = raw.ask(
         1, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [500]}
     )
@@ -324,9 +343,9 @@ def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
     assert raw.log_in() == 0
     header = {"stream_id": 3} if way == "stream" else {}
     for key in range(700, 705):
-        assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [key, "page"]})[0] == 0
+        assert raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [key, "page"]})[0] == 0
     if way == "stream":
-        assert raw.ask(14, {}, **header)[0] == 0
+        assert raw.ask(Type.BEGIN, {}, **header)[0] == 0
     page = {
         Key.SPACE_ID: SPACE,
         Key.INDEX_ID: 0,
@@ -340,7 +359,7 @@ def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
         page[Key.TXN_ISOLATION] = 4
     seen: list[int] = []
     while True:
-        code, body = raw.ask(1, page, **header)
+        code, body = raw.ask(Type.SELECT, page, **header)
         assert code == 0, body
         keys = [row[0] for row in body[Key.DATA]]
         if not keys:
@@ -348,10 +367,10 @@ def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
         seen += keys
         page[Key.AFTER_POSITION] = body[Key.POSITION]
     if way == "stream":
-        assert raw.ask(16, {}, **header)[0] == 0
+        assert raw.ask(Type.ROLLBACK, {}, **header)[0] == 0
     assert seen == [*range(700, 705)]
     for key in range(700, 705):
-        assert raw.ask(5, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
+        assert raw.ask(Type.DELETE, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
 
 
 def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> None:
@@ -359,19 +378,22 @@ def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> No
     first, second = Raw(leader.address), Raw(leader.address)
     for raw in (first, second):
         assert raw.log_in() == 0
-        assert raw.ask(14, {}, stream_id=7)[0] == 0
+        assert raw.ask(Type.BEGIN, {}, stream_id=7)[0] == 0
         fields = {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [501]}
-        assert raw.ask(1, fields, stream_id=7)[1][Key.DATA] == []
-        assert raw.ask(3, {Key.SPACE_ID: SPACE, Key.TUPLE: [501, "mine"]}, stream_id=7)[0] == 0
-    assert first.ask(15, {}, stream_id=7)[0] == 0
-    assert second.ask(15, {}, stream_id=7)[0] == 97
+        assert raw.ask(Type.SELECT, fields, stream_id=7)[1][Key.DATA] == []
+        assert (
+            raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [501, "mine"]}, stream_id=7)[0]
+            == 0
+        )
+    assert first.ask(Type.COMMIT, {}, stream_id=7)[0] == 0
+    assert second.ask(Type.COMMIT, {}, stream_id=7)[0] == 97
 
 
 def test_watchers_hear_of_the_leader(cluster: Cluster, raw: Raw) -> None:
-    code, body = raw.ask(77, {Key.EVENT_KEY: "box.election"})
+    code, body = raw.ask(Type.WATCH_ONCE, {Key.EVENT_KEY: "box.election"})
     assert code == 0
     assert body[Key.DATA][0]["leader"] == cluster.leader().status()["replica_id"]
-    raw.send(encode_request(74, 5, msgpack.packb({Key.EVENT_KEY: "box.status"})))
+    raw.send(encode_request(Type.WATCH, 5, msgpack.packb({Key.EVENT_KEY: "box.status"})))
     _, event = raw.answer()
     assert event[Key.EVENT_KEY] == "box.status"
     assert event[Key.EVENT_DATA]["is_ro"] is False

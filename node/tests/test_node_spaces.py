@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
@@ -217,7 +218,7 @@ def test_a_filtered_replica_holds_its_spaces_and_every_index(listed: tuple[str |
     reader.start()
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
     write_both(world, 4, 3)
-    world.insert(280, [700, 1, "later", "memtx", 0, {}, []])
+    world.insert(SystemSpace.SPACE, [700, 1, "later", "memtx", 0, {}, []])
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
     assert context_of(reader).ballot.spaces == (SPACE,)
     assert rows_of(reader, SPACE) == rows_of(leader, SPACE)
@@ -249,8 +250,8 @@ def test_a_list_waits_for_the_space_that_it_names() -> None:
     assert context_of(reader).ballot.spaces == ()
     assert not context_of(reader).has_origin
     assert world.counters["event spaces_unknown"] in range(1, 8)
-    world.insert(280, [700, 1, "later", "memtx", 0, {}, []])
-    world.insert(288, [700, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]])
+    world.insert(SystemSpace.SPACE, [700, 1, "later", "memtx", 0, {}, []])
+    world.insert(SystemSpace.INDEX, [700, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]])
     world.insert(700, [1])
     write_both(world, 1, 1)
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))

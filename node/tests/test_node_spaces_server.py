@@ -12,6 +12,7 @@ from test_node_server import Raw
 from test_node_start import run_node, sentence
 
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.errors import ErrorCode
 from qsync_node.format.cat import cat_file
 
@@ -24,8 +25,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("spaces"), 2) as running:
         admin = Admin(running.leader())
         for space, name in ((ORDERS, "orders"), (PRIVATE, "private")):
-            admin.insert(280, [space, 1, name, "memtx", 0, {"is_sync": True}, []])
-            admin.insert(288, [space, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]])
+            admin.insert(SystemSpace.SPACE, [space, 1, name, "memtx", 0, {"is_sync": True}, []])
+            admin.insert(
+                SystemSpace.INDEX, [space, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]]
+            )
         yield running
 
 

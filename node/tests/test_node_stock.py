@@ -25,8 +25,9 @@ from test_node_server import Raw
 
 from qsync_client import Client, Committed, RolledBack
 from qsync_client.protocol.auth import stored_hash
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
 
 USER, PASSWORD = "replicator", "secret"
 SPACE = 700
@@ -105,11 +106,11 @@ def admin(cluster: Cluster) -> Client:
 async def prepare(cluster: Cluster) -> None:
     async with admin(cluster) as client:
         for space, row in (
-            (304, [40, 1, USER, "user", {"chap-sha1": stored_hash(PASSWORD)}]),
-            (312, [1, 40, "universe", 0, 24 | 4]),
-            (312, [1, 40, "role", 3, 4]),
-            (280, [SPACE, 1, "rows", "memtx", 0, {"is_sync": True}, []]),
-            (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+            (SystemSpace.USER, [40, 1, USER, "user", {"chap-sha1": stored_hash(PASSWORD)}]),
+            (SystemSpace.PRIV, [1, 40, "universe", 0, 24 | 4]),
+            (SystemSpace.PRIV, [1, 40, "role", 3, 4]),
+            (SystemSpace.SPACE, [SPACE, 1, "rows", "memtx", 0, {"is_sync": True}, []]),
+            (SystemSpace.INDEX, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
             *((SPACE, [number, f"before {number}"]) for number in range(20)),
         ):
             assert isinstance(await client.insert(space, row), Committed)
@@ -150,12 +151,15 @@ async def change_everything(cluster: Cluster) -> list[Any]:
         async with client.transaction() as work:
             await work.replace(SPACE, [base + 3, "in one"])
             await work.replace(SPACE, [base + 4, "transaction"])
-        await client.update(280, [SPACE], [["=", 5, {"is_sync": False}]])
-        await client.update(280, [SPACE], [["=", 5, {"is_sync": True}]])
+        await client.update(SystemSpace.SPACE, [SPACE], [["=", 5, {"is_sync": False}]])
+        await client.update(SystemSpace.SPACE, [SPACE], [["=", 5, {"is_sync": True}]])
         for target, row in (
-            (280, [SPACE + 1, 1, "more", "memtx", 0, {"is_sync": True}, []]),
-            (288, [SPACE + 1, 0, "primary", "hash", {"unique": True}, [[0, "string"]]]),
-            (288, [SPACE, 1, "name", "tree", {"unique": False}, [[1, "string"]]]),
+            (SystemSpace.SPACE, [SPACE + 1, 1, "more", "memtx", 0, {"is_sync": True}, []]),
+            (
+                SystemSpace.INDEX,
+                [SPACE + 1, 0, "primary", "hash", {"unique": True}, [[0, "string"]]],
+            ),
+            (SystemSpace.INDEX, [SPACE, 1, "name", "tree", {"unique": False}, [[1, "string"]]]),
             (SPACE + 1, ["a", 1]),
         ):
             await client.replace(target, row)
@@ -361,7 +365,7 @@ def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: C
     asyncio.run(fill(is_filling=True))
     raw = Raw(leader.address)
     assert raw.log_in(PASSWORD, USER) == 0
-    raw.send(encode_request(69, 1, b"\x80"))
+    raw.send(encode_request(Type.FETCH_SNAPSHOT, 1, b"\x80"))
     wait_until("the snapshot begins", lambda: stage() == "snapshot")
     asyncio.run(fill(is_filling=False))
     assert stage() == "snapshot", "the rest waits for the reader"
@@ -379,7 +383,7 @@ def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: C
 def test_a_vote_answers_all_waiting_requests(cluster: Cluster) -> None:
     leader = cluster.leader()
     for node in cluster.nodes:
-        code, body = Raw(node.address).ask(68, {})
+        code, body = Raw(node.address).ask(Type.VOTE, {})
         assert code == 0
         ballot = body[Key.BALLOT]
         assert ballot[1] is (node is not leader)

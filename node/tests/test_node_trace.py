@@ -6,6 +6,7 @@ from pathlib import Path
 from processes import PASSWORD, USER, running_cluster, wait_until
 
 from qsync_client import Client, Committed
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.server.trace import replay
 
 SPACE = 512
@@ -15,9 +16,9 @@ async def load(addresses: list[str], first: int, count: int) -> None:
     async with Client(addresses, USER, PASSWORD) as client:
         if first == 1:
             row = [SPACE, 1, "traced", "memtx", 0, {"is_sync": True}, []]
-            assert isinstance(await client.insert(280, row), Committed)
+            assert isinstance(await client.insert(SystemSpace.SPACE, row), Committed)
             row = [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]
-            assert isinstance(await client.insert(288, row), Committed)
+            assert isinstance(await client.insert(SystemSpace.INDEX, row), Committed)
         for number in range(first, first + count):
             assert isinstance(await client.replace(SPACE, [number, "x"]), Committed)
         async with client.transaction() as transaction:

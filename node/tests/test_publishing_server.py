@@ -24,7 +24,8 @@ from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
 from qsync_client import Client, Committed
-from qsync_client.protocol.constants import Key
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow, definitions, encode_row
 from qsync_sim.journals.keys import SPEC
 
@@ -103,12 +104,16 @@ class World:
         journal = JournalRow(JOURNAL, {"replication": 3, **SPEC}, 0, 0, 0, 0, NO_ROUTE, 1, 1)
         rows.append((JOURNAL_SPACE, encode_row(journal)))
         for space, kind in ((ACCOUNTS, "string"), (EVENTS, "string"), (TURNS, "unsigned")):
-            rows.append((280, [space, 1, f"space-{space}", "memtx", 0, {"is_sync": True}, []]))
-            rows.append((288, [space, 0, "primary", "tree", {"unique": True}, [[0, kind]]]))
+            rows.append(
+                (SystemSpace.SPACE, [space, 1, f"space-{space}", "memtx", 0, {"is_sync": True}, []])
+            )
+            rows.append(
+                (SystemSpace.INDEX, [space, 0, "primary", "tree", {"unique": True}, [[0, kind]]])
+            )
         rows += [(ACCOUNTS, [name, 1000]) for name in NAMES]
         rows.append((TURNS, [0, 0]))
         for space, row in rows:
-            code, body = raw.ask(2, {Key.SPACE_ID: space, Key.TUPLE: row})
+            code, body = raw.ask(Type.INSERT, {Key.SPACE_ID: space, Key.TUPLE: row})
             assert code == 0, body
         for broker in self.brokers:
             broker.start()
@@ -124,7 +129,7 @@ class World:
             Key.ITERATOR: 2,
             Key.KEY: [],
         }
-        code, answer = raw.ask(1, body)
+        code, answer = raw.ask(Type.SELECT, body)
         assert code == 0
         found: list[list[Any]] = answer[Key.DATA]
         return found

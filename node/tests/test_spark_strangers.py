@@ -16,6 +16,7 @@ from damage import changed_by_another_index
 from msgpack import ExtType
 from plain_audit import plain_audit
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive import description as describe
 from qsync_node.archive.manifest import (
     ROLLBACK,
@@ -221,9 +222,16 @@ def test_more_instances_than_a_mask_has_bits(copy: Copy) -> None:
         for number in range(70):
             uuid = f"{number:08}-0000-4000-8000-000000000000"
             members_of(
-                rows, {0: 2, 1: {Key.SPACE_ID: 320, Key.TUPLE: [30, uuid, "n30", "voter", True]}}
+                rows,
+                {
+                    0: 2,
+                    1: {
+                        Key.SPACE_ID: SystemSpace.CLUSTER,
+                        Key.TUPLE: [30, uuid, "n30", "voter", True],
+                    },
+                },
             )
-            members_of(rows, {0: 5, 1: {Key.SPACE_ID: 320, Key.KEY: [30]}})
+            members_of(rows, {0: 5, 1: {Key.SPACE_ID: SystemSpace.CLUSTER, Key.KEY: [30]}})
         copy.rewrite(manifest, entry, rows, is_honest=True)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE
@@ -238,9 +246,13 @@ def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
         entry = manifest.of_kind(SEGMENT)[-1]
         rows = copy.rows(manifest, entry)
         members_of(
-            rows, {0: 2, 1: {Key.SPACE_ID: 320, Key.TUPLE: [30, uuid, "n30", "voter", True]}}
+            rows,
+            {
+                0: 2,
+                1: {Key.SPACE_ID: SystemSpace.CLUSTER, Key.TUPLE: [30, uuid, "n30", "voter", True]},
+            },
         )
-        members_of(rows, {0: 5, 1: {Key.SPACE_ID: 320, Key.KEY: [30]}})
+        members_of(rows, {0: 5, 1: {Key.SPACE_ID: SystemSpace.CLUSTER, Key.KEY: [30]}})
         copy.rewrite(manifest, entry, rows, is_honest=True)
     result = plain_audit(copy.folder)
     assert result.verdict == PASSED, result.gaps

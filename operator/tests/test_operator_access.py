@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from test_operator_desired import cluster_of
 
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.manifest import sentence_of
 from qsync_operator.members.access import AccessRefused, bring, differing, principals
@@ -138,7 +139,7 @@ def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:
     catalogue = Catalogue()
     database = cast(Connection, catalogue)
     bring(database, principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"}))
-    catalogue.insert(312, [1, 34, "space", 280, 1])
+    catalogue.insert(SystemSpace.PRIV, [1, 34, "space", 280, 1])
     wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "another"})
     assert differing(database, wanted) == ("alice", "bob")
     bring(database, wanted)
@@ -163,7 +164,7 @@ def test_missing_objects_are_reported(user: dict[str, Any], sentence: str) -> No
 
 def test_a_user_is_never_made_of_a_role() -> None:
     catalogue = Catalogue()
-    catalogue.insert(304, [40, 1, "eve", "role", {}])
+    catalogue.insert(SystemSpace.USER, [40, 1, "eve", "role", {}])
     spec = {"users": [{"name": "eve", "passwordSecret": "s"}]}
     with pytest.raises(AccessRefused, match="database has a role"):
         differing(cast(Connection, catalogue), principals(cluster_of(**spec).spec, {"eve": "e"}))

@@ -15,6 +15,7 @@ from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
 from qsync_client import AccessDenied, Client, Committed
 from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.journals import (
     DATA_SPACES,
     JOURNAL_SPACE,
@@ -41,8 +42,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with admin(cluster) as database:
             journals.enable(database, SECRET)
             parts = [[0, "unsigned"]]
-            database.insert(280, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])
-            database.insert(288, [600, 0, "primary", "tree", {"unique": True}, parts])
+            database.insert(SystemSpace.SPACE, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])
+            database.insert(SystemSpace.INDEX, [600, 0, "primary", "tree", {"unique": True}, parts])
             database.insert(600, [1])
         yield cluster
 
@@ -83,12 +84,15 @@ def test_user_reads_no_other_space(cluster: Cluster, space: int) -> None:
     ("space", "row"),
     [
         (600, [2]),
-        (280, [601, 1, "other", "memtx", 0, {}, []]),
-        (288, [JOURNAL_SPACE, 1, "second", "tree", {"unique": False}, [[0, "string"]]]),
-        (304, [50, 1, "intruder", "user", {}]),
-        (312, [1, 40, "universe", 0, 255]),
-        (320, [50, "00000000-0000-4000-8000-000000000000"]),
-        (330, [JOURNAL_SPACE, 1]),
+        (SystemSpace.SPACE, [601, 1, "other", "memtx", 0, {}, []]),
+        (
+            SystemSpace.INDEX,
+            [JOURNAL_SPACE, 1, "second", "tree", {"unique": False}, [[0, "string"]]],
+        ),
+        (SystemSpace.USER, [50, 1, "intruder", "user", {}]),
+        (SystemSpace.PRIV, [1, 40, "universe", 0, 255]),
+        (SystemSpace.CLUSTER, [50, "00000000-0000-4000-8000-000000000000"]),
+        (SystemSpace.TRUNCATE, [JOURNAL_SPACE, 1]),
     ],
 )
 def test_user_writes_no_other_space(cluster: Cluster, space: int, row: list[Any]) -> None:
