@@ -158,6 +158,7 @@ class Dispatch:
             self._requests.drop_waiting()
             reason = "HELLO refused: it must be the last client packet of the connection"
             self.refuse(sync, ErrorCode.PROTOCOL, reason)
+            return
         fields = self._fields(sync, body)
         if fields is not None and self._port.transport is not None:
             self._services.accept(self._port, sync, fields)

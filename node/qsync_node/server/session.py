@@ -126,9 +126,11 @@ class Session(asyncio.Protocol):
             self.transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX // 2)
 
     def become_peer(self, peer: Peer) -> None:
-        """Pass all further bytes to a link between members."""
+        """Pass all further bytes to a link between members, which bounds its own data."""
         self.connection.become_peer()
         self.peer = peer
+        if self.transport is not None:
+            self._resume_reading(self.transport)
 
     def peer_name(self) -> str:
         """Return HOST:PORT of the client."""
@@ -144,10 +146,10 @@ class Session(asyncio.Protocol):
         self.connection.lose()
         if self._login_timer is not None:
             self._login_timer.cancel()  # it would keep the session in memory
+        self.requests.clear()
         if self.peer is not None:
             self.peer.lost()
         elif self.number:
-            self.requests.clear()
             self.services.sessions.remove(self)
 
     def _speaking(self) -> asyncio.Transport | None:
@@ -185,10 +187,17 @@ class Session(asyncio.Protocol):
     # --- back-pressure --------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """Stop reading requests: the client does not read its answers (back-pressure)."""
-        self._pause_reading()
+        """Stop reading requests: the client does not read its answers (back-pressure).
+
+        A member is read however much is sent to it: its acknowledgements let the rest follow, and
+        `PeerLink` would take an unread member for a silent one.
+        """
+        if self.peer is None:
+            self._pause_reading()
 
     def resume_writing(self) -> None:
+        if self.peer is not None:
+            return
         if self.connection.resume_stream():
             self.services.feed(fx.StockDrained(self.number))
         self.services.sessions.set_unread(self.number, self.unread_bytes())

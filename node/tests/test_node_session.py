@@ -1,0 +1,153 @@
+"""The socket of a client connection, with a transport and a node that do nothing."""
+
+import asyncio
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.connection import error_code
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.frame import FrameDecoder, encode_request
+from qsync_client.protocol.greeting import GREETING_BYTES
+from qsync_node.format.mp import pack
+from qsync_node.peering.handshake import HELLO
+from qsync_node.server.services import Services
+from qsync_node.server.session import Session
+from qsync_node.server.sessions import Sessions
+
+UUID = "11111111-1111-4111-8111-111111111111"
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps the output, with an adjustable number of unsent bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = b""
+        self.unsent = 0
+        self.is_reading_paused = False
+
+    def write(self, data: Any) -> None:
+        self.output += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Keep no limits: a test calls `pause_writing`."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        assert not self.is_reading_paused
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        assert self.is_reading_paused
+        self.is_reading_paused = False
+
+
+class Peer:
+    """The link that a connection becomes."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.is_lost = False
+
+    def feed(self, data: bytes) -> None:
+        self.received += data
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+
+class Bench:
+    """A session that has sent its greeting; `inputs` are those of the node."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Any] = []
+        self.peer = Peer()
+        self.wire = Wire()
+        nothing = SimpleNamespace(cancel=lambda: None)
+        self.sessions = Sessions(
+            itertools.count(1), 100, self.inputs.append, lambda: None, lambda *_, **__: None
+        )
+        stub: Any = SimpleNamespace(
+            config=SimpleNamespace(max_request=1 << 20, guest=True, secret="secret"),
+            uuid=UUID,
+            loop=SimpleNamespace(call_later=lambda *_: nothing),
+            node=SimpleNamespace(schema_version=1),
+            feed=self.inputs.append,
+            sessions=self.sessions,
+            watchers=None,
+            certificates=None,
+            is_ended=lambda: False,
+            accept=self._accept,
+        )
+        services: Services = stub
+        self.session = Session(services)
+        self.session.connection_made(self.wire)
+        assert len(self.wire.output) == GREETING_BYTES
+        self.wire.output = b""
+
+    def _accept(self, session: Session, sync: int, fields: dict[int, Any]) -> None:
+        self.sessions.remove(session)
+        session.become_peer(self.peer)
+
+    def codes(self) -> list[int]:
+        """Return the codes of the answers so far."""
+        frames = FrameDecoder().feed(self.wire.output)
+        self.wire.output = b""
+        return [error_code(kind) for kind, _, _, _ in frames]
+
+
+HELLO_PACKET = encode_request(HELLO, 1, pack({Key.INSTANCE_UUID: UUID}))
+
+
+def test_link_is_read_while_data_waits_to_be_sent_on_it() -> None:
+    bench = Bench()
+    bench.session.data_received(HELLO_PACKET)
+    bench.wire.unsent = 1 << 20
+    bench.session.pause_writing()
+    assert not bench.wire.is_reading_paused
+    bench.session.data_received(b"a message")
+    assert bench.peer.received == b"a message"
+    bench.session.resume_writing()
+    assert bench.sessions.admission.unread_sessions() == []
+    bench.session.connection_lost(None)
+    assert bench.peer.is_lost
+
+
+def test_client_is_not_read_while_answers_wait_for_it() -> None:
+    bench = Bench()
+    bench.wire.unsent = 1 << 20
+    bench.session.pause_writing()
+    assert bench.wire.is_reading_paused
+    bench.wire.unsent = 0
+    bench.session.resume_writing()
+    assert not bench.wire.is_reading_paused
+
+
+def test_hello_that_is_followed_by_other_packets_is_refused() -> None:
+    bench = Bench()
+    bench.session.data_received(HELLO_PACKET + encode_request(Type.PING, 2))
+    assert bench.codes() == [ErrorCode.PROTOCOL]
+    assert bench.session.peer is None
+    bench.session.data_received(encode_request(Type.PING, 3))
+    assert bench.codes() == [0]
+
+
+@pytest.mark.parametrize("becomes_link", [True, False])
+def test_requests_of_a_lost_connection_leave_the_common_budget(becomes_link: bool) -> None:
+    bench = Bench()
+    body = pack({Key.SPACE_ID: 512, Key.TUPLE: [1]})
+    bench.session.data_received(encode_request(Type.INSERT, 1, body))
+    assert bench.sessions.requests.total > 0
+    if becomes_link:
+        bench.session.data_received(HELLO_PACKET)
+    bench.session.connection_lost(None)
+    assert bench.sessions.requests.total == 0
