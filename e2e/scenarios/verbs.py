@@ -1,6 +1,8 @@
-"""Commands of an administrator: fence, pause, hibernate and supervised restarts."""
+"""Commands of an administrator: fence, pause, hibernate, supervised restarts, and rows."""
 
-from scenario import Scene, scenario
+import json
+
+from scenario import SPACE, Scene, scenario
 from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S
 
 
@@ -70,3 +72,23 @@ def supervised(scene: Scene) -> str:
     )
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     return f"{leader} restarted only after `kubectl qsync switchover`"
+
+
+@scenario(quick=True, modest=True, not_local="verbs")
+def rows(scene: Scene) -> str:
+    """`kubectl qsync put`, `tail`, `import` and `export` reach the pods; one pod is deleted."""
+    scene.start(spaces=[SPACE])
+    assert "committed at" in scene.qsync("put", scene.cluster, "orders", '[1, "put"]')
+    file = scene.folder / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps([number, 'x' * 1000])}\n" for number in range(2, 2002)))
+    scene.qsync("import", scene.cluster, "orders", str(file))
+    scene.kubectl("delete", "pod", scene.leader(), "--wait=false")
+    assert "committed at" in scene.qsync("put", scene.cluster, "orders", '[2002, "later"]')
+    exported = scene.folder / "exported.jsonl"
+    scene.qsync("export", scene.cluster, "orders", "--consistent", "-o", str(exported))
+    assert len(exported.read_text().splitlines()) == 2002
+    changes = scene.qsync("tail", scene.cluster, "orders").splitlines()
+    assert len({json.loads(line)["index"] for line in changes}) == len(changes) == 2002
+    shown = scene.qsync("sh", scene.cluster, "-c", "begin", "-c", "delete orders 1", "-c", "commit")
+    assert "committed at" in shown
+    return "2,002 rows written, followed and exported through the API server"

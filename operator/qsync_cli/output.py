@@ -50,6 +50,11 @@ def done(text: str, chosen: Output | None, **facts: Any) -> None:
         say(text)
 
 
+def counted(number: int, noun: str = "row") -> str:
+    """Return a number with its noun, such as "1 row" or "2 rows"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def warn(text: str) -> None:
     sys.stderr.write(f"warning: {text}\n")
 

@@ -179,3 +179,13 @@ def test_verb_on_a_local_cluster_loads_nothing_heavy(home: Home) -> None:
         env=home.environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.endswith("heavy: []\n")
+
+
+@pytest.mark.parametrize(("words", "found"), [("qsync get o", "orders"), ("qsync tail x", "")])
+def test_names_of_local_clusters_are_completed(home: Home, words: str, found: str) -> None:
+    completing = {"_QSYNC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "qsync")],
+        env={**home.environment, **completing}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == found.split()

@@ -53,6 +53,22 @@ def test_killed_import_continues_and_writes_each_row_once(home: Home, tmp_path: 
     assert {json.loads(line)["row"]["id"] for line in changes} == set(range(ROWS))
 
 
+def test_interrupted_import_names_the_way_to_continue(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'[{number}, "x"]\n' for number in range(300000, 320000)))
+    command = [sys.executable, "-m", "qsync_cli.main", "import", "orders", "orders", str(file)]
+    state = tmp_path / "rows.jsonl.orders.import"
+    with subprocess.Popen(command, env=home.environment, stderr=subprocess.PIPE) as process:
+        while not state.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert errors.endswith(b"repeat the same command to continue (Failed)\n")
+    assert state.exists()
+
+
 @pytest.mark.parametrize("options", [(), ("--consistent",)])
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_export_contains_every_row(

@@ -27,10 +27,18 @@ from qsync_client import (
 )
 from qsync_local.ports import HOST
 
+
+def complete_cluster(incomplete: str) -> list[str]:
+    """Return the names of local clusters that begin so."""
+    return [store.name for store in clusters.all_stores() if store.name.startswith(incomplete)]
+
+
 ClusterArgument = Annotated[
     str,
     typer.Argument(
-        help="Cluster, local or on Kubernetes, or HOST:PORT of a member.", metavar="CLUSTER"
+        help="Cluster, local or on Kubernetes, or HOST:PORT of a member.",
+        metavar="CLUSTER",
+        autocompletion=complete_cluster,
     ),
 ]
 SpaceArgument = Annotated[str, typer.Argument(help="Name or id of the space.", metavar="SPACE")]

@@ -24,7 +24,7 @@ from qsync_cli.data.connecting import Endpoint, SpaceArgument, Target, on_cluste
 from qsync_cli.data.files import FileFormat, TextWriter, Writer, format_of
 from qsync_cli.data.reading import named
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.output import counting
+from qsync_cli.output import counted, counting
 from qsync_client import Committed, ErrorCode, Refused, Row, Space, SyncClient
 from qsync_client import Iterator as IndexIterator
 
@@ -79,7 +79,7 @@ def export(
         else:
             rows, index = _resumable(client, found, output, file_format, restart), 0
     where = f" to {output}" if output is not None else ""
-    text = f"exported {rows} rows of {found.name}{where}"
+    text = f"exported {counted(rows)} of {found.name}{where}"
     if consistent:
         text += f", as they were at index {index}; next: qsync tail --from {index + 1}"
     typer.echo(text, err=True)
@@ -182,6 +182,10 @@ def _resumable(
             rows = _append_pages(client, space, file, journal, state)
     except OSError as error:
         raise Failure(FailureReason.FAILED, f"cannot write {part}: {error}") from error
+    except KeyboardInterrupt:
+        raise Failure(
+            FailureReason.FAILED, "the export was interrupted: repeat the same command to continue"
+        ) from None
     _finish(part, output)
     journal.unlink(missing_ok=True)
     return rows
@@ -193,7 +197,7 @@ def _append_pages(
     writer = TextWriter(file, space, FileFormat(state.chosen), state.has_rest)
     rows = state.rows
     if rows:
-        typer.echo(f"continuing after {rows} rows", err=True)
+        typer.echo(f"continuing after {counted(rows)}", err=True)
     with counting(f"export {space.name}") as count:
         for page, after in pages(client, space, bytes.fromhex(state.after)):
             writer.write(page)

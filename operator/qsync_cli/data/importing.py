@@ -30,7 +30,7 @@ from qsync_cli.data.files import format_of, read_rows
 from qsync_cli.data.records import Read
 from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.output import progress
+from qsync_cli.output import counted, progress
 from qsync_client import (
     Client,
     Committed,
@@ -91,8 +91,14 @@ def import_rows(
                 state = State.begin(file, found, batch, is_replace)
                 if path is not None and not restart:
                     state = state.resumed(path)
-                with target.failures():
-                    asyncio.run(_import(endpoint, found, rows, state, path, report))
+                try:
+                    with target.failures():
+                        asyncio.run(_import(endpoint, found, rows, state, path, report))
+                except KeyboardInterrupt:
+                    raise Failure(
+                        FailureReason.FAILED,
+                        "the import was interrupted: repeat the same command to continue",
+                    ) from None
                 if path is not None:
                     path.unlink(missing_ok=True)
     _conclude(report, found, dry_run)
@@ -100,16 +106,16 @@ def import_rows(
 
 def _conclude(report: "Report", space: Space, is_dry: bool) -> None:
     verb = "would import" if is_dry else "imported"
-    text = f"{verb} {report.written} rows into {space.name}"
+    text = f"{verb} {counted(report.written)} into {space.name}"
     if report.repeated:
         text += f", {report.repeated} of them in an earlier run"
     typer.echo(text, err=True)
     if report.bad:
-        rows = "row was" if report.bad == 1 else "rows were"
+        verb = "was" if report.bad == 1 else "were"
         raise Failure(
             FailureReason.INVALID,
-            f"{report.bad} {rows} not imported: correct the lines above, and import them from "
-            "a file of their own",
+            f"{counted(report.bad)} {verb} not imported: correct the lines above, and import "
+            "them from a file of their own",
         )
 
 
@@ -205,7 +211,7 @@ class State:
                 f"{path} belongs to an import of another version of the file or with other "
                 "options: use --restart to begin again",
             )
-        typer.echo(f"continuing after {found.first} rows", err=True)
+        typer.echo(f"continuing after {counted(found.first)}", err=True)
         return replace(found, is_repeated=True)
 
 

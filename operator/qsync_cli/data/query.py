@@ -29,7 +29,7 @@ from qsync_cli.data.connecting import Endpoint, Target, on_cluster
 from qsync_cli.data.values import cell_of, json_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import counting, print_document, print_table, say
+from qsync_cli.output import counted, counting, print_document, print_table, say
 from qsync_client import Space, SyncClient
 from qsync_node.archive import location, reader
 from qsync_node.format.body import FIRST_USER_SPACE
@@ -149,7 +149,7 @@ def _load(
             count(rows)
         for writer in writers.values():
             writer.close()
-    typer.echo(f"{rows} rows, as they were at index {index}", err=True)
+    typer.echo(f"{counted(rows)}, as they were at index {index}", err=True)
     return {("", space.name): str(folder / f"{space.id}.parquet") for space in spaces}
 
 
