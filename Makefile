@@ -98,6 +98,7 @@ check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	MYPYPATH=node/tests:node/spec:e2e:e2e/chaos $(BIN)/mypy node/tests node/spec
 	MYPYPATH=node/tests:operator/tests $(BIN)/mypy operator/tests
 	MYPYPATH=node/tests:e2e:e2e/chaos:e2e/journals \
 	  $(BIN)/mypy e2e/*.py e2e/chaos e2e/journals/*.py e2e/pods e2e/scenarios

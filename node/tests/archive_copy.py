@@ -154,7 +154,7 @@ def split(copy: Copy, manifest: Manifest, entry: FileEntry, at: int) -> None:
     rows = copy.rows(manifest, entry)
     header, _ = decode_file_header((folder / entry.name).read_bytes())
     number = at - entry.after_index
-    made = []
+    made: list[FileEntry] = []
     for part, source in ((rows[:number], entry.source), (rows[number:], "second")):
         data = encode_file(header, [b"".join(encode_row(row) for row in part)])
         term = made[-1].last_term if made else entry.start_term

@@ -11,6 +11,7 @@ from ports import free_ports
 from qsync_broker.config import ServerConfig
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, Written
+from qsync_broker.operations import Publication
 from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
 from qsync_broker.tls import BrokerTls
@@ -45,6 +46,14 @@ class FakeCoordination:
         await asyncio.sleep(0)
         return not self.is_cut and self.keys.transact(change)
 
+    async def call(self, name: str, *arguments: Any) -> bool:
+        raise AssertionError("the key space in memory has no procedures")
+
+    async def publications(
+        self, journal: str, journal_id: int, after: int, limit: int
+    ) -> list[Publication] | None:
+        raise AssertionError("the key space in memory has no publications")
+
     async def close(self) -> None:
         """Do nothing."""
 
@@ -52,9 +61,10 @@ class FakeCoordination:
 class Node:
     """One broker with its interfaces."""
 
-    def __init__(self, server: BrokerServer, interfaces: Interfaces) -> None:
+    def __init__(self, server: BrokerServer, interfaces: Interfaces, keys: Keys) -> None:
         self.server = server
         self.interfaces = interfaces
+        self.keys = keys
 
     @property
     def url(self) -> str:
@@ -92,7 +102,7 @@ async def start_broker(
     interfaces = Interfaces(server)
     await server.start()
     await interfaces.start()
-    return Node(server, interfaces)
+    return Node(server, interfaces, keys)
 
 
 def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:

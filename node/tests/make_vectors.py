@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import msgpack
 
@@ -205,7 +206,7 @@ def own_keys_file() -> bytes:
     body = msgpack.packb
     single = {"timestamp": 1795223441.7593157}
     control = {Key.REPLICA_ID: 1, Key.LSN: 3, Key.INDEX: 1000, Key.INDEX_TERM: 7}
-    bodies: list[tuple[int, bytes, dict[str, object]]] = [
+    bodies: list[tuple[int, bytes, dict[str, Any]]] = [
         (Type.RAFT_PROMOTE, body({2: 0, 3: 0, Key.TERM: 7, Key.INDEX: 0, Key.INDEX_TERM: 0}), {}),
         (
             Type.INSERT,

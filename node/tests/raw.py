@@ -2,7 +2,8 @@
 
 import socket
 import ssl
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from processes import PASSWORD, USER
 
@@ -13,6 +14,8 @@ from qsync_client.protocol.greeting import decode_greeting
 from qsync_node.format.mp import pack, unpack
 
 PING = 64
+KeyT = TypeVar("KeyT", bound=int)
+"""A mapping is invariant in its keys: this allows `Key` as well as plain numbers."""
 
 
 class Raw:
@@ -53,7 +56,9 @@ class Raw:
         kind, _, _, body = self.frame()
         return kind & 0x7FFF, unpack(body) if body else {}
 
-    def ask(self, kind: int, fields: dict[int, Any], **header: int) -> tuple[int, dict[int, Any]]:
+    def ask(
+        self, kind: int, fields: Mapping[KeyT, Any], **header: int
+    ) -> tuple[int, dict[int, Any]]:
         self.send(encode_request(kind, 1, pack(fields), **header))
         return self.answer()
 

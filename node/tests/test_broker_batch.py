@@ -23,7 +23,7 @@ from qsync_broker.events import AppendBegun
 from qsync_broker.grouping import HELD_MAX, SMALL, Groups
 from qsync_broker.labels import LabelSet
 from qsync_broker.pipelining import AppendPipeline
-from qsync_broker.requests import Append
+from qsync_broker.requests import Append, Finish, Piece
 from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
 
@@ -87,7 +87,7 @@ async def test_group_is_closed_by_size_and_by_other_appends(tmp_path: Path) -> N
         other = server.append(Append(JOURNAL, offset=350_000), 5)
         joined.append(server.groups.append(Append(JOURNAL), b"last"))
         assert [event.request.offset for event in proposals] == [0, 0, 350_000, 0]
-        for event in (batches.Piece(b"middle"), batches.Finish()):
+        for event in (Piece(b"middle"), Finish()):
             other.give(event)
         results = [await one.result() for one in joined]
         assert (await other.result)[0].end == 350_006

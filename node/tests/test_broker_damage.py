@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import brokers, create, start_broker
+from broker_servers import Node, brokers, create, start_broker
 from ports import free_ports
 
 from qsync_broker.operations import Batch
@@ -63,7 +63,7 @@ async def test_acknowledged_bytes_survive_damage_of_the_last_append_at_one_broke
         pair = ports[2 * number : 2 * number + 2]
         nodes[number] = await start_broker(tmp_path, f"broker-{number}", pair, keys)
 
-    nodes = {}
+    nodes: dict[int, Node] = {}
     try:
         for number in range(3):
             await start(number)
@@ -101,7 +101,7 @@ async def test_damaged_completed_fragment_is_never_served_and_copied_after_a_res
     ports = free_ports(4)
     create(keys, JOURNAL, 2)
     first, second = b"1" * LARGE, b"2" * LARGE
-    nodes = {}
+    nodes: dict[int, Node] = {}
 
     async def start(number: int) -> None:
         pair = ports[2 * number : 2 * number + 2]

@@ -97,9 +97,10 @@ def test_batch_has_a_bounded_size(operation: Operation) -> None:
 def test_submission_larger_than_a_batch_is_a_batch_of_its_own() -> None:
     queue = DiskQueue()
     large = [Content(KEY, number * PART, bytes(PART)) for number in range(5)]
-    for token, operations in enumerate(([content(0)], large, [content(1)]), 1):
+    submissions: list[list[Operation]] = [[content(0)], [*large], [content(1)]]
+    for token, operations in enumerate(submissions, 1):
         queue.submit(token, list(operations))
-    for expected in ([content(0)], large, [content(1)]):
+    for expected in submissions:
         assert queue.next_batch() == expected
         queue.on_result(None)
 

@@ -1,5 +1,7 @@
 """Rates of appends: limits of journals, and clients that are too slow."""
 
+from typing import Any
+
 import pytest
 
 from qsync_broker.events import AppendBegun, AppendReceived
@@ -68,7 +70,7 @@ def test_rate_of_a_client_is_measured_while_the_broker_waits(rate: int, is_over:
 class Bench:
     """One broker with one journal, and clients that are stepped by hand."""
 
-    def __init__(self, **spec: int) -> None:
+    def __init__(self, **spec: Any) -> None:
         self.world = World(1, ["broker-a"])
         self.world.keys.create(JOURNAL, 1, **spec)
         self.world.run(2 * SECOND)

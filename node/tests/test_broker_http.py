@@ -493,7 +493,7 @@ async def test_suspension_is_answered_by_its_level(
 @pytest.mark.parametrize("method", ["PUT", "GET"])
 async def test_flags_that_permit_no_request_are_named(tmp_path: Path, method: str) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
-        keys = nodes[0].server._coordination.keys  # type: ignore[attr-defined]  # the test's model
+        keys = nodes[0].keys
         flags = "O_RDONLY" if method == "PUT" else "O_WRONLY"
         create(keys, "another/journal", 1, flags=flags)
         async with asyncio.timeout(10):
@@ -512,8 +512,7 @@ async def test_restarted_broker_has_its_bytes(tmp_path: Path) -> None:
         await http.put(f"{nodes[0].url}/a/journal", data=b"content")
         node = nodes.pop()
         await node.stop()
-        keys = node.server._coordination.keys  # type: ignore[attr-defined]  # the test's model
-        nodes.append(await start_broker(tmp_path, "broker-0", free_ports(2), keys))
+        nodes.append(await start_broker(tmp_path, "broker-0", free_ports(2), node.keys))
         url = f"{nodes[0].url}/a/journal"
         async with asyncio.timeout(5):
             while (await http.put(url, data=b"more")).status != 204:

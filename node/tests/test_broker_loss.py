@@ -26,7 +26,7 @@ from qsync_node.format.journals import (
     encode_row,
     space_of,
 )
-from qsync_sim.journals.world import Keys
+from qsync_sim.journals.keys import Keys
 
 JOURNAL = "a/journal"
 ACCEPT = {"X-Accept-Loss": "true"}
@@ -79,7 +79,7 @@ class Cluster:
         )
 
     async def ask(
-        self, method: str, query: str = "", data: bytes = b"", **headers: object
+        self, method: str, query: str = "", data: bytes = b"", **headers: str | int
     ) -> Answer:
         """Send a request to any broker, again while the journal has too few brokers."""
         node = next(iter(self.nodes.values()))
@@ -92,11 +92,12 @@ class Cluster:
                         return answer.status, dict(answer.headers), body
                 await asyncio.sleep(0.05)
 
-    async def append(self, data: bytes, **headers: object) -> Answer:
+    async def append(self, data: bytes, **headers: Any) -> Answer:
         return await self.ask("PUT", data=data, **headers)
 
     async def accept(self, offset: int = 0) -> Answer:
-        return await self.ask("PUT", **ACCEPT, **{"X-Offset": offset})
+        accepted: dict[str, Any] = {**ACCEPT, "X-Offset": offset}
+        return await self.ask("PUT", **accepted)
 
 
 def suspend_copies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

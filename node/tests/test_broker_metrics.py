@@ -90,9 +90,8 @@ async def test_all_described_series_exist_and_no_other(tmp_path: Path) -> None:
 async def test_failing_store_is_counted(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         (tmp_path / "file").write_text("no folder")
-        coordination = nodes[0].server._coordination
         store = (tmp_path / "file" / "store").as_uri() + "/"
-        create(coordination.keys, "b/journal", 1, fragment={"stores": [store]})
+        create(nodes[0].keys, "b/journal", 1, fragment={"stores": [store]})
         core = nodes[0].server.core
         await wait(lambda: core.census.counts.failing_stores == 1)
         seen = await scrape(http, nodes[0])

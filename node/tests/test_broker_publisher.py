@@ -4,10 +4,10 @@ import pytest
 from test_broker_sim import JOURNAL, NAMES, Bench
 
 from qsync_broker import publisher
-from qsync_broker.append import Suspend
 from qsync_broker.keyspace import Absent, Change
 from qsync_broker.labels import LabelSet
 from qsync_broker.registers import pack_registers, published_in, unpack_registers
+from qsync_broker.requests import Suspend
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, PublisherRow
 from qsync_sim.journals.clock import MS, SECOND

@@ -12,7 +12,7 @@ from ports import free_ports
 
 from qsync_broker import description, pulses
 from qsync_broker.lease import Lease
-from qsync_sim.journals.world import Keys
+from qsync_sim.journals.keys import Keys
 
 pytestmark = pytest.mark.asyncio
 JOURNAL = "a/journal"

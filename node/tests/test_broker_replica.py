@@ -48,7 +48,7 @@ class Peer:
         return self.got[number][-1][1]
 
 
-ONE = [msg.Content(0, b"one"), msg.Propose(1, 3, SUM_OF_ONE, b"", 0)]
+ONE: list[msg.Message] = [msg.Content(0, b"one"), msg.Propose(1, 3, SUM_OF_ONE, b"", 0)]
 
 
 def send(stream: PeerStream, *messages: msg.Message) -> None:

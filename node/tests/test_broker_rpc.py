@@ -24,7 +24,7 @@ from qsync_broker.rpc import service
 from qsync_broker.rpc.proxies import Proxies
 from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId, BrokerRow
-from qsync_sim.journals.world import Keys
+from qsync_sim.journals.keys import Keys
 
 pytestmark = pytest.mark.asyncio
 

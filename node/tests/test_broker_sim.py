@@ -150,9 +150,9 @@ class Bench:
     def done(self, result: Appended) -> None:
         self.results.append(result)
 
-    def append(self, data: bytes = b"x", **fields: object) -> Appended:
+    def append(self, data: bytes = b"x", name: str = "", **fields: object) -> Appended:
         count = len(self.results)
-        self.begin(data, **fields)
+        self.begin(data, name, **fields)
         assert self.world.run(8 * SECOND, lambda: len(self.results) > count)
         return self.results[-1]
 

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -178,7 +179,7 @@ async def test_read_of_a_pruned_fragment_lists_the_stores_again(
 ) -> None:
     monkeypatch.setattr("qsync_broker.persister.LIST_AGAIN_NS", 0)
     folder = tmp_path / "store"
-    settings = {"length": 1024, "stores": [f"file://{folder}/"], "retention": "1h"}
+    settings: dict[str, Any] = {"length": 1024, "stores": [f"file://{folder}/"], "retention": "1h"}
     async with brokers(tmp_path, 1, **settings) as nodes, aiohttp.ClientSession() as http:
         url = f"{nodes[0].url}/a/journal"
         for letter in b"ab":
@@ -273,7 +274,11 @@ async def test_check_for_a_client_creates_no_folder(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_persisted_bytes_are_read_through_any_broker(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    settings = {"length": 1024, "compression_codec": "SNAPPY", "stores": [f"file://{store}/"]}
+    settings: dict[str, Any] = {
+        "length": 1024,
+        "compression_codec": "SNAPPY",
+        "stores": [f"file://{store}/"],
+    }
     async with brokers(tmp_path, 3, **settings) as nodes, aiohttp.ClientSession() as http:
         content = b""
         for number in range(5):

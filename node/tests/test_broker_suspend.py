@@ -1,7 +1,7 @@
 """Unhealthy stores, and the suspension of idle journals."""
 
 import pytest
-from test_broker_append import A, Hand, begin, ready
+from test_broker_append import A, Hand, begin, ready, state_of
 from test_broker_sim import JOURNAL, Bench
 
 from qsync_broker import events as ev
@@ -99,10 +99,10 @@ def with_store(health: StoreState) -> tuple[Hand, AppendMachine]:
 @pytest.mark.parametrize("health", [StoreState(), StoreState(False, FAILURES_MAX, "down")])
 def test_append_waits_for_the_next_check(health: StoreState) -> None:
     hand, append = with_store(health)
-    assert append.state is State.VALIDATE_PRECONDITIONS
+    assert state_of(append) is State.VALIDATE_PRECONDITIONS
     hand.health = StoreState(True)
     append.advance()
-    assert append.state is State.STREAM_CONTENT
+    assert state_of(append) is State.STREAM_CONTENT
 
 
 def test_append_is_refused_after_several_failures() -> None:

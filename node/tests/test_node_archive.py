@@ -6,16 +6,17 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 import tarantool
 import zstandard
 from object_server import Weakness, object_server, used_by_this_process
-from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+from processes import PASSWORD, USER, Cluster, NodeProcess, running_cluster, wait_until
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.compaction import Changes, Merged, decode_changes, encode_changes
@@ -55,8 +56,9 @@ from qsync_node.format.xlog import (
 )
 from qsync_node.server.archiver import Archiver
 from qsync_node.server.config import ArchiveConfig, NodeConfig
+from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
-from qsync_node.storage.storage import SegmentRange
+from qsync_node.storage.storage import SegmentRange, Storage
 
 UUID = "11111111-1111-4111-8111-111111111111"
 SET_UUID = "22222222-2222-4222-8222-222222222222"
@@ -192,6 +194,10 @@ def make_space(connection: tarantool.Connection) -> None:
     )
 
 
+def _has_more_files(node: NodeProcess, count: int) -> bool:
+    return int(node.status()["archive"]["files"]) > count
+
+
 def manifests(folder: Path) -> dict[str, Manifest]:
     found = {}
     for path in folder.glob("*/manifest.json"):
@@ -240,7 +246,7 @@ def test_three_members_archive_the_same_rows(tmp_path: Path) -> None:
         wanted = cluster.nodes[1].status()["last_index"]
 
         def is_there() -> bool:
-            return manifests(folder)["n1"].of_kind(SEGMENT)[-1].last_index >= wanted
+            return manifests(folder)["n1"].of_kind(SEGMENT)[-1].last_index >= int(wanted)
 
         wait_until("an idle cluster archives by the interval", is_there)
 
@@ -289,7 +295,7 @@ def test_a_killed_node_resumes_from_its_log(tmp_path: Path) -> None:
             for number in range(120):
                 connection.replace(512, [number, "v" * 200])
             before = node.status()["archive"]["files"]
-            wait_until("an upload", lambda b=before: node.status()["archive"]["files"] > b)
+            wait_until("an upload", partial(_has_more_files, node, before))
             node.kill()
             # A crash between the upload and the manifest leaves a file without an entry.
             manifest = manifests(folder)["n0"]
@@ -391,8 +397,9 @@ def test_archiver_that_was_stopped_writes_no_manifest(
         secret="a long secret",
         archive=ArchiveConfig(url="file:///nowhere"),
     )
-    storage = SimpleNamespace(segments=lambda: segments)
-    disk = SimpleNamespace(allow=lambda floor: None, seal=lambda: None)
+    # The parts of storage and disk that an archiver uses.
+    storage = cast(Storage, SimpleNamespace(segments=lambda: segments))
+    disk = cast(Disk, SimpleNamespace(allow=lambda floor: None, seal=lambda: None))
     silent = Log("n0", "error")
 
     def archiver() -> Archiver:

@@ -403,7 +403,7 @@ def test_logged_statement_keeps_its_build_past_its_deadline() -> None:
     asked = driven.send(leader, INSERT, create(BY_VALUE))
     assert driven.run(5000, lambda: is_logged(leader))
     on_ack = node.replica.relays.on_ack
-    node.replica.relays.on_ack = lambda uuid, message: None  # type: ignore[method-assign]
+    node.replica.relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]
     assert driven.run(5000, lambda: asked in driven.answers)
     assert driven.answers[asked].code == ErrorCode.OUTCOME_UNKNOWN
     assert database_of(leader).build is not None

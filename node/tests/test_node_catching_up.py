@@ -1,14 +1,16 @@
 """A member that catches up confirms rows continuously, in bounded steps (T3, T11, G1)."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 from worlds import REPLACE, Driven, node_of, put
 
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
-from qsync_node.node import Node
+from qsync_node.node import Node, Observer
 
 ROWS = 400
 
@@ -46,17 +48,16 @@ def test_backlog_is_confirmed_in_bounded_steps() -> None:
     for key in range(ROWS):
         driven.send(leader, REPLACE, put(key, "x"))
     steps: dict[str, int] = {}
+
+    def see(name: str, before: Observer, taken: list[Entry], removed: list[Entry]) -> None:
+        rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in [*taken, *removed])
+        steps[name] = max(steps.get(name, 0), rows)
+        before(taken, removed)
+
     for shell in driven.shells:
         node = node_of(shell)
-        before = node.observer
-        assert before is not None
-
-        def see(taken, removed, name=shell.name, before=before):
-            rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in [*taken, *removed])
-            steps[name] = max(steps.get(name, 0), rows)
-            before(taken, removed)
-
-        node.observer = see
+        assert node.observer is not None
+        node.observer = partial(see, shell.name, node.observer)
     assert driven.run(60_000, lambda: len(driven.answers) >= ROWS)
     driven.run(500)
     assert all(answer.code == 0 for answer in list(driven.answers.values())[-ROWS:])
@@ -105,7 +106,7 @@ def test_step_runs_a_bounded_number_of_requests() -> None:
         batches.append(len(writes))
         append(writes, flags)
 
-    commits._append = counted
+    commits._append = counted  # type: ignore[method-assign]  # and carries them out
     requests = [
         fx.Request(100, 5_000 + key, REPLACE, put(key, "x"), 0, "admin", None)
         for key in range(ROWS)

@@ -94,7 +94,7 @@ async def run_asynctnt(address: str) -> list[Any]:
     host, _, port = address.rpartition(":")
     connection = asynctnt.Connection(host=host, port=int(port), username=USER, password=PASSWORD)
     await connection.connect()
-    answers = []
+    answers: list[Any] = []
     for method, arguments, keywords in script():
         try:
             found = await getattr(connection, method)(*arguments, **keywords)

@@ -180,7 +180,7 @@ def test_thread_survives_a_failure_to_take_a_task(tmp_path: Path) -> None:
     take = disk.scheduler.reads.next_task
 
     def next_task() -> fx.ReadLog | None:
-        task = take()
+        task: fx.ReadLog | None = take()
         if task is not None and failures:
             raise failures.pop()
         return task

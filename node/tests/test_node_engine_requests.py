@@ -1,7 +1,8 @@
 """Requests: logged rows are canonical, malformed requests are refused, and pages are contiguous."""
 
+from collections.abc import Mapping
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import pytest
@@ -25,9 +26,10 @@ from qsync_node.errors import ClientError
 from qsync_node.format.body import put_body
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
+KeyT = TypeVar("KeyT", bound=int)
 
 
-def pack(fields: dict[int, Any]) -> bytes:
+def pack(fields: Mapping[KeyT, Any]) -> bytes:
     return bytes(msgpack.packb(fields))
 
 
@@ -241,7 +243,7 @@ def test_a_field_number_beyond_32_bits_is_no_integer(
             ClientError, match=f"'=' on field {number} .* expected an integer"
         ) as no:
             Pending(database).execute(
-                decode_request(type_, pack({Key.SPACE_ID: 512} | fields)), admin
+                decode_request(type_, pack({Key.SPACE_ID: 512, **fields})), admin
             )
         assert no.value.code == 26
 
@@ -255,7 +257,7 @@ def test_a_splice_that_crashes_a_tarantool_is_refused(filled: tuple[Database, Us
     ):
         with pytest.raises(ClientError) as refused:
             Pending(database).execute(
-                decode_request(type_, pack({Key.SPACE_ID: 512} | fields)), admin
+                decode_request(type_, pack({Key.SPACE_ID: 512, **fields})), admin
             )
         assert refused.value.code == 25
 

@@ -110,7 +110,7 @@ def test_what_the_engine_stands_on_is_fixed(body: bytes) -> None:
 
 
 OTHER_UUID = "bbbbbbbb-0000-4000-8000-000000000002"
-UNFIT_ROWS = [
+UNFIT_ROWS: list[tuple[int, list[Any], int]] = [
     (SystemSpace.PRIV, [1, 1, "universe", 0, 1], 88),
     (SystemSpace.PRIV, [1, 1, "UNIVERSE", 5, 2**32 - 2], 88),
     (SystemSpace.PRIV, [1, 2, "universe", 0, 2**32], 88),

@@ -19,6 +19,7 @@ from qsync_node.engine import (
     User,
     decode_request,
 )
+from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
@@ -45,8 +46,10 @@ def replace(*fields: Any) -> Request:
     return request(3, tuple=list(fields))
 
 
-def select(*key: Any, index: int = 0) -> Request:
-    return request(1, key=list(key), index=index, limit=1000)
+def select(*key: Any, index: int = 0, space: int = SPACE) -> Select:
+    wanted = request(1, key=list(key), index=index, space=space, limit=1000)
+    assert isinstance(wanted, Select)
+    return wanted
 
 
 class Steps:
@@ -175,7 +178,7 @@ def test_ddl_in_flight_is_seen_by_what_follows_only(leader: Leader) -> None:
     for executed in pushed:
         leader.pending.confirm(executed.changes)
     assert leader.database.schema_version == version + 2
-    found = leader.database.select(request(1, space=600, key=["k"], limit=1), leader.admin)
+    found = leader.database.select(select("k", space=600), leader.admin)
     assert decoded(found) == [["k", 1]]
 
 

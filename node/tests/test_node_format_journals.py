@@ -38,7 +38,7 @@ JOURNAL = JournalRow(
 )
 BROKER = BrokerRow(A, "http://a:8080", "a:8081", 1024, False, 10_000, "u-u-i-d", 3, 5, 6)
 ASSIGNMENT = AssignmentRow("a/journal", A, 0, 11, 12)
-ROWS = [JOURNAL, JOURNAL._replace(route=NO_ROUTE), BROKER, ASSIGNMENT]
+ROWS: list[Row] = [JOURNAL, JOURNAL._replace(route=NO_ROUTE), BROKER, ASSIGNMENT]
 
 
 @pytest.mark.parametrize("row", ROWS)

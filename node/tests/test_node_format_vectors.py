@@ -27,6 +27,7 @@ from qsync_node.format.row import (
 from qsync_node.format.xlog import (
     ZROW_MAGIC,
     Block,
+    Damage,
     End,
     decode_block_header,
     decode_file_header,
@@ -81,7 +82,8 @@ def test_cat_shows_what_tarantoolctl_shows(path: Path) -> None:
     expected = [json.loads(line) for line in printed.splitlines()]
     records = list(cat_file(path.read_bytes()))
     assert records == expected
-    assert [json.loads(to_json(record)) for record in records] == expected
+    shown = [to_json(record) for record in records if not isinstance(record, Damage)]
+    assert [json.loads(line) for line in shown] == expected
 
 
 def test_tarantoolctl_reads_the_own_keys_today(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_renewal_that_is_not_confirmed_yet_keeps_the_row() -> None:
     driven.run(LEASE_MS - 200)
     relays = node_of(leader).replica.relays
     on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: None  # type: ignore[method-assign]
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]
     asked = driven.send(leader, REPLACE, row(A, 1))
     driven.run(2_000)
     assert asked not in driven.answers
@@ -122,7 +122,7 @@ def test_lease_that_ends_while_the_index_is_being_dropped_is_left_alone() -> Non
     driven.run(LEASE_MS - 200)
     relays = node_of(leader).replica.relays
     on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: None  # type: ignore[method-assign]
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]
     asked = driven.send(leader, DELETE, build_body(_INDEX, index=0, key=[BROKER_SPACE, 0]))
     driven.run(2_000)
     assert asked not in driven.answers

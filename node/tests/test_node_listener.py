@@ -178,7 +178,8 @@ async def test_address_that_the_machine_does_not_have_is_left_out(
 async def test_port_that_is_taken_on_one_address_is_refused_or_another_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, ports = socket.create_server, []
+    real = socket.create_server
+    ports: list[int] = []
 
     def create(address: tuple[Any, ...], **options: Any) -> socket.socket:
         """Create a server; occupy the system's first choice of port on the second address."""

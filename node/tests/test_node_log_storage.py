@@ -3,6 +3,7 @@
 import json
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -219,7 +220,7 @@ def test_a_failed_snapshot_leaves_no_files() -> None:
     storage = filled(disk, "/data")
     before = disk.listdir("/data")
 
-    def bodies() -> object:
+    def bodies() -> Iterator[bytes]:
         yield body(1)
         raise RuntimeError("no more")
 

@@ -4,10 +4,11 @@ import asyncio
 import gc
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from processes import Cluster, running_cluster, wait_until
+from processes import Cluster, NodeProcess, running_cluster, wait_until
 from raw import Raw
 
 from qsync_client.protocol.constants import Key, Type
@@ -19,6 +20,18 @@ from qsync_node.storage.errors import DiskError
 from qsync_node.storage.storage import Storage
 
 INSERT, SPACE = 2, 512
+
+
+def _is_writable(node: NodeProcess) -> bool:
+    return bool(node.status()["is_writable"])
+
+
+def _follows(node: NodeProcess) -> bool:
+    return bool(node.status()["role"] == "follower")
+
+
+def _is_space_low(node: NodeProcess) -> bool:
+    return bool(node.status()["is_space_low"])
 
 
 def write(cluster: Cluster, number: int) -> int:
@@ -47,15 +60,15 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
         for number, gone in enumerate(others):
             gone.kill()  # after any election, the member with room leads in the end
             left = next(node for node in others if node is not gone)
-            wait_until("one with room", lambda n=left: n.status()["is_writable"])
+            wait_until("one with room", partial(_is_writable, left))
             assert write(cluster, number) == 0
             gone.start(cluster.peers)
-            wait_until("it is back", lambda n=gone: n.status()["role"] == "follower")
+            wait_until("it is back", partial(_follows, gone))
         for node in others:
             node.stop()
             node.settings["disk_reserve"] = 1 << 60
             node.start(cluster.peers)
-            wait_until("low space in the status", lambda n=node: n.status()["is_space_low"])
+            wait_until("low space in the status", partial(_is_space_low, node))
         wait_until("a leader", lambda: any(n.status()["role"] == "leader" for n in cluster.nodes))
         leader = next(node for node in cluster.nodes if node.status()["role"] == "leader")
         wait_until("why", lambda: leader.status()["ro_reason"] == "the disk is nearly full")

@@ -96,12 +96,17 @@ def test_cut_off(message: Any, data: st.DataObject) -> None:
         msg.decode(encoded[:length])
 
 
+FOREIGN_VCLOCK: Any = {1: "five"}
+FOREIGN_ROWS: Any = ["text"]
+FOREIGN_SPACES: Any = ["512"]
+
+
 @pytest.mark.parametrize(
     "message",
     [  # values that the types forbid and a faulty peer may send
-        msg.SnapshotChunk(1, 0, 5, {1: "five"}, [], [], True, 0),
-        msg.SnapshotChunk(1, 0, 5, {1: 5}, [], ["text"], True, 0),
-        msg.Subscribe(1, 1, False, ["512"]),
+        msg.SnapshotChunk(1, 0, 5, FOREIGN_VCLOCK, [], [], True, 0),
+        msg.SnapshotChunk(1, 0, 5, {1: 5}, [], FOREIGN_ROWS, True, 0),
+        msg.Subscribe(1, 1, False, FOREIGN_SPACES),
     ],
 )
 def test_items_of_lists_are_checked(message: Any) -> None:

@@ -197,7 +197,9 @@ def test_publications_are_refused_until_every_space_and_index_exists(created: in
         assert driven.ask(driven.leader(), INSERT, build_body(space, tuple=fields)).code == 0
     answer = driven.ask(driven.leader(), CALL, publish(b"x"))
     assert answer.code == ErrorCode.NO_SUCH_JOURNAL
-    assert publishing.publisher_of(driven.leader().node.database, JOURNAL, ID) is None
+    node = driven.leader().node
+    assert node is not None
+    assert publishing.publisher_of(node.database, JOURNAL, ID) is None
     asked = driven.ask(driven.leader(), CALL, call("qsync.publication", JOURNAL, 1))
     assert asked.code == ErrorCode.NO_SUCH_JOURNAL or values(asked) == [{"state": "unknown"}]
 

@@ -18,6 +18,7 @@ from qsync_node.storage.scheduler import (
     FULL_RETRY_S,
     ArchiveFloor,
     BallotLane,
+    Lane,
     LogLane,
     Outcome,
     Scheduler,
@@ -50,7 +51,7 @@ def storage_in(directory: Path, files: OsFileSystem | None = None) -> Storage:
 
 def test_each_effect_has_its_lane() -> None:
     scheduler = Scheduler()
-    for effect, lane in (
+    cases: list[tuple[object, Lane]] = [
         (write(1), scheduler.log),
         (fx.Rewind(1, 0, 1), scheduler.log),
         (fx.RemoveSegments(1), scheduler.log),
@@ -58,7 +59,8 @@ def test_each_effect_has_its_lane() -> None:
         (fx.StoreBallot(1, b""), scheduler.ballots),
         (fx.ReadLog(1, 0, 1), scheduler.reads),
         (fx.WriteSnapshot(0, {}, iter([])), scheduler.checkpoints),
-    ):
+    ]
+    for effect, lane in cases:
         assert scheduler.lane_of(effect) is lane
         assert not lane.has_task
         lane.submit(effect)

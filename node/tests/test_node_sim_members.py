@@ -208,10 +208,8 @@ def test_outdated_leader_that_lacks_confirmed_rows_is_no_split_brain(is_alone: b
     world.command(rival, "nominate", term=rival.node.context.term)
     world.run_for(50 * MILLISECOND, lambda: world.leader() is rival)
     insert(world, 1, 3)
-    assert world.run_for(
-        200 * MILLISECOND,
-        lambda: anonymous.node.context.tail.last_term > anonymous.node.context.term,
-    )
+    context = anonymous.node.context
+    assert world.run_for(200 * MILLISECOND, lambda: context.tail.last_term > context.term)
     if is_alone:
         world.network.cut(third, anonymous)
         world.network.cut(anonymous, third)

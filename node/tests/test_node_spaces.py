@@ -299,7 +299,9 @@ def test_a_registered_replica_cannot_ask_for_a_list() -> None:
     world, leader = cluster(4)
     follower = next(shell for shell in world.alive() if shell is not leader)
     sent: list[Any] = []
-    link = context_of(leader).link_to(follower.uuid).number
+    found = context_of(leader).link_to(follower.uuid)
+    assert found is not None
+    link = found.number
     node = leader.node
     assert node is not None
 
@@ -336,6 +338,7 @@ def test_a_filtered_replica_is_not_registered() -> None:
     for number in list(context_of(leader).links):
         if replica_of(leader).relays.list_of(number):
             link = context_of(leader).links[number]
+    assert link is not None
     leader.step([fx.Received(link.number, msg.Register(1, "reader", "async", 1))])
     world.run_for(SECOND)
     assert context_of(leader).limbo.configuration.by_uuid(reader.uuid) is None

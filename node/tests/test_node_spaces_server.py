@@ -3,12 +3,13 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import ADMIN_PASSWORD, Cluster, NodeProcess, running_cluster, wait_until
-from test_node_server import Raw
+from raw import Raw
 from test_node_start import run_node, sentence
 
 from qsync_client.protocol.constants import Key
@@ -127,7 +128,7 @@ def test_no_reservation_exceeds_the_budget(cluster: Cluster, reader: NodeProcess
             # At the start they know only the reader's address; it names the other members.
             node.start({"reader": reader.address})
         for node, code in ((narrow, ErrorCode.UNSUPPORTED), (whole, 0)):
-            wait_until(f"{node.name} follows", lambda node=node: has_all(cluster, node))
+            wait_until(f"{node.name} follows", partial(has_all, cluster, node))
             assert Admin(node).select(PRIVATE)[0] == code
             assert ("a secret" in data_of(node)) == (code == 0)
     finally:

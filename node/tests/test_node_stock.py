@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,7 +22,7 @@ from processes import (
     running_cluster,
     wait_until,
 )
-from test_node_server import Raw
+from raw import Raw
 
 from qsync_client import Client, Committed, RolledBack
 from qsync_client.protocol.auth import stored_hash
@@ -60,7 +61,6 @@ class StockTarantool:
             }}
             """
         )
-        self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(["tarantool", self.script], stdin=subprocess.DEVNULL)
@@ -91,9 +91,9 @@ def uri(address: str) -> str:
 
 @contextmanager
 def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
-    made = StockTarantool.__new__(StockTarantool)
+    made = StockTarantool(*arguments, **settings)
     try:
-        made.__init__(*arguments, **settings)  # killed even if this fails midway
+        made.start()  # killed even if this fails midway
         yield made
     finally:
         made.kill()
@@ -266,7 +266,7 @@ def test_it_continues_with_the_next_leader(tmp_path: Path) -> None:
             one.ask(f"box.cfg{{replication = {uri(following.address)}}} return true")
             rows = asyncio.run(change_everything(cluster))
             for stock in (one, all_members):
-                wait_until("the same clock", lambda stock=stock: same_state(cluster, stock))
+                wait_until("the same clock", partial(same_state, cluster, stock))
                 assert stock.ask(ALL) == rows
 
 

@@ -7,12 +7,14 @@ In the end its state equals the members' state.
 
 import uuid as uuids
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from random import Random
 from typing import Any
 
 import msgpack
 import pytest
+from raw import KeyT
 from worlds import Driven
 
 from qsync_client.protocol.constants import Key
@@ -113,7 +115,7 @@ class Subscriber:
         }
         self.say(SUBSCRIBE, {**fields, **self.wanted, Key.REPLICA_ANON: self.is_anonymous})
 
-    def say(self, kind: int, fields: dict[int, Any]) -> None:
+    def say(self, kind: int, fields: Mapping[KeyT, Any]) -> None:
         assert self.shell is not None
         body = msgpack.packb(fields)
         self.feed(fx.StockRequest(self.session, 0, kind, body, "admin"))
@@ -298,7 +300,7 @@ def test_malformed_list_is_refused(spaces: Any, monkeypatch: pytest.MonkeyPatch)
     assert errors_of(FETCH_SNAPSHOT, {Key.SPACES: spaces}, monkeypatch) == [INVALID_MSGPACK]
 
 
-def errors_of(kind: int, fields: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def errors_of(kind: int, fields: Mapping[Key, Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the errors that a member answers to one request."""
     driven = Driven(1)
     packets: list[bytes] = []

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ def issue(ca: Path, ca_key: Path, key: Path, request: Path, cert: Path, names: s
     openssl("x509", "-req", "-in", str(request), "-CA", str(ca), "-CAkey", str(ca_key),
             "-CAcreateserial", "-out", str(cert), "-days", "2", "-copy_extensions", "copy",
             )  # fmt: skip
+
+
+def loaded(files: dict[str, str], *names: str) -> Certificates:
+    """Return the certificates of a node with these files and names of its cluster."""
+    cert, key, ca = (Path(files[kind]) for kind in ("cert", "key", "ca"))
+    return Certificates(TlsConfig(cert=cert, key=key, ca=ca, names=list(names)))
+
+
+def _is_linked(node: NodeProcess, uuid: str) -> bool:
+    return uuid in node.status()["links"]
 
 
 def another_certificate(folder: Path, name: str, names: str) -> dict[str, str]:
@@ -288,7 +299,8 @@ class Acceptor(threading.Thread):
 
     def speak(self, member: ssl.SSLSocket) -> None:
         member.sendall(encode_greeting(MEMBER, self.salt))
-        decoder, frames = FrameDecoder(), []
+        decoder = FrameDecoder()
+        frames: list[Any] = []
         while not frames:
             frames = decoder.feed(member.recv(65536))
         fields = unpack(frames[0][3])
@@ -342,8 +354,8 @@ def test_updated_cluster_takes_an_earlier_member_back(cluster: Cluster, tmp_path
             back.start(cluster.peers)
             for node in cluster.nodes[:2]:
                 name = node.status()["uuid"]
-                wait_until("it is linked", lambda n=node: uuid in n.status()["links"])
-                wait_until("they are linked", lambda n=name: n in back.status()["links"])
+                wait_until("it is linked", partial(_is_linked, node, uuid))
+                wait_until("they are linked", partial(_is_linked, back, name))
     finally:
         cluster.close()
 
@@ -365,19 +377,15 @@ session.marked_challenge = lambda secret: os.urandom(32)
 
 def test_a_certificate_without_names_of_the_cluster_is_refused(tmp_path: Path) -> None:
     files = certificates(tmp_path / "nameless", "qsync test", "DNS:localhost")
-    paths = {name: Path(path) for name, path in files.items()}
     with pytest.raises(ConfigError, match=r"tls\.names"):
-        Certificates(TlsConfig(**paths))
-    assert Certificates(TlsConfig(**paths, names=["Orders"])).names == {"orders"}
+        loaded(files)
+    assert loaded(files, "Orders").names == {"orders"}
 
 
 def test_addresses_of_certificates_are_compared_in_one_form(tmp_path: Path) -> None:
     files = certificates(tmp_path / "ours", "qsync test", "IP:fd00:0:0:0::5,URI:Spiffe://Orders")
-    paths = {name: Path(path) for name, path in files.items()}
-    assert Certificates(TlsConfig(**paths)).names == {"fd00::5", "spiffe://orders"}
-    members = [
-        Certificates(TlsConfig(**paths, names=[name])) for name in ("FD00::5", "fd00:0:0:0:0:0:0:5")
-    ]
+    assert loaded(files).names == {"fd00::5", "spiffe://orders"}
+    members = [loaded(files, name) for name in ("FD00::5", "fd00:0:0:0:0:0:0:5")]
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = members[0].dialling.wrap_bio(to_client, to_server)
     server = members[1].listening.wrap_bio(to_server, to_client, server_side=True)
@@ -387,10 +395,9 @@ def test_addresses_of_certificates_are_compared_in_one_form(tmp_path: Path) -> N
 
 def test_only_loopback_names_are_refused_as_those_of_a_cluster(tmp_path: Path) -> None:
     files = certificates(tmp_path / "ours", "qsync test", "IP:::1,DNS:localhost")
-    paths = {name: Path(path) for name, path in files.items()}
     for names in ([], ["0:0:0:0:0:0:0:1"]):
         with pytest.raises(ConfigError, match=r"tls\.names"):
-            Certificates(TlsConfig(**paths, names=names))
+            loaded(files, *names)
 
 
 def test_a_member_ends_a_handshake_with_a_foreign_certificate_of_the_same_ca(
@@ -398,10 +405,7 @@ def test_a_member_ends_a_handshake_with_a_foreign_certificate_of_the_same_ca(
 ) -> None:
     ours = certificates(tmp_path / "ours", "qsync test")
     theirs = another_certificate(tmp_path / "ours", "shop", "DNS:shop")
-    ends = [
-        Certificates(TlsConfig(**{name: Path(path) for name, path in files.items()}))
-        for files in (ours, theirs)
-    ]
+    ends = [loaded(files) for files in (ours, theirs)]
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ends[0].dialling.wrap_bio(to_client, to_server)
     server = ends[1].listening.wrap_bio(to_server, to_client, server_side=True)
@@ -416,10 +420,7 @@ def test_cluster_of_the_same_name_in_another_namespace_is_refused(tmp_path: Path
     ours = certificates(tmp_path / "ours", "one company", names("shop"))
     theirs = another_certificate(tmp_path / "ours", "theirs", names("bank"))
     again = another_certificate(tmp_path / "ours", "again", names("shop"))
-    one, other, same = (
-        Certificates(TlsConfig(**{name: Path(path) for name, path in files.items()}))
-        for files in (ours, theirs, again)
-    )
+    one, other, same = (loaded(files) for files in (ours, theirs, again))
     for end, is_member in ((same, True), (other, False)):
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = one.dialling.wrap_bio(to_client, to_server)
@@ -431,8 +432,7 @@ def test_cluster_of_the_same_name_in_another_namespace_is_refused(tmp_path: Path
         else:
             assert is_member
     # If a certificate has short names too, `tls.names` selects the names of the cluster.
-    paths = {name: Path(path) for name, path in ours.items()}
-    assert Certificates(TlsConfig(**paths, names=["*.orders"])).names == {"*.orders"}
+    assert loaded(ours, "*.orders").names == {"*.orders"}
 
 
 def test_names_of_other_kinds_and_loopback_addresses_name_no_cluster(tmp_path: Path) -> None:
@@ -441,10 +441,7 @@ def test_names_of_other_kinds_and_loopback_addresses_name_no_cluster(tmp_path: P
     theirs = another_certificate(
         tmp_path / "ours", "laptop", "DNS:laptop,IP:127.0.0.1,otherName:1.2.3.4;UTF8:me@corp"
     )
-    one, other = (
-        Certificates(TlsConfig(**{name: Path(path) for name, path in files.items()}))
-        for files in (ours, theirs)
-    )
+    one, other = (loaded(files) for files in (ours, theirs))
     assert one.names == {"orders"}
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = one.dialling.wrap_bio(to_client, to_server)

@@ -5,6 +5,7 @@ even a small case takes some seconds.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def impossible_rows(copy: Copy) -> None:
     replaces = [row for _, row in rows if row.type == REPLACE]
     places = zip((INSERT, UPDATE, DELETE), (replaces[0], rows[-1][1], replaces[-2]), strict=True)
     for row_type, row in places:
-        copy.everywhere(lambda one, to=row_type: impossible(one, to), row.replica_id, row.lsn)
+        copy.everywhere(partial(impossible, row_type=row_type), row.replica_id, row.lsn)
     (_, first), *_, (_, last) = keyed(copy)
 
     def repeat(one: Row) -> Row:
@@ -95,7 +96,7 @@ def compacted(copy: Copy) -> None:
     assert removed(copy.folder, NOW_S, 1.0).floor == made.index
 
 
-CASES: dict[Callable[[Copy], None], str] = {
+CASES: dict[Callable[[Copy], object], str] = {
     impossible_rows: "impossible row", lost_row: "lost row", lost_range: "missing row",
     other_terms: "decision of another term", lost_by_all: "missing LSN",
     compacted: "impossible row", confirmed_then_rolled_back: "confirmed, then rolled back",

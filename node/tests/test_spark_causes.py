@@ -134,6 +134,7 @@ def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
     )
     assert index - before < KEY_WINDOW_ROWS
     at, small = next(one for one in confirmed(copy) if before < one[0] < index)
+    assert isinstance(first.idempotency, list | tuple)
     key = list(first.idempotency)
     key[2] = index - 1
 

@@ -72,7 +72,7 @@ def a_row(rng: Random) -> bytes:
     lsn = rng.choice((1, 127, 128, 70_000, 2**33))
     if rng.random() < 0.05:  # longer than necessary, or with unknown keys
         header = {0: kind, 2: 1, 3: lsn, 4: 1.0, rng.choice((1, 7, 60)): rng.choice((3, "x", [1]))}
-        return pack(header) + body
+        return bytes(pack(header)) + body
     return encode_row(
         Row(kind, rng.choice((0, 1, 200)), lsn, rng.choice((0.0, 1.7e9)), body,
             tsn=lsn - rng.choice((0, 0, min(lsn, 300) - 1)), is_commit=rng.random() < 0.8,
@@ -120,7 +120,7 @@ def test_columns_are_the_rows_that_are_there() -> None:
 def a_value(rng: Random, depth: int = 0) -> Any:
     """Return a value in any format of msgpack and of any length class."""
     size = rng.choice((0, 3, 31, 32, 255, 256, 70_000 if rng.random() < 0.02 else 1))
-    kinds = [
+    kinds: list[Callable[[], Any]] = [
         lambda: rng.choice(KEYS), lambda: rng.choice((False, 2.5, -(2**31), -(2**63), 2**64 - 1)),
         lambda: "s" * size, lambda: b"b" * size,
         lambda: msgpack.ExtType(rng.randrange(100), b"e" * rng.choice((1, 2, 4, 8, 16, size))),

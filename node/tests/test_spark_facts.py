@@ -11,7 +11,7 @@ from qsync_node.format.keys import RAFT_PROMOTE
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
 from qsync_spark.decode import runs
-from qsync_spark.decode.blocks import Rows
+from qsync_spark.decode.blocks import Rows, State
 from qsync_spark.decode.parts import Part
 from qsync_spark.decode.runs import InvalidBlock, Run, runs_of
 from qsync_spark.facts.kinds import KINDS, FileFact, RowCopy
@@ -69,8 +69,8 @@ def runs_in(monkeypatch: pytest.MonkeyPatch, blocks: list[bytes]) -> list[Any]:
     """Return the runs of a segment, with the data of its rows removed."""
     part = Part("", "m/f", "segment", "m", [Mark(0, 1, {1: 10})], 1, 1, "", 1, 10, 0, {}, "")
     rows = [Rows(100 * number, data) for number, data in enumerate(blocks)]
-    monkeypatch.setattr(runs, "batches_of", lambda part: iter([runs.State(0), rows]))
-    found = [one for one in runs_of(part) if not isinstance(one, runs.State)]
+    monkeypatch.setattr(runs, "batches_of", lambda part: iter([State(0), rows]))
+    found = [one for one in runs_of(part) if not isinstance(one, State)]
     return [
         (one.replica_id, one.lsn, one.first_index, one.before, one.rows.size, one.stated)
         if isinstance(one, Run)

@@ -74,7 +74,9 @@ def test_an_archive_that_cannot_be_read(job: str, folder: Path, tmp_path: Path) 
         "AWS_ACCESS_KEY_ID": "wrong", "AWS_SECRET_ACCESS_KEY": "wrong", "AWS_REGION": "eu-1",
         "AWS_MAX_RETRIES": "0",
     }  # fmt: skip
-    assert "cannot read archive s3://bucket/orders" in refuse(job, "s3://bucket/orders", **closed)
+    assert "cannot read archive s3://bucket/orders" in refuse(
+        job, "s3://bucket/orders", (), **closed
+    )
 
 
 def test_the_line_for_a_spark_of_ones_own(whole: Path, tmp_path: Path) -> None:
@@ -188,14 +190,14 @@ def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
 def _name(process: psutil.Process) -> str:
     """Return a process's name, or "" if it has ended: short-lived commands start the JVM."""
     try:
-        return process.name()
+        return str(process.name())
     except psutil.NoSuchProcess:
         return ""
 
 
 def _lives(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

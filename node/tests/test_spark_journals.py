@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import change_journals, journal_archive
@@ -371,7 +371,8 @@ def test_journals_are_those_at_the_end_of_the_archive(
 ) -> None:
     """An edit after the newest snapshot counts, and so does a deletion."""
     newer = {"fragment": {"stores": [store.url], "retention": "1h"}}
-    gone, log = {"fragment": {"stores": []}}, tmp_path / "log"
+    gone: dict[str, Any] = {"fragment": {"stores": []}}
+    log = tmp_path / "log"
     world = journal_archive(log, {JOURNAL: store.spec, "b/gone": gone})
     url = f"file://{log}"
 

@@ -21,7 +21,6 @@ from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment, RemoteIndex
 from qsync_broker.spec import FragmentSpec, JournalSpec
 from qsync_spark.audit.journals import prove_fragments
-from qsync_spark.journals import merging
 from qsync_spark.journals.catalogue import Listing, list_journal
 from qsync_spark.journals.checks import OVERLAP, UNREAD, results_of
 from qsync_spark.journals.compaction import Outcome, compact
@@ -145,7 +144,7 @@ def test_killed_job_is_continued_at_every_step(
         return act
 
     for name in effects:
-        monkeypatch.setattr(merging.obstore, name, effect(name))
+        monkeypatch.setattr(obstore, name, effect(name))
     finals = set()
     kills = 0
     for step in range(1, 200):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import obstore
 import pytest
 from archive_copy import Copy
 from compactions import publish, removed
@@ -248,7 +249,7 @@ def test_a_lock_outlives_an_archive_that_did_not_answer_once(
     monkeypatch.setattr(lock_module, "RENEW_S", 0.02)
     with Lock(store_of(url), url, "first") as lock:
         with monkeypatch.context() as patch:
-            patch.setattr(lock_module.obstore, "put", mock.Mock(side_effect=OSError("no")))
+            patch.setattr(obstore, "put", mock.Mock(side_effect=OSError("no")))
             time.sleep(0.2)  # some renewals fail meanwhile
         before = json.loads((archive / LOCK_NAME).read_text())["renewed"]
         until = time.monotonic() + 10

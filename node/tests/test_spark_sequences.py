@@ -208,7 +208,9 @@ def test_files_of_many_parts_are_judged_as_one(
     """Logs and snapshots are split into parts, and each part is a task of its own."""
     whole = plain_audit(Life(3).archive(tmp_path / "whole"))
     monkeypatch.setattr(describe_module, "MARK_EVERY_BYTES", 500)
-    monkeypatch.setitem(parts_of_kind.__kwdefaults__, "part_bytes", 1000)
+    defaults = parts_of_kind.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "part_bytes", 1000)
     folder = Life(3).archive(tmp_path / "cut")
     for kind in (SEGMENT, SNAPSHOT):
         parts = parts_of_kind(load_archive(f"file://{folder}"), kind)
