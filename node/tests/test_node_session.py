@@ -1,6 +1,7 @@
 """The socket of a client connection, with a transport and a node that do nothing."""
 
 import asyncio
+import io
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES
 from qsync_node.format.mp import pack
 from qsync_node.peering.handshake import HELLO
+from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
 from qsync_node.server.session import Session
 from qsync_node.server.sessions import Sessions
@@ -73,9 +75,8 @@ class Bench:
         self.peer = Peer()
         self.wire = Wire()
         nothing = SimpleNamespace(cancel=lambda: None)
-        self.sessions = Sessions(
-            itertools.count(1), 100, self.inputs.append, lambda: None, lambda *_, **__: None
-        )
+        log = Log("n0", "error", io.StringIO())
+        self.sessions = Sessions(itertools.count(1), 100, self.inputs.append, lambda: None, log)
         stub: Any = SimpleNamespace(
             config=SimpleNamespace(max_request=1 << 20, guest=True, secret="secret"),
             uuid=UUID,
