@@ -146,6 +146,8 @@ MUST_HAPPEN = (
     "fault low disk",
     "fault block divided",
     "fault divergent member needed",
+    "answers to slow readers",
+    "slow readers held back",
     "version raised",
     "version lowered",
     "feature levels raised",

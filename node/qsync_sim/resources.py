@@ -12,8 +12,7 @@
   ends     When all clients have their answers, no member keeps a request, a forwarded request or a
            read. A leak is unbounded in a long run.
 
-The server bounds the answers that clients have not read and the requests in flight on a connection
-(`qsync_node/server/session.py`). The simulator does not run it.
+`server.py` checks the answers that clients have not read, and the requests of a connection.
 """
 
 from typing import TYPE_CHECKING

@@ -19,6 +19,7 @@ from qsync_sim import (
     publishing,
     rare,
     resources,
+    slowreaders,
     versions,
 )
 from qsync_sim.calm import Calm
@@ -112,6 +113,7 @@ class Schedule:
         self.faults_limit = faults_limit
         self.faults_done = 0
         self.workloads = make_workloads(self.world, workloads)
+        self.slow_readers: list[slowreaders.SlowReader] = []
         chosen = faults.ALL if is_plain else [*faults.ALL, *orders.ALL, *decay.ALL]
         if not is_plain and Random(f"archive of {seed}").random() < ARCHIVES:
             self.world.archive = archiving.Archive(self.world)
@@ -137,6 +139,8 @@ class Schedule:
         self._start_clients(rng.choice([3, 5, 8]))
         for workload in self.workloads:
             workload.start()
+        if not self.is_plain:
+            self.slow_readers = slowreaders.start(world)
         world.availability.start()
         if not self.is_plain:
             rare.plan(world)
@@ -191,6 +195,8 @@ class Schedule:
         self.check_links()
         if world.versions is not None:
             world.versions.check()
+        for reader in self.slow_readers:
+            reader.finish()
         self.check_released()
         world.watch.check_orders()
         members.check(world)

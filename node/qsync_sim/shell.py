@@ -30,6 +30,7 @@ from qsync_sim.archiving import SimArchiver
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.eventloop import EventLoop
 from qsync_sim.peers import SimPeers
+from qsync_sim.server import SimServer
 
 if TYPE_CHECKING:
     from qsync_sim.world import World
@@ -68,6 +69,7 @@ class Shell:
         self.write_since_ns = 0  # when the write began that is under way, 0 without one
         self.peers: SimPeers | None = None  # of the process that runs
         self.archiver: SimArchiver | None = None  # the same, if the world has an archive
+        self.server: SimServer | None = None  # the same, if clients connect by sockets
         self.has_power = True
         self.loop = EventLoop(world, self._turn)
         self.inputs: list[Any] = []  # of the next step
@@ -185,8 +187,15 @@ class Shell:
         self.peers = SimPeers(self, Random(self.rng.random()))
         self.world.on_started(self)
         self._start_archiver(self.peers)
+        if self.world.has_sockets:
+            self.open_sockets()
         self.run(partial(self.peers.start, self.world.addresses_for(self)))
         self.step([])
+
+    def open_sockets(self) -> None:
+        """Let clients connect by sockets."""
+        assert self.node is not None
+        self.server = SimServer(self, self.node)
 
     def _start_archiver(self, peers: SimPeers) -> None:
         archive = self.world.archive
@@ -208,6 +217,7 @@ class Shell:
             history = self.node.context.tail.history
             self.disk_position = (history.term_at(self.disk_index), self.disk_index)
         self.node = None
+        self.server = None
         self.storage = None
         self.life += 1
         self.loop.end()
@@ -279,6 +289,16 @@ class Shell:
         if self.node is not None:
             self.loop.run(callback)
 
+    def run_after(self, delay_ns: int, callback: Callable[[], None]) -> None:
+        """Let the event loop of this process run `callback` later."""
+        life = self.life
+
+        def due() -> None:
+            if self.life == life:
+                self.run(callback)
+
+        self.world.after(delay_ns, due)
+
     def run_in(self, peers: SimPeers, callback: Callable[[], None]) -> None:
         """Run `callback` if the process of `peers` still runs."""
         if self.peers is peers:
@@ -301,6 +321,8 @@ class Shell:
 
     def _turn(self) -> int:
         """Perform a step of the core and its effects, and return the time of the step."""
+        if self.server is not None:
+            self.server.work()
         inputs = self.inputs
         if not inputs and not self.loop.is_step_due:
             return 0
@@ -325,6 +347,8 @@ class Shell:
             if self.life != life:
                 return 0
             self._take(effect)
+        if self.server is not None:
+            self.server.flush()
         self.lag_ns = 0
         if self.life == life:
             self.world.onlooker.on_step(self, node)
@@ -354,6 +378,8 @@ class Shell:
         if kind is fx.Send:
             if self.peers is not None:
                 self.peers.send(effect.link, effect.message)
+        elif self.server is not None and kind in _ANSWERS and self.server.take(effect):
+            pass
         elif kind is fx.Answer:
             self.reads.pop((effect.session, effect.sync), None)
             self.world.on_answer(self, effect)
@@ -516,6 +542,9 @@ class Shell:
             return fault if call in ("append", "sync") else None
 
         self.disk.on_call = hook
+
+
+_ANSWERS = frozenset({fx.Answer, fx.Deferred})
 
 
 def _rows_after(storage: Storage, index: int) -> bytes:

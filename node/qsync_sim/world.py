@@ -99,6 +99,7 @@ class World:
         self.authority = Authority()
         self.availability = Availability(self)
         self.watch = Watch(self)
+        self.has_sockets = False  # whether clients connect by sockets
         self.versions: Levels | None = None  # if there are processes of two versions
         self.clients: list[Client] = []
         self.readers: list[EarlyReader] = []  # which are clients, too

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_cli.data import exporting, importing
+from qsync_cli.data import exporting, importing, parquet
 from qsync_cli.data.extensions import datetime_of, decimal_of, uuid_of
 from qsync_cli.data.fields import (
     FieldError,
@@ -76,7 +76,6 @@ def written(tmp_path: Path, rows: list[list[Any]], chosen: FileFormat) -> Path:
     path = tmp_path / f"rows.{chosen}"
     found = [Row(row, SPACE) for row in rows]
     if chosen is FileFormat.parquet:
-        parquet = pytest.importorskip("qsync_cli.data.parquet")
         writer = parquet.ParquetWriter(path, SPACE)
         writer.write(found)
         writer.close()
@@ -103,7 +102,6 @@ def test_rows_return_from_text(tmp_path: Path, rows: list[list[Any]], chosen: Fi
 
 
 def test_rows_return_from_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     rows = [row for row in WIDE if row[1] != "\udcff"]  # Parquet has UTF-8 only
     path = written(tmp_path, rows, FileFormat.parquet)
     read = list(read_rows(path, FileFormat.parquet, SPACE, nothing))
@@ -111,7 +109,6 @@ def test_rows_return_from_parquet(tmp_path: Path) -> None:
 
 
 def test_parquet_refuses_numbers_that_it_would_round(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     with pytest.raises(Failure, match="size"):
         written(tmp_path, [[1, None, 2**53 + 1]], FileFormat.parquet)
 

@@ -74,8 +74,6 @@ def test_interrupted_import_names_the_way_to_continue(home: Home, tmp_path: Path
 def test_export_contains_every_row(
     home: Home, tmp_path: Path, suffix: str, options: tuple[str, ...]
 ) -> None:
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
     home.do("put", "orders", "orders", '[100000, "ümläut, \\"quoted\\"", null]')
     file = tmp_path / f"orders.{suffix}"
     done = home.run("export", "orders", "orders", "-o", file, *options)

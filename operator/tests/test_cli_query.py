@@ -6,18 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow
 import pytest
 from local_clusters import EXAMPLES, Home
+from pyarrow import parquet
 
 from qsync_cli import clusters
 from qsync_cli.data import query
 from qsync_cli.data.connecting import Target
 from qsync_cli.failure import Failure
 from qsync_node.archive import reader
-
-duckdb = pytest.importorskip("duckdb")
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.mark.parametrize(

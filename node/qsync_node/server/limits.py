@@ -19,11 +19,10 @@ from qsync_node.errors import ErrorCode, OrderRefusal
 from qsync_node.server import (
     admin,
     admission,
+    bounds,
     connection,
     login,
     orders,
-    requestqueue,
-    session,
     watches,
 )
 from qsync_node.server.config import NodeConfig
@@ -103,10 +102,10 @@ LIMITS: tuple[Limit, ...] = (
         size(connection.UNAUTHENTICATED_BYTES_MAX),
         _closed(ErrorCode.INVALID_MSGPACK),
     ),
-    Limit("requests in flight on a connection", count(requestqueue.IN_FLIGHT_MAX), _PAUSED),
+    Limit("requests in flight on a connection", count(bounds.IN_FLIGHT_MAX), _PAUSED),
     Limit(
         "size of the requests in flight on a connection",
-        size(requestqueue.REQUEST_BYTES_MAX),
+        size(bounds.REQUEST_BYTES_MAX),
         _PAUSED,
     ),
     Limit(
@@ -116,7 +115,7 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "size of the answers that a client has not read",
-        size(session.UNREAD_BYTES_MAX),
+        size(bounds.UNREAD_BYTES_MAX),
         "its next requests are neither executed nor read",
     ),
     Limit(

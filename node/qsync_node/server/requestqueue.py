@@ -17,9 +17,8 @@ from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import Frame
 from qsync_node.consensus import effects as fx
 from qsync_node.server.admission import RequestBytes
+from qsync_node.server.bounds import Bounds
 
-IN_FLIGHT_MAX = 4096
-REQUEST_BYTES_MAX = 4 << 20
 REQUEST_OVERHEAD_BYTES = 256
 _STREAM, _IDEMPOTENCY = int(Key.STREAM_ID), int(Key.IDEMPOTENCY)
 
@@ -34,14 +33,25 @@ class RequestQueue:
         size_bytes: size of all of them.
     """
 
-    __slots__ = ("_common", "_next", "_syncs", "returned", "running", "size_bytes", "waiting")
+    __slots__ = (
+        "_bounds",
+        "_common",
+        "_next",
+        "_syncs",
+        "returned",
+        "running",
+        "size_bytes",
+        "waiting",
+    )
 
-    def __init__(self, common: RequestBytes) -> None:
+    def __init__(self, common: RequestBytes, bounds: Bounds) -> None:
         """Begin without requests.
 
         Args:
             common: the budget of all connections.
+            bounds: the bounds of this one.
         """
+        self._bounds = bounds
         self.waiting: deque[Frame] = deque()
         self.returned: deque[fx.Request] = deque()
         self.running: dict[int, fx.Request] = {}
@@ -99,13 +109,13 @@ class RequestQueue:
 
     def is_full(self) -> bool:
         """Return whether no further request may run."""
-        return len(self.running) >= IN_FLIGHT_MAX
+        return len(self.running) >= self._bounds.in_flight
 
     def has_room(self) -> bool:
         """Return whether the socket may be read again: half of the budget must be free."""
         return (
             not self.waiting
             and not self.returned
-            and len(self.running) < IN_FLIGHT_MAX // 2
-            and self.size_bytes < REQUEST_BYTES_MAX // 2
+            and len(self.running) < self._bounds.in_flight // 2
+            and self.size_bytes < self._bounds.request_bytes // 2
         )

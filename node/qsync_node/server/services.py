@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from qsync_node.node import Node
+from qsync_node.server.bounds import Bounds
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.connection import ServerConnection
 from qsync_node.server.sessions import Client, Sessions
@@ -44,6 +45,7 @@ class Services:
         certificates: of the TLS port, if there is one.
         is_ended: returns whether this process run is over.
         accept: answers a HELLO (session, sync, fields).
+        bounds: the bounds of each session.
     """
 
     config: NodeConfig
@@ -56,3 +58,4 @@ class Services:
     certificates: Certificates | None
     is_ended: Callable[[], bool]
     accept: Callable[["Newcomer", int, dict[int, Any]], None]
+    bounds: Bounds = field(default_factory=Bounds)

@@ -9,8 +9,8 @@ The resources of a connection are bounded (`admission.py` bounds all connections
   before log-in   `LOGIN_S` seconds, and packets of at most `UNAUTHENTICATED_BYTES_MAX`. If
                   `guest` is off, also at most `UNAUTHENTICATED_PACKETS_MAX` packets, of the types
                   that precede a log-in. The answer to each failed log-in is delayed (`login.py`).
-  requests        `IN_FLIGHT_MAX` requests and `REQUEST_BYTES_MAX` bytes that await their answer.
-  answers         `UNREAD_BYTES_MAX` bytes that the client has not read. Above that, its requests
+  requests        `in_flight` requests and `request_bytes` that await their answer (`bounds.py`).
+  answers         `unread_bytes` that the client has not read. Above that, its requests
                   are neither executed nor read from the socket until less than half remains.
 
     reading   event                                                               next
@@ -39,11 +39,10 @@ from qsync_node.server.connection import (
 )
 from qsync_node.server.dispatch import Dispatch
 from qsync_node.server.login import LOGIN_DELAY_S, LogIn, LogInState, WrongPassword
-from qsync_node.server.requestqueue import REQUEST_BYTES_MAX, RequestQueue
+from qsync_node.server.requestqueue import RequestQueue
 from qsync_node.server.services import Peer, Services
 from qsync_node.server.watches import Watches
 
-UNREAD_BYTES_MAX = 1 << 20
 DRAINED_BYTES = 1 << 20
 PACKETS_PER_CHECK = 32
 # A refused client may still be sending. A reset would discard the reason for the refusal.
@@ -65,9 +64,10 @@ class Session(asyncio.Protocol):
     def __init__(self, services: Services) -> None:
         config = services.config
         self.services = services
+        self._bounds = services.bounds
         self.number = 0
         self.connection = ServerConnection(config.max_request, has_guest=config.guest)
-        self.requests = RequestQueue(services.sessions.requests)
+        self.requests = RequestQueue(services.sessions.requests, services.bounds)
         self.watches = Watches()
         self.transport: asyncio.Transport | None = None
         self.out: list[bytes] = []
@@ -122,8 +122,8 @@ class Session(asyncio.Protocol):
     def note_logged_in(self) -> None:
         """Let more bytes of answers wait: the client has logged in."""
         if self.transport is not None:
-            # Below `UNREAD_BYTES_MAX`: `resume_writing` must end a pause caused by that limit.
-            self.transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX // 2)
+            # Below the bound: `resume_writing` must end a pause caused by that limit.
+            self.transport.set_write_buffer_limits(high=self._bounds.unread_bytes // 2)
 
     def become_peer(self, peer: Peer) -> None:
         """Pass all further bytes to a link between members, which bounds its own data."""
@@ -208,13 +208,14 @@ class Session(asyncio.Protocol):
         assert self.transport is not None
         return self.out_bytes + self.transport.get_write_buffer_size()
 
+    def _may_answer(self) -> bool:
+        """Return whether more answers may wait for the client, and none to a log-in is delayed."""
+        is_delayed = self._log_in.state is _DELAYED
+        return not is_delayed and self.unread_bytes() < self._bounds.unread_bytes
+
     def _is_blocked(self) -> bool:
-        """Return whether the next request must wait for the budget or a delayed log-in answer."""
-        return (
-            self._log_in.state is _DELAYED
-            or self.requests.is_full()
-            or self.unread_bytes() >= UNREAD_BYTES_MAX
-        )
+        """Return whether the next request must wait."""
+        return self.requests.is_full() or not self._may_answer()
 
     def _pause_reading(self) -> None:
         if self._reading is Reading.READING and self.transport is not None:
@@ -235,7 +236,7 @@ class Session(asyncio.Protocol):
             and not transport.is_closing()
             and self._log_in.state is not _DELAYED
             and self.requests.has_room()
-            and self.unread_bytes() < UNREAD_BYTES_MAX // 2
+            and self.unread_bytes() < self._bounds.unread_bytes // 2
             and self.services.sessions.may_read(self)
         ):
             self._resume_reading(transport)
@@ -268,8 +269,9 @@ class Session(asyncio.Protocol):
             return
         requests = self.requests
         waiting, returned = requests.waiting, requests.returned
-        if returned and not self._is_blocked():
-            # One per turn: the core returned it because the reads of a turn have a budget.
+        if returned and self._may_answer():
+            # One per turn: the core returned it because the reads of a turn have a budget. It is
+            # counted as running already, so the bound of running requests must not stop it.
             self.services.feed(returned.popleft())
         unchecked = 0
         while waiting and not returned and self._log_in.state is not _DELAYED:
@@ -283,9 +285,9 @@ class Session(asyncio.Protocol):
                 requests.drop(frame)
                 if self.peer is not None or self.connection.state is _ENDING:
                     return
-        if waiting or returned or requests.size_bytes >= REQUEST_BYTES_MAX:
+        if waiting or returned or requests.size_bytes >= self._bounds.request_bytes:
             self._pause_reading()
-            if returned and not self._is_blocked():
+            if returned and self._may_answer():
                 self.services.sessions.note_ready(self)
         elif not self.services.sessions.may_read(self):
             self._pause_reading()

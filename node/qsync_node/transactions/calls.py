@@ -59,7 +59,7 @@ class Call:
 
     def become(self, stage: Stage) -> None:
         """Enter a state that may follow the current one."""
-        assert stage in TRANSITIONS.get(self.stage, ()), f"K1: {self.stage} -> {stage}"
+        assert stage in TRANSITIONS.get(self.stage, ()), f"K1: {self.stage!r} -> {stage!r}"
         self.stage = stage
 
     def leave_stream(self) -> None:

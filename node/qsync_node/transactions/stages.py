@@ -26,28 +26,28 @@ Transitions:
 A request that may be in a log is therefore never reported as refused.
 """
 
-from enum import Enum
+from enum import IntEnum, auto
 
 from qsync_node.errors import ErrorCode
 
 
-class Stage(Enum):
-    """State of a request."""
+class Stage(IntEnum):
+    """State of a request; a number, because each request changes its state several times."""
 
-    RECEIVED = "received"
-    QUEUED = "queued"
-    READING = "reading"
-    WAITING = "waiting"
-    BUILDING = "building"
-    FORWARDED = "forwarded"
-    EXECUTED = "executed"
-    LOGGED = "logged"
-    SUCCEEDED = "succeeded"
-    REFUSED = "refused"
-    ROLLED_BACK = "rolled back"
-    UNKNOWN = "unknown"
-    EXPIRED = "expired"
-    RETURNED = "returned"
+    RECEIVED = auto()
+    QUEUED = auto()
+    READING = auto()
+    WAITING = auto()
+    BUILDING = auto()
+    FORWARDED = auto()
+    EXECUTED = auto()
+    LOGGED = auto()
+    SUCCEEDED = auto()
+    REFUSED = auto()
+    ROLLED_BACK = auto()
+    UNKNOWN = auto()
+    EXPIRED = auto()
+    RETURNED = auto()
 
 
 _RESULT = frozenset({Stage.SUCCEEDED, Stage.EXPIRED})
