@@ -62,7 +62,7 @@ def extended(spool: Open, data: bytes, **changes: object) -> Open:
     state = spool.state._replace(
         end=spool.state.end + len(data),
         sum=sum_of(whole),
-        **changes,  # type: ignore[arg-type]
+        **changes,  # type: ignore[arg-type]  # of the named fields
     )
     return Open(state, whole)
 

@@ -152,10 +152,10 @@ def names(count: int) -> list[str]:
     return [f"journal/{number:04}" for number in range(count)]
 
 
-def cluster_of(count: int, journals: int, replication: int = 3, **fields: int) -> Cluster:
+def cluster_of(count: int, journals: int, replication: int = 3, limit: int = 100) -> Cluster:
     cluster = Cluster()
     for number in range(count):
-        cluster.add(f"broker-{number}", **fields)  # type: ignore[arg-type]
+        cluster.add(f"broker-{number}", limit=limit)
     cluster.create(*names(journals), replication=replication)
     cluster.settle()
     return cluster

@@ -52,7 +52,7 @@ def begun(node: Node) -> list[AppendBegun]:
             found.append(event)
         feed(event)
 
-    node.server.feed = listen  # type: ignore[method-assign]
+    node.server.feed = listen  # type: ignore[method-assign]  # and feeds
     return found
 
 

@@ -75,7 +75,7 @@ class Storing(Hand):
         return fragment
 
     def dropped(self) -> list[int]:
-        return [one.key.begin for one in self.operations]  # type: ignore[union-attr]
+        return [one.key.begin for one in self.operations]  # type: ignore[union-attr]  # all have keys
 
 
 def test_index_is_known_after_the_first_listing() -> None:

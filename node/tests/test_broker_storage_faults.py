@@ -127,7 +127,7 @@ def crash_repeatedly(seed: int, runs: list[tuple[int, str]]) -> None:
     world = World(seed)
     for after, fault in runs:
         if fault != "kill":
-            world.arm(after, fault)  # type: ignore[arg-type]
+            world.arm(after, fault)  # type: ignore[arg-type]  # one of Fault
         with contextlib.suppress(PowerLoss, OSError):
             world.open()
             for _ in range(world.rng.randint(1, 40)):

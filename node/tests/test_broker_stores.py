@@ -9,10 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 import zstandard
-from broker_servers import brokers
+from broker_servers import Node, brokers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qsync_broker.broker import Broker
 from qsync_broker.codecs import PIECE, Codec, CodecError, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path, path_of
 from qsync_broker.index import LocalFragment, RemoteFragment
@@ -290,13 +291,19 @@ async def test_persisted_bytes_are_read_through_any_broker(tmp_path: Path) -> No
             while len(list((store / "a/journal").glob("*.sz"))) < 4:
                 await asyncio.sleep(0.05)
             primary = next(node for node in nodes if is_primary(node)).server.core
-            while primary.shelf("a/journal").completed:  # type: ignore[union-attr]
+            while has_completed(primary):
                 await asyncio.sleep(0.05)
         for node in nodes:
             answer = await http.get(f"{node.url}/a/journal?offset=5")
             assert await answer.read() == content[5:]
 
 
-def is_primary(node: object) -> bool:
-    replica = node.server.core.replica("a/journal")  # type: ignore[attr-defined]
+def has_completed(core: Broker) -> bool:
+    replica = core.shelf("a/journal")
+    assert replica is not None
+    return bool(replica.completed)
+
+
+def is_primary(node: Node) -> bool:
+    replica = node.server.core.replica("a/journal")
     return replica is not None and replica.pipeline is not None

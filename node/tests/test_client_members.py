@@ -237,7 +237,7 @@ def test_close_after_an_expired_deadline_succeeds() -> None:
             await asyncio.sleep(0.05)
             pool = client._session.pool
             (waiting,) = pool._waiting
-            waiting._on_timeout()  # type: ignore[attr-defined]
+            waiting._on_timeout()  # type: ignore[attr-defined]  # CPython's timer of a timeout
             await client.close()
             with pytest.raises(ClientClosed):
                 await writing

@@ -109,7 +109,7 @@ def count_parts(shell: Shell) -> list[int]:
             taken.append(1)
         advance()
 
-    builds.advance = counted  # type: ignore[method-assign]
+    builds.advance = counted  # type: ignore[method-assign]  # and advances
     return taken
 
 
@@ -231,7 +231,7 @@ def test_follower_acknowledges_rows_while_its_build_delays_confirmation() -> Non
     assert driven.run(3000, lambda: driven.leader() is not leader) is False
     context = node_of(behind).context
     assert context.limbo.confirmed_index < node_of(leader).context.limbo.confirmed_index
-    node_of(behind).builds.advance = advance  # type: ignore[method-assign]
+    node_of(behind).builds.advance = advance  # type: ignore[method-assign]  # restored
     driven.world.network.heal()
     assert driven.run(10_000, lambda: is_everywhere(driven, 1))
     driven.run(1000)
@@ -255,11 +255,11 @@ def test_rows_before_a_build_are_confirmed_without_it() -> None:
     limbo = node.context.limbo
     assert driven.run(10_000, lambda: limbo.last_index > row_index)
     driven.run(100)
-    node.replica.applier._confirm = confirm  # type: ignore[method-assign]
+    node.replica.applier._confirm = confirm  # type: ignore[method-assign]  # restored
     assert driven.run(10_000, lambda: limbo.confirmed_index >= row_index - 1)
     driven.run(1000)
     assert limbo.confirmed_index == row_index - 1
-    node.builds.advance = advance  # type: ignore[method-assign]
+    node.builds.advance = advance  # type: ignore[method-assign]  # restored
     assert driven.run(10_000, lambda: is_everywhere(driven, 1))
     check_indexes(driven)
 
@@ -403,13 +403,13 @@ def test_logged_statement_keeps_its_build_past_its_deadline() -> None:
     asked = driven.send(leader, INSERT, create(BY_VALUE))
     assert driven.run(5000, lambda: is_logged(leader))
     on_ack = node.replica.relays.on_ack
-    node.replica.relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]
+    node.replica.relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
     assert driven.run(5000, lambda: asked in driven.answers)
     assert driven.answers[asked].code == ErrorCode.OUTCOME_UNKNOWN
     assert database_of(leader).build is not None
     everything = build_body(SPACE, index=1, key=[], limit=999, iterator=ALL, isolation=1)
     assert len(driven.ask(leader, SELECT, everything).tuples) == TUPLES
-    node.replica.relays.on_ack = on_ack  # type: ignore[method-assign]
+    node.replica.relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
     driven.run(1000)
     assert is_everywhere(driven, 1)
     assert database_of(leader).build is None
@@ -511,7 +511,7 @@ def test_build_takes_longer_than_the_deadline_of_a_request() -> None:
     asked = driven.send(leader, INSERT, create(BY_VALUE))
     driven.run(2000)
     assert asked not in driven.answers
-    node_of(leader).builds.advance = advance  # type: ignore[method-assign]
+    node_of(leader).builds.advance = advance  # type: ignore[method-assign]  # restored
     assert driven.run(10_000, lambda: asked in driven.answers)
     assert driven.answers[asked].code == 0
 

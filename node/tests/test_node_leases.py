@@ -105,11 +105,11 @@ def test_renewal_that_is_not_confirmed_yet_keeps_the_row() -> None:
     driven.run(LEASE_MS - 200)
     relays = node_of(leader).replica.relays
     on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
     asked = driven.send(leader, REPLACE, row(A, 1))
     driven.run(2_000)
     assert asked not in driven.answers
-    relays.on_ack = on_ack  # type: ignore[method-assign]
+    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
     driven.run(500)
     assert driven.answers[asked].code == 0
     assert brokers(driven) == ["broker-a"]
@@ -122,11 +122,11 @@ def test_lease_that_ends_while_the_index_is_being_dropped_is_left_alone() -> Non
     driven.run(LEASE_MS - 200)
     relays = node_of(leader).replica.relays
     on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
     asked = driven.send(leader, DELETE, build_body(_INDEX, index=0, key=[BROKER_SPACE, 0]))
     driven.run(2_000)
     assert asked not in driven.answers
-    relays.on_ack = on_ack  # type: ignore[method-assign]
+    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
     driven.run(500)
     assert driven.answers[asked].code == 0
     assert driven.leader() is leader
@@ -138,13 +138,13 @@ def test_removal_ends_with_the_leadership_that_decided_it() -> None:
     former = driven.leader()
     node = node_of(former)
     limits = node.clients._can_execute
-    node.clients._can_execute = lambda: False  # type: ignore[method-assign]
+    node.clients._can_execute = lambda: False  # type: ignore[method-assign]  # requests wait
     assert driven.run(LEASE_MS + 500, lambda: bool(node.clients.queue))
     for follower in driven.followers():
         driven.mute(former, follower)
         driven.mute(follower, former)
     assert driven.run(10_000, lambda: node.replica.leader is None)
-    node.clients._can_execute = limits  # type: ignore[method-assign]
+    node.clients._can_execute = limits  # type: ignore[method-assign]  # restored
     assert not node.clients.queue
 
 
