@@ -286,12 +286,14 @@ class Pool:
         """
         # Each address must have its turn before the deadline.
         patience_s = min(self.connect_s, self._deadline_s / (len(self.addresses) + 1))
+        known = ""  # the newest failure
         while True:
             denied: AccessDenied | None = None
             for address in list(self.addresses):
                 if self.is_closed:
                     raise ClientClosed("the client is closed")
-                reason[0] = f"{address}: no answer yet"
+                # A known cause, such as a wrong certificate, says more than the attempt under way.
+                reason[0] = known or f"{address}: no answer yet"
                 try:
                     return await self._connect_through(address, patience_s)
                 except AccessDenied as error:
@@ -300,7 +302,7 @@ class Pool:
                 except _FAILURES as error:
                     is_late = isinstance(error, TimeoutError) and not str(error)
                     text = f"no answer within {patience_s:g} s" if is_late else text_of(error)
-                    reason[0] = f"{address}: {text}"
+                    known = reason[0] = f"{address}: {text}"
                     self._ask_last(address)
             if denied is not None:
                 raise denied

@@ -213,7 +213,9 @@ def test_tunnel_carries_tls_if_clients_must_use_it(
     assert done.returncode == 0, done.stderr
     other, _ = renew(None, None, "orders", ["orders-0.orders.shop.svc"], now)
     server.secret["ca.crt"] = other.certificate
-    assert "(Unreachable)" in home.refuse("count", "orders", "orders")
+    refusal = home.refuse("count", "orders", "orders")
+    assert "(Unreachable)" in refusal
+    assert "certificate verify failed" in refusal
 
 
 def test_local_cluster_comes_first(local: Home, home: Home, server: ApiServer) -> None:
