@@ -1,6 +1,11 @@
 """A request that a former leader returns unlogged runs at the leader that is known then (T10)."""
 
-from worlds import REPLACE, Driven, put
+from worlds import LINEARIZABLE, REPLACE, SELECT, Driven, get, node_of, put
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.messages import ForwardReply
+from qsync_node.consensus.settings import MILLISECOND
+from qsync_node.errors import ErrorCode
 
 
 def test_request_that_a_paused_leader_returns_runs_at_the_new_leader() -> None:
@@ -17,3 +22,34 @@ def test_request_that_a_paused_leader_returns_runs_at_the_new_leader() -> None:
 
     assert driven.run(1_000, lambda: sync in driven.answers)
     assert driven.answers[sync].code == 0
+
+
+def test_refusal_of_an_expired_forwarded_request_changes_nothing() -> None:
+    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    follower = driven.followers()[0]
+    node = node_of(follower)
+    for other in driven.world.alive():
+        if other is not follower:
+            driven.mute(other, follower)
+    sync = driven.send(follower, REPLACE, put(1, "x"))
+    assert driven.run(50, lambda: bool(node.forwarding.outgoing))
+    ((number, outgoing),) = node.forwarding.outgoing.items()
+    assert driven.run(1000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
+    late = ForwardReply(number, int(ErrorCode.NOT_LEADER), "it does not lead", [], 0, b"")
+    follower.step([fx.Received(outgoing.link, late)])
+    driven.run(5)
+    assert not node.forwarding.outgoing
+    assert not node.shared.queue
+
+
+def test_index_for_an_expired_read_changes_nothing() -> None:
+    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    follower = driven.followers()[0]
+    driven.mute(driven.leader(), follower)
+    sync = driven.send(follower, SELECT, get(1, LINEARIZABLE))
+    assert driven.run(1000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == ErrorCode.TIMEOUT
+    driven.world.network.heal()
+    driven.run(500)
+    assert node_of(follower).linearizable_reads.asked == {}

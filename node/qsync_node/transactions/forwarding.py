@@ -87,6 +87,9 @@ class Forwarding:
         outgoing = self.outgoing.get(reply.request)
         if outgoing is None or outgoing.link != link or outgoing.reply is not None:
             return
+        if outgoing.call.is_done:
+            del self.outgoing[reply.request]  # its deadline has passed
+            return
         outgoing.reply = reply
         context = self.context
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.transaction:

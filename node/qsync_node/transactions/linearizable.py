@@ -149,6 +149,7 @@ class LinearizableReads:
     def drop_answered(self) -> None:
         """Drop reads that were answered because their deadline passed."""
         self.applying = [(index, call) for index, call in self.applying if not call.is_done]
+        self.asked = {number: asked for number, asked in self.asked.items() if not asked[0].is_done}
         self.proofs = [
             proof for proof in self.proofs if proof.call is None or not proof.call.is_done
         ]
