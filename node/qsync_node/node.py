@@ -190,6 +190,7 @@ class Node:
             vclock, History(loader.starts), first_available_index, settings.tail_cache_bytes
         )
         context.limbo = Limbo(index, vclock, configuration)
+        self.replica.stop_at_unsupported_level()
         self.tarantool.on_state_loaded(index)
         for batch in batches:
             self._replay(batch)
@@ -202,12 +203,16 @@ class Node:
     def _replay(self, batch: LogBatch) -> None:
         context = self.context
         tail, limbo = context.tail, context.limbo
+        if context.is_stopped:
+            return  # this version may not know the rest of the log (P2)
         for entry in read_entries(batch, tail.last_term):
             part = entry.batch
             if entry.kind is Kind.PROMOTE:
                 tail.history.append(TermStart(entry.term, part.replica_id, part.first_index))
             tail.append(part)
             limbo.append(entry)
+            if entry.kind is Kind.MEMBERSHIP and self.replica.stop_at_unsupported_level():
+                return
             self.state.bytes_since_checkpoint += len(part.data)
             if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
                 taken, removed = limbo.confirm(entry.position)
@@ -219,7 +224,6 @@ class Node:
     def start(self, now_ns: int) -> None:
         self.context.now_ns = now_ns
         self.replica.election.start()
-        self.replica.stop_at_unsupported_level()
 
     # --- step ---------------------------------------------------------------------------------
 

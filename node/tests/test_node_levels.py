@@ -91,11 +91,16 @@ def test_earlier_version_stops_and_the_later_one_resumes_with_its_files() -> Non
     versions = versions_of(driven)
     for shell in driven.shells:
         run_as(driven, versions, shell, LATER)
+    assert driven.ask(driven.leader(), REPLACE, put(7, "later")).code == 0
+    driven.run(200)
     shell = driven.followers()[0]
     versions.start_version(shell, LEVEL)
     assert driven.run(2000, lambda: shell.is_alive)
     driven.run(5)
     node = node_of(shell)
+    assert shell.storage is not None
+    assert node.context.tail.last_index < shell.storage.last_index, "it reads no later row"
+    assert not node.checkpoint(), "it writes no state that lacks rows"
     assert node.context.unsupported_level == LATER
     status = node.status.report()
     assert status["supported_level"] == LEVEL
@@ -110,6 +115,30 @@ def test_earlier_version_stops_and_the_later_one_resumes_with_its_files() -> Non
     sync = driven.send(driven.leader(), REPLACE, put(1, "x"))
     assert driven.run(5000, lambda: sync in driven.answers)
     assert driven.run(5000, lambda: driven.ask(shell, SELECT, get(1)).code == 0)
+
+
+def test_member_is_not_removed_if_the_rest_needs_a_later_version() -> None:
+    driven = Driven(3)
+    versions = versions_of(driven)
+    one, two, three = driven.shells
+    run_as(driven, versions, one, LATER)
+    run_as(driven, versions, two, LATER)
+    leader = driven.leader() if driven.leader() is not three else None
+    if leader is None:
+        driven.world.command(one, "promote")
+        assert driven.run(5000, lambda: driven.world.leader() is one)
+        leader = one
+    term = node_of(leader).replica.leader
+    assert term is not None
+    assert driven.run(3000, lambda: not term.changes.refusal())
+    removed = node_of(leader).context.configuration.by_uuid(three.uuid)
+    assert removed is not None
+    assert not term.changes.refusal_to_remove(removed)
+    other = next(shell for shell in (one, two) if shell is not leader)
+    for link in node_of(leader).context.links.values():
+        if link.peer_uuid == other.uuid:
+            link.level = LEVEL  # a downgrade that is not registered yet
+    assert "upgrade it" in term.changes.refusal_to_remove(removed)
 
 
 def test_member_of_an_earlier_version_is_not_registered() -> None:

@@ -45,6 +45,13 @@ class Changes:
         busy = self.refusal()
         if busy:
             return busy
+        level = context.configuration.without(member.replica_id).level
+        running = [own for uuid, own in self._announced().items() if uuid != member.uuid]
+        if level > min(running):
+            return (
+                f"the remaining members are registered with feature level {level}, and one of "
+                "them runs an earlier version; upgrade it, or wait until its level is registered"
+            )
         voters = [uuid for uuid in context.voter_uuids() if uuid != member.uuid]
         available = [
             uuid
@@ -83,14 +90,21 @@ class Changes:
         context.report("promoted_to_voting", uuid=uuid, replica_id=member.replica_id)
         self.write([put_member(promoted)])
 
-    def record_levels(self) -> None:
-        """Register the feature level of a process of another version (P2)."""
+    def _announced(self) -> dict[str, int]:
+        """Return the feature level of each registered member that is known to run, by its UUID."""
         context = self.context
         announced = {context.uuid: context.settings.level}
         for link in context.links.values():
-            # The link of a former process may still be open; the lower level is the safe one.
-            announced[link.peer_uuid] = min(announced.get(link.peer_uuid, link.level), link.level)
-        member = context.configuration.misregistered(announced)
+            uuid = link.peer_uuid
+            if context.configuration.by_uuid(uuid) is not None:
+                # The link of a former process may still be open; the lower level is the safe one.
+                announced[uuid] = min(announced.get(uuid, link.level), link.level)
+        return announced
+
+    def record_levels(self) -> None:
+        """Register the feature level of a process of another version (P2)."""
+        context = self.context
+        member = context.configuration.misregistered(self._announced())
         if member is None or self.refusal():
             return
         self.write([put_member(member)])

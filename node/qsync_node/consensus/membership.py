@@ -50,9 +50,10 @@ class Member:
     def from_tuple(cls, fields: list[object]) -> "Member":
         padded = [*fields, *["", "", "voter", True, FIRST_LEVEL][len(fields) - 1 :]]
         replica_id, uuid, name, role, is_voting, level = padded[:6]
-        return cls(
-            int(str(replica_id)), str(uuid), str(name), str(role), bool(is_voting), int(str(level))
-        )
+        number = int(str(replica_id))
+        if not 0 < number <= REPLICAS_MAX:
+            raise ValueError(f"the replica id {number} is not between 1 and {REPLICAS_MAX}")
+        return cls(number, str(uuid), str(name), str(role), bool(is_voting), int(str(level)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,10 @@ class Configuration:
             announced: the level of each process that is known to run, by its UUID.
         """
         outdated = [
-            replace(member, level=announced[member.uuid])
+            replace(member, level=level)
             for member in self.members
-            if announced.get(member.uuid, member.level) not in {member.level, *range(self.level)}
+            if (level := announced.get(member.uuid, member.level)) != member.level
+            and level >= self.level
         ]
         return min(outdated, key=lambda member: member.level, default=None)
 

@@ -29,7 +29,7 @@ from qsync_node.consensus.entries import Entry, Kind, control_body
 from qsync_node.consensus.interfaces import StateMachine
 from qsync_node.consensus.leader import Leader
 from qsync_node.consensus.limbo import Limbo
-from qsync_node.consensus.membership import delete_member
+from qsync_node.consensus.membership import delete_member, put_member
 from qsync_node.consensus.messages import Ack, Follow, SnapshotRequest
 from qsync_node.consensus.relay import Relays
 from qsync_node.consensus.repair import StateRepair
@@ -92,8 +92,14 @@ class Replica:
         for member in self.context.configuration.voters:
             if member.uuid not in self.context.ballot.forced_voters:
                 rows += delete_member(member)
-        if rows:
-            leader.changes.write(rows)
+        if not rows:
+            return
+        member = self.context.configuration.by_uuid(self.context.uuid)
+        level = self.context.settings.level
+        if member is not None and member.level != level:
+            # The lost members may have had the lowest levels; this process must support the rest.
+            rows.append(put_member(replace(member, level=level)))
+        leader.changes.write(rows)
 
     def _end_forced_configuration(self) -> None:
         """Count by the log again once it records the forced configuration (E11)."""

@@ -47,7 +47,7 @@ class Checkpoints:
 
     def begin(self) -> bool:
         """Begin a checkpoint of the confirmed state; return whether one has begun (S2)."""
-        if self.is_writing or not self.context.has_origin:
+        if self.is_writing or not self.context.has_origin or self.context.is_stopped:
             return False
         if self.replica.repair.is_state_wrong:
             return False
@@ -114,6 +114,8 @@ class Checkpoints:
     def collect_garbage(self) -> None:
         """Remove log files that a snapshot covers and every registered replica has (S5)."""
         replica = self.replica
+        if self.context.is_stopped:
+            return  # an administrator may need every row
         index = self.index
         for pinned in (replica.snapshots.pinned_index(), self._pinned_index()):
             if pinned is not None:
