@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qsync_client.feed import Feed, FeedRefused
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.connection import (
     Answered,
@@ -254,3 +255,16 @@ def test_answer_larger_than_the_limit_ends_the_connection() -> None:
     connection.request(int(Type.SELECT), b"\x80")
     (event,) = connection.receive(answer(0, 1, "x" * 2000))
     assert isinstance(event, Ended)
+
+
+def test_invalid_bytes_after_the_greeting_end_a_handshake_and_a_feed() -> None:
+    connection = ClientConnection(None, 0.0)
+    events = connection.receive(GREETING + b"\xc0", 0.0)
+    assert [type(event) for event in events] == [Opened, Ended]
+    connection.switch(int(Type.HELLO), {})  # the caller has handled the first event only
+    connection.stream(int(Type.SUBSCRIBE), {})
+    assert connection.take_output() == b""
+    feed = Feed.changes("app", "secret", after=0, spaces=())
+    assert feed.receive(GREETING) == []
+    with pytest.raises(FeedRefused):
+        feed.receive(answer(0, 1) + b"\xc0")

@@ -152,6 +152,11 @@ def test_garbage_ends_the_handshake_or_is_waited_for(data: bytes) -> None:
         return
 
 
+def test_invalid_bytes_after_the_greeting_end_the_handshake() -> None:
+    with pytest.raises(HandshakeFailed):
+        opening(member(A)).receive(encode_greeting(B, SALT) + b"\xc0")
+
+
 def test_answer_of_another_secret_is_refused() -> None:
     end, fields = hello_to(member(A))
     del fields[HelloKey.PROOF]

@@ -239,13 +239,24 @@ class ClientConnection:
             self._send_unanswered(Type.UNWATCH, {_EVENT_KEY: key})
 
     def stream(self, kind: int, fields: dict[int, Any]) -> None:
-        """Send a replication request or an acknowledgement; all later packets are `Received`."""
+        """Send a replication request or an acknowledgement; all later packets are `Received`.
+
+        Nothing is sent on a connection that has ended: its `Ended` may follow the event that leads
+        here in the same list.
+        """
+        if self.state is State.CLOSED:
+            return
         assert self.state in (State.READY, State.STREAM), self.state
         self.state = State.STREAM
         self._send_unanswered(kind, fields)
 
     def switch(self, kind: int, fields: dict[int, Any]) -> None:
-        """Send the last request of this protocol; the event of its answer is `Switched`."""
+        """Send the last request of this protocol; the event of its answer is `Switched`.
+
+        Nothing is sent on a connection that has ended, as in `stream`.
+        """
+        if self.state is State.CLOSED:
+            return
         assert self.state is State.READY, self.state
         assert not self._unanswered, "an earlier answer would be taken for that of the switch"
         self.state = State.SWITCHING
