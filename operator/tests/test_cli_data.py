@@ -189,3 +189,12 @@ def test_names_of_local_clusters_are_completed(home: Home, words: str, found: st
         env={**home.environment, **completing}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == found.split()
+
+
+def test_json_in_one_line_has_no_control_character_and_can_be_read_again() -> None:
+    value = ["\x9b31m", "\x7f", "\u202e", "\udc80", "ümläut", "\U000e0001"]
+    text = json_of(value)
+    assert text.isprintable()
+    assert "ümläut" in text
+    assert value_of(text) == value
+    text.encode()  # also bytes that are not UTF-8 can be printed

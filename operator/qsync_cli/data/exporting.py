@@ -177,6 +177,11 @@ def _resumable(
         state = _saved(journal, state)
     try:
         with part.open("r+b" if part.exists() else "w+b") as file:
+            if file.seek(0, os.SEEK_END) < state.size:
+                raise Failure(
+                    FailureReason.INVALID,
+                    f"cannot continue: {part} is shorter than {journal} records; use --restart",
+                )
             file.truncate(state.size)
             file.seek(state.size)
             rows = _append_pages(client, space, file, journal, state)
@@ -204,6 +209,7 @@ def _append_pages(
             rows += len(page)
             count(rows)
             file.flush()
+            os.fsync(file.fileno())  # the journal must never count bytes that the file lacks
             if after:
                 saved = asdict(state) | {
                     "rows": rows, "size": file.tell(), "after": after.hex(),
@@ -256,7 +262,10 @@ def _whole_file(part: Path, space: Space, chosen: FileFormat) -> Iterator[Writer
 def replace_text(path: Path, text: str) -> None:
     """Replace a small file atomically."""
     new = path.with_name(path.name + ".new")
-    new.write_text(text)
+    with new.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a power loss must leave the old text or the new one
     new.replace(path)
 
 

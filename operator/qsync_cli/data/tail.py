@@ -19,6 +19,7 @@ from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_client import AccessDenied, Committed, ErrorCode, Row, Schema, Space, SyncClient
 from qsync_client.feed import Changed
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.schema import VSPACE
 from qsync_node.format.body import FIRST_USER_SPACE
 
@@ -87,6 +88,7 @@ class Names:
     def __init__(self, client: SyncClient) -> None:
         self._client = client
         self._by_id: dict[int, Space] = {}
+        self._absent: set[int] = set()  # ids of dropped spaces
         self._read()
 
     def ids_of(self, wanted: Iterable[int | str]) -> tuple[int, ...]:
@@ -104,9 +106,15 @@ class Names:
 
     def space(self, number: int) -> Space | None:
         """Return a space, or None if it no longer exists."""
-        if number not in self._by_id:
+        if number not in self._by_id and number not in self._absent:
             self._read()
+            if number not in self._by_id:
+                self._absent.add(number)
         return self._by_id.get(number)
+
+    def forget_absent(self) -> None:
+        """Read the schema again for the next unknown id: the space may exist again."""
+        self._absent.clear()
 
     def _read(self) -> None:
         self._by_id = {space.id: space for space in self._client.schema()}
@@ -154,6 +162,8 @@ def _print(
     try:
         for changes in _followed(endpoint, position, names, wanted, end):
             for change in changes:
+                if change.space == SystemSpace.SPACE:
+                    names.forget_absent()
                 if change.space >= FIRST_USER_SPACE or change.space in names.ids_of(wanted):
                     sys.stdout.write(json_of(line_of(change, names.space(change.space))) + "\n")
                 printed = change.index

@@ -67,8 +67,16 @@ def operation_of(text: str) -> tuple[str, str | int, Any]:
 
 
 def json_of(value: Any) -> str:
-    """Return a value as JSON in one line."""
-    return json.dumps(plain_of(value), ensure_ascii=False)
+    """Return a value as JSON in one line.
+
+    Control characters, and bytes that are not UTF-8, are escaped: neither reaches a terminal.
+    """
+    text = json.dumps(plain_of(value), ensure_ascii=False)
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def plain_of(value: Any) -> Any:
