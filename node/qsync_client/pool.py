@@ -292,7 +292,7 @@ class Pool:
             for address in list(self.addresses):
                 if self.is_closed:
                     raise ClientClosed("the client is closed")
-                # A known cause, such as a wrong certificate, says more than the attempt under way.
+                # A known cause, such as a wrong certificate, helps more than the attempt under way.
                 reason[0] = known or f"{address}: no answer yet"
                 try:
                     return await self._connect_through(address, patience_s)

@@ -94,11 +94,11 @@ class Replica:
                 rows += delete_member(member)
         if not rows:
             return
-        member = self.context.configuration.by_uuid(self.context.uuid)
+        own = self.context.configuration.by_uuid(self.context.uuid)
         level = self.context.settings.level
-        if member is not None and member.level != level:
+        if own is not None and own.level != level:
             # The lost members may have had the lowest levels; this process must support the rest.
-            rows.append(put_member(replace(member, level=level)))
+            rows.append(put_member(replace(own, level=level)))
         leader.changes.write(rows)
 
     def _end_forced_configuration(self) -> None:
