@@ -56,6 +56,9 @@ DISASTERS = 0.2
 """The part of the schedules in which a quorum is lost for good at last."""
 GLOBAL = (faults.break_connections, decay.garbage)
 """Faults of the connections between any members, which leave no trace in the state."""
+SHORT_DEADLINES = 0.15
+"""The part of the schedules in which requests expire while their outcome is under way (G3)."""
+DEADLINES_NS = (250 * MILLISECOND, 700 * MILLISECOND, 2 * SECOND)
 SMALL_WINDOWS, SMALL_WINDOW_BYTES = 0.25, 3_000
 """The part of the schedules in which leaders send little ahead of ACKs, and how many bytes."""
 WAIT_NS = 10 * SECOND
@@ -108,6 +111,11 @@ class Schedule:
             self.world.base = replace(self.world.base, confirm_rows_max=rows_max)
         if not is_plain and Random(f"window of {seed}").random() < SMALL_WINDOWS:
             self.world.base = replace(self.world.base, relay_window_bytes=SMALL_WINDOW_BYTES)
+        deadlines = Random(f"deadlines of {seed}")
+        if not is_plain and deadlines.random() < SHORT_DEADLINES:
+            timeout_ns = deadlines.choice(DEADLINES_NS)
+            self.world.base = replace(self.world.base, request_timeout_ns=timeout_ns)
+            self.world.count("short deadlines")
         self.world.checkpoint_delays = CHECKPOINT_DELAYS
         self.world.is_tracing = is_tracing
         self.faults_limit = faults_limit
