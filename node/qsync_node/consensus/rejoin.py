@@ -143,6 +143,7 @@ class Rejoin:
         bodies = self.machine.snapshot_view().bodies()
         context.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
         context.report("snapshot_taken", index=chunk.log_index)
+        self.transitions.stop_at_unsupported_level()
 
     def on_installed(self, message: fx.SnapshotInstalled) -> None:
         context = self.context
@@ -152,7 +153,6 @@ class Rejoin:
         context.report("snapshot_installed", index=context.tail.last_index)
         self.source.become(State.IDLE)
         self.source.retry_at_ns = 0
-        self.transitions.stop_at_unsupported_level()
 
     # --- list of spaces -----------------------------------------------------------------------
 
