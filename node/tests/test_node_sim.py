@@ -19,7 +19,27 @@ def test_smoke(first: int) -> None:
 
 # Each of these seeds once found a bug; the history of the repository describes it.
 @pytest.mark.parametrize(
-    "seed", [4, 37, 179, 197, 1646, 1049, 1946, 3236, 3670, 7813, 5166, 99, 1482, 2260, 2309, 2379]
+    "seed",
+    [
+        4,
+        37,
+        179,
+        197,
+        1646,
+        1049,
+        1946,
+        3236,
+        3670,
+        7813,
+        5166,
+        99,
+        1482,
+        2260,
+        2309,
+        2379,
+        2478,
+        2530,
+    ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
     assert run_seed(seed).problem == ""
