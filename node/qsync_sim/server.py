@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from qsync_node.consensus import effects as fx
-from qsync_node.server.bounds import Bounds
+from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
@@ -26,7 +26,7 @@ from qsync_sim.violation import Violation
 if TYPE_CHECKING:
     from qsync_node.node import Node
 
-BOUNDS = Bounds(in_flight=16, request_bytes=8 << 10, unread_bytes=4 << 10)
+BOUNDS = ConnectionBounds(in_flight=16, request_bytes=8 << 10, unread_bytes=4 << 10)
 SESSIONS_FROM = 50_000_000
 """Numbers of sessions with a socket; simulated clients without one use smaller ones."""
 REQUEST_MAX = 1 << 20

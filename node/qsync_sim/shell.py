@@ -378,13 +378,8 @@ class Shell:
         if kind is fx.Send:
             if self.peers is not None:
                 self.peers.send(effect.link, effect.message)
-        elif self.server is not None and kind in _ANSWERS and self.server.take(effect):
-            pass
-        elif kind is fx.Answer:
-            self.reads.pop((effect.session, effect.sync), None)
-            self.world.on_answer(self, effect)
-        elif kind is fx.Deferred:
-            self._give_again(effect)
+        elif kind in _ANSWERS:
+            self._take_answer(effect)
         elif kind is fx.Report:
             self.world.on_report(self, effect)
         elif kind is fx.CloseLink:
@@ -398,6 +393,16 @@ class Shell:
             lane = self.scheduler.lane_of(effect)
             lane.submit(effect)
             self._run(lane)
+
+    def _take_answer(self, effect: fx.Answer | fx.Deferred) -> None:
+        """Pass an answer, or a returned read, to its client."""
+        if self.server is not None and self.server.take(effect):
+            return
+        if isinstance(effect, fx.Deferred):
+            self._give_again(effect)
+        else:
+            self.reads.pop((effect.session, effect.sync), None)
+            self.world.on_answer(self, effect)
 
     def _give_again(self, effect: fx.Deferred) -> None:
         """Repeat a deferred read in a later step."""

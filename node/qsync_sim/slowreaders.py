@@ -6,6 +6,7 @@ Their requests reach the members as bytes, through the session code of productio
   K1   Each request of a connection that stays open is answered exactly once.
 """
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -67,8 +68,7 @@ class SlowReader:
         self.is_stopped = False
         self._later(self._burst)
 
-    def _later(self, action: "object") -> None:
-        assert callable(action)
+    def _later(self, action: Callable[[], None]) -> None:
         self._world.after(self._rng.randrange(*PAUSES_NS), action)
 
     # --- connection ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from qsync_node.errors import ClientError
 from qsync_node.format.mp import pack, unpack
 from qsync_node.peering.handshake import HELLO
 from qsync_node.server.admission import RequestBytes
-from qsync_node.server.bounds import IN_FLIGHT_MAX, Bounds
+from qsync_node.server.bounds import IN_FLIGHT_MAX, ConnectionBounds
 from qsync_node.server.connection import (
     TRANSITIONS,
     UNAUTHENTICATED_BYTES_MAX,
@@ -193,7 +193,7 @@ def test_number_of_watched_keys_is_limited() -> None:
 
 def test_bytes_of_requests_count_until_they_are_gone() -> None:
     common = RequestBytes()
-    requests = RequestQueue(common, Bounds())
+    requests = RequestQueue(common, ConnectionBounds())
     frames = FrameDecoder().feed(encode_request(Type.SELECT, 9, b"\x80") * 3)
     requests.add(frames)
     size = 1 + REQUEST_OVERHEAD_BYTES
@@ -212,7 +212,7 @@ def test_bytes_of_requests_count_until_they_are_gone() -> None:
 
 def test_requests_of_a_lost_connection_leave_the_common_budget() -> None:
     common = RequestBytes()
-    requests = RequestQueue(common, Bounds())
+    requests = RequestQueue(common, ConnectionBounds())
     requests.add(FrameDecoder().feed(encode_request(Type.SELECT, 9, b"\x80") * 2))
     requests.run(1, "app", requests.waiting.popleft())
     requests.clear()
@@ -220,7 +220,7 @@ def test_requests_of_a_lost_connection_leave_the_common_budget() -> None:
 
 
 def test_number_of_running_requests_is_limited() -> None:
-    requests = RequestQueue(RequestBytes(), Bounds())
+    requests = RequestQueue(RequestBytes(), ConnectionBounds())
     (frame,) = FrameDecoder().feed(encode_request(Type.SELECT, 9, b"\x80"))
     for _ in range(IN_FLIGHT_MAX):
         assert not requests.is_full()

@@ -15,7 +15,7 @@ from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES
 from qsync_node.format.mp import pack
 from qsync_node.peering.handshake import HELLO
-from qsync_node.server.bounds import Bounds
+from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
 from qsync_node.server.session import Session
@@ -83,7 +83,7 @@ class Bench:
             uuid=UUID,
             loop=SimpleNamespace(call_later=lambda *_: nothing),
             node=SimpleNamespace(schema_version=1),
-            bounds=Bounds(),
+            bounds=ConnectionBounds(),
             feed=self.inputs.append,
             sessions=self.sessions,
             watchers=None,

@@ -11,7 +11,7 @@ def test_slow_readers_get_each_answer_once_and_bounded(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Seed 3 found that reads which the node had returned counted as running, so that a connection
-    # with `in_flight` of them was blocked for ever.
+    # with `in_flight` of them was blocked permanently.
     monkeypatch.setattr(slowreaders, "PART", 1.0)
     world = Schedule(seed).run()
     assert world.counters["answers to slow readers"] > 100

@@ -200,7 +200,7 @@ class Leader:
         """Write a ROLLBACK that covers `entry` and every row after it (T4)."""
         context = self.context
         assert entry.is_own_write, "C5: only rows of this term are rolled back"
-        assert entry.batch.first_index > context.limbo.confirmed_index, "L3: confirmed for ever"
+        assert entry.batch.first_index > context.limbo.confirmed_index, "L3: confirmed rows stay"
         assert not context.is_decision_in_flight(), "C4: one decision at a time"
         index = entry.batch.first_index
         lsn = entry.batch.last_lsn - (entry.batch.last_index - index)

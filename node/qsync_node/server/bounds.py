@@ -8,7 +8,7 @@ UNREAD_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionBounds:
     """The bounds of a server's connections.
 
     Attributes:

@@ -17,7 +17,7 @@ from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import Frame
 from qsync_node.consensus import effects as fx
 from qsync_node.server.admission import RequestBytes
-from qsync_node.server.bounds import Bounds
+from qsync_node.server.bounds import ConnectionBounds
 
 REQUEST_OVERHEAD_BYTES = 256
 _STREAM, _IDEMPOTENCY = int(Key.STREAM_ID), int(Key.IDEMPOTENCY)
@@ -44,7 +44,7 @@ class RequestQueue:
         "waiting",
     )
 
-    def __init__(self, common: RequestBytes, bounds: Bounds) -> None:
+    def __init__(self, common: RequestBytes, bounds: ConnectionBounds) -> None:
         """Begin without requests.
 
         Args:

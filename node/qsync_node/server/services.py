@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from qsync_node.node import Node
-from qsync_node.server.bounds import Bounds
+from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.connection import ServerConnection
 from qsync_node.server.sessions import Client, Sessions
@@ -58,4 +58,4 @@ class Services:
     certificates: Certificates | None
     is_ended: Callable[[], bool]
     accept: Callable[["Newcomer", int, dict[int, Any]], None]
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)

@@ -184,15 +184,7 @@ class Wal:
         if self._is_sealed or segment.end_bytes >= self.limits.segment_bytes:
             self.rotate()
             segment = self.segments[-1]
-        file = self._open_file()
-        try:
-            file.append(parts)
-        except DiskFull:
-            self._take_back()
-            raise
-        except DiskError:
-            self.failed = True
-            raise
+        file = self._append(parts)
         if self.limits.is_synced:
             self._sync(file)
         segment.add_block(batches[-1].last_index, segment.end_bytes + len(parts[0]) + len(parts[1]))
@@ -243,17 +235,26 @@ class Wal:
         """Write the end marker after the last block."""
         if self._is_sealed:
             return
+        self._sync(self._append(EOF_MARKER))
+        self._is_sealed = True
+
+    def _append(self, data: bytes | Sequence[bytes]) -> File:
+        """Append to the last segment and return its file, which is not flushed.
+
+        Raises:
+            DiskFull: the file is as before, and sealed (D5).
+            DiskError: the append failed, and `failed` is set.
+        """
         file = self._open_file()
         try:
-            file.append(EOF_MARKER)
+            file.append(data)
         except DiskFull:
             self._take_back()
             raise
         except DiskError:
             self.failed = True
             raise
-        self._sync(file)
-        self._is_sealed = True
+        return file
 
     def _take_back(self) -> None:
         """Truncate the remains of a refused write. The next write starts a new segment (D5)."""

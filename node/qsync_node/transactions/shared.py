@@ -4,8 +4,8 @@ from qsync_node.consensus.context import Context
 from qsync_node.consensus.replica import Replica
 from qsync_node.transactions.answers import Answers
 from qsync_node.transactions.budget import Budget
+from qsync_node.transactions.callqueue import CallQueue
 from qsync_node.transactions.homes import StreamHomes
-from qsync_node.transactions.requestqueue import RequestQueue
 from qsync_node.transactions.state import State
 from qsync_node.transactions.users import Users
 
@@ -29,7 +29,7 @@ class Shared:
         self.context = context
         self.replica = replica
         self.state = state
-        self.queue = RequestQueue()
+        self.queue = CallQueue()
         self.homes = StreamHomes()
         self.answers = Answers(context, self.homes)
         self.budget = Budget(context, state)

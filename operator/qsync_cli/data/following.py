@@ -53,7 +53,7 @@ def follow(
         endpoint: addresses and credentials.
         position: where to begin; it moves with the rows that were yielded.
         spaces: ids of the spaces, none for all.
-        end: last index, or None to continue for ever.
+        end: last index, or None to continue until the caller stops.
         report: receives one sentence for each lost connection.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The queue of requests that cannot run yet, in their order."""
+"""The queue of calls that cannot run yet, in their order."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,7 @@ from qsync_node.transactions.calls import Call
 from qsync_node.transactions.stages import Stage
 
 
-class RequestQueue:
+class CallQueue:
     """Requests that wait for a leader, for a decision, or for their turn."""
 
     def __init__(self) -> None:
