@@ -39,6 +39,7 @@ def test_smoke(first: int) -> None:
         2379,
         2478,
         2530,
+        2957,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:

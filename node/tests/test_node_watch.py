@@ -1,13 +1,13 @@
 """Checks of the simulator on leaderships, orders and links, and bugs that they found."""
 
 import pytest
-from worlds import INSERT, Driven, node_of, put
+from worlds import INSERT, SELECT, Driven, get, node_of, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.lease import Lease
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
-from qsync_sim.clients import BEGIN
+from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.members import check
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
@@ -85,6 +85,33 @@ def test_transactions_of_a_removed_member_end_with_their_connections() -> None:
     member.step([fx.SessionClosed(900)])
     world.run_for(SECOND)
     assert not streams.open
+
+
+@pytest.mark.parametrize(
+    ("is_begun", "kind", "code"),
+    [
+        (False, BEGIN, ErrorCode.TRANSACTION_CONFLICT),
+        (True, SELECT, ErrorCode.TRANSACTION_CONFLICT),
+        (True, ROLLBACK, 0),
+        (True, COMMIT, ErrorCode.OUTCOME_UNKNOWN),
+        (False, SELECT, ErrorCode.NOT_LEADER),
+    ],
+)
+def test_only_requests_that_may_be_logged_are_unknown_after_a_lost_link(
+    is_begun: bool, kind: int, code: int
+) -> None:
+    driven = Driven(3)
+    leader, member = driven.leader(), driven.followers()[0]
+    if is_begun:
+        driven.ask(member, BEGIN, stream=1)
+        driven.ask(member, INSERT, put(1, "value"), stream=1)
+    driven.mute(leader, member)
+    sync = driven.send(member, kind, get(1) if kind == SELECT else b"", stream=1)
+    driven.run(5)
+    assert sync not in driven.answers
+    (outgoing,) = node_of(member).forwarding.outgoing.values()
+    member.step([fx.LinkDown(outgoing.link)])
+    assert driven.answers[sync].code == code
 
 
 def test_request_that_a_removed_leader_never_answered_is_unknown_at_once() -> None:

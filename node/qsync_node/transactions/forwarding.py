@@ -3,13 +3,14 @@
 Theory. A member forwards a request over its connection to the leader, with the user's name; the
 leader checks that user's rights. The answer waits here until this member's confirmed index covers
 the write, so that its client can read the write. Past a deadline the answer is sent anyway, because
-the write is committed however far this member lags. A lost link means *unknown*: the request may
-have been logged. A request is forwarded once: the receiver refuses a request that it cannot serve.
+the write is committed however far this member lags. A lost link means *unknown* for a request that
+may have been logged. A request is forwarded once: its receiver serves or refuses it.
 """
 
 from qsync_node.consensus.membership import Configuration
 from qsync_node.consensus.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stages import Stage
@@ -164,19 +165,41 @@ class Forwarding:
         self._leave(link, "the link to the leader broke")
 
     def _leave(self, link: int, cause: str) -> None:
-        """Answer *unknown*: the leader may or may not have logged the forwarded requests."""
+        """Answer the requests that were forwarded over a link whose leader will not answer."""
         for number, outgoing in list(self.outgoing.items()):
             if outgoing.link != link:
                 continue
             if outgoing.reply is not None:
                 continue
             del self.outgoing[number]
+            self._answer_lost(outgoing.call, cause)
+        self._bound = {bound for bound in self._bound if bound[1] != link}
+
+    def _answer_lost(self, call: Call, cause: str) -> None:
+        """Answer a forwarded request without the leader's answer (T10).
+
+        The leader may have logged a write or a COMMIT, so its outcome is unknown. Other requests
+        log nothing, and the leader ends the transactions of a lost link.
+        """
+        if call.may_be_logged:
             self.answers.refuse(
-                outgoing.call,
+                call,
                 ErrorCode.OUTCOME_UNKNOWN,
                 f"the outcome is unknown: {cause}; read the data before you retry",
             )
-        self._bound = {bound for bound in self._bound if bound[1] != link}
+        elif call.type == Type.ROLLBACK:
+            self.answers.answer(call, [])
+        elif call.transaction:
+            self.answers.refuse(
+                call,
+                ErrorCode.TRANSACTION_CONFLICT,
+                f"Transaction has been aborted by conflict: {cause}; "
+                "run the transaction again from BEGIN",
+            )
+        else:
+            self.answers.refuse(
+                call, ErrorCode.NOT_LEADER, f"the request was not logged: {cause}; retry"
+            )
 
     def on_session_closed(self, session: int) -> None:
         for bound in [bound for bound in self._bound if bound[0] == session]:
