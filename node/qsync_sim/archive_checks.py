@@ -8,17 +8,15 @@ S6  archived rows are those of the order; without faults, archives reach the con
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, FileEntry, Manifest, decode_manifest
 from qsync_node.consensus.settings import SECOND
 from qsync_node.format.row import decode_rows
 from qsync_node.format.xlog import Block, decode_file_header, read_blocks
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 CATCH_UP_NS = 40 * SECOND
 """Time in which an archive reaches the confirmed index: more than its longest pause."""
@@ -31,7 +29,7 @@ class _Row(NamedTuple):
     row_type: int
 
 
-def check_progress(world: "World", members: "Sequence[Shell]") -> None:
+def check_progress(world: Cluster, members: "Sequence[Shell]") -> None:
     """Check that the archives of all members reach the confirmed index (S6)."""
     archive = world.archive
     if archive is None:
@@ -49,7 +47,7 @@ def check_progress(world: "World", members: "Sequence[Shell]") -> None:
     world.count("archives complete")
 
 
-def check(world: "World") -> None:
+def check(world: Cluster) -> None:
     """Check the content of the archives (S5, S6)."""
     archive = world.archive
     if archive is None:
@@ -88,7 +86,7 @@ def _check_coverage(name: str, manifest: Manifest, reported: int) -> None:
         raise Violation(f"S5: {name}: {reported} was archived, the manifest ends at {end}")
 
 
-def _check_rows(world: "World", shell: "Shell", entry: FileEntry, content: bytes) -> None:
+def _check_rows(world: Cluster, shell: Shell, entry: FileEntry, content: bytes) -> None:
     """Compare archived rows with the order of confirmed rows."""
     index = entry.after_index
     for row in _rows(content):

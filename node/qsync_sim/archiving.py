@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qsync_node.archive.compaction import Changes
 from qsync_node.archive.description import describe
@@ -27,20 +27,40 @@ from qsync_node.archive.uploader import (
     View,
 )
 from qsync_node.archive.uploads import Contents
-from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.format.xlog import XlogError
+from qsync_node.node import Node
 from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
+from qsync_node.storage.scheduler import ArchiveFloor
+from qsync_node.storage.storage import Storage
+from qsync_sim.disk import SimDisk
+from qsync_sim.timeline import Timeline
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.peers import SimPeers
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 DELAY_NS = 60 * MILLISECOND
 """Longest time of an operation of a healthy store."""
 LOOK_NS = 500 * MILLISECOND
 SEAL_NS = 800 * MILLISECOND
+
+
+class Archived(Protocol):
+    """An instance, as the archiver of its process uses it (shell.py)."""
+
+    name: str
+    uuid: str
+    life: int
+    disk: SimDisk
+    node: Node | None
+    storage: Storage | None
+
+    @property
+    def directory(self) -> str: ...
+    @property
+    def peers(self) -> object | None: ...
+
+    def run_in(self, peers: Any, callback: Callable[[], None]) -> None: ...
+    def seal(self) -> None: ...
+    def allow(self, floor: ArchiveFloor) -> None: ...
 
 
 class StoreError(Exception):
@@ -58,22 +78,23 @@ class Archive:
         delay_ns: the longest time of an operation.
     """
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
+    def __init__(self, timeline: Timeline, replicaset_uuid: str) -> None:
+        self.timeline = timeline
+        self.replicaset_uuid = replicaset_uuid
         self.files: dict[tuple[str, str], bytes] = {}
         self.manifests: dict[str, bytes] = {}
         self.reported: dict[str, int] = {}
         self.is_available = True
         self.delay_ns = DELAY_NS
 
-    def manifest_of(self, shell: "Shell") -> Manifest:
+    def manifest_of(self, shell: Archived) -> Manifest:
         """Return the stored manifest of an instance, or a new one."""
         data = self.manifests.get(shell.uuid)
         if data is None:
-            return Manifest(self.world.replicaset_uuid, shell.uuid, shell.name)
+            return Manifest(self.replicaset_uuid, shell.uuid, shell.name)
         return decode_manifest(data, shell.name)
 
-    def put(self, shell: "Shell", operation: Operation) -> None:
+    def put(self, shell: Archived, operation: Operation) -> None:
         """Carry out an operation that stores something."""
         if isinstance(operation, PutFile):
             data = shell.disk.read(operation.path)
@@ -83,7 +104,7 @@ class Archive:
         elif isinstance(operation, PutManifest):
             self.manifests[shell.uuid] = encode_manifest(operation.manifest)
 
-    def report(self, shell: "Shell", index: int) -> None:
+    def report(self, shell: Archived, index: int) -> None:
         """Take note of an index that an instance reports as archived."""
         self.reported[shell.uuid] = max(self.reported.get(shell.uuid, 0), index)
 
@@ -91,7 +112,7 @@ class Archive:
 class SimArchiver:
     """The archiver of one process run."""
 
-    def __init__(self, archive: Archive, shell: "Shell", peers: "SimPeers") -> None:
+    def __init__(self, archive: Archive, shell: Archived, peers: object) -> None:
         """Begin to archive.
 
         Args:
@@ -100,10 +121,10 @@ class SimArchiver:
             peers: the process run, which the archiver ends with.
         """
         self._archive = archive
-        self._world = archive.world
+        self._timeline = archive.timeline
         self._shell = shell
         self._peers = peers
-        self._rng = Random(f"archiver {shell.name} {shell.life} of {archive.world.seed}")
+        self._rng = Random(f"archiver {shell.name} {shell.life} of {archive.timeline.seed}")
         self._shipping = Shipping()
         self._sealing = Sealing(SEAL_NS)
         self._under_way: Operation | None = None
@@ -117,7 +138,7 @@ class SimArchiver:
     # --- the event loop -----------------------------------------------------------------------
 
     def _look_later(self) -> None:
-        self._world.after(LOOK_NS, partial(self._shell.run_in, self._peers, self._look))
+        self._timeline.after(LOOK_NS, partial(self._shell.run_in, self._peers, self._look))
 
     def _look(self) -> None:
         shell = self._shell
@@ -126,7 +147,7 @@ class SimArchiver:
         context = shell.node.context
         if context.has_origin and not shell.storage.failed:
             segments = shell.storage.segments()
-            if self._sealing.is_due(segments[-1], self._world.now_ns, 0):
+            if self._sealing.is_due(segments[-1], self._timeline.now_ns, 0):
                 shell.seal()
             starts = list(context.tail.history.starts)
             self._shipping.look(View(segments, context.limbo.confirmed_index, starts))
@@ -139,20 +160,20 @@ class SimArchiver:
         """Begin the next operation, unless one is under way."""
         if self._under_way is not None:
             return
-        self._under_way = self._shipping.next_operation(self._world.now_ns / 1e9)
+        self._under_way = self._shipping.next_operation(self._timeline.now_ns / 1e9)
         if self._under_way is not None:
             delay_ns = self._rng.randrange(self._archive.delay_ns)
-            self._world.after(delay_ns, self._perform)
+            self._timeline.after(delay_ns, self._perform)
 
     def _perform(self) -> None:
         operation = self._under_way
         if operation is None or self._shell.peers is not self._peers:
             return
-        now_s = self._world.now_ns / 1e9
+        now_s = self._timeline.now_ns / 1e9
         try:
             result = self._result_of(operation)
         except (StoreError, XlogError, FileNotFoundError):
-            self._world.count("archive operations failed")
+            self._timeline.count("archive operations failed")
             self._shipping.on_failed(now_s)
         else:
             self._shipping.on_done(operation, result, now_s, now_s)
@@ -176,14 +197,14 @@ class SimArchiver:
         if isinstance(operation, Load):
             return archive.manifest_of(shell)
         if isinstance(operation, (PutFile, PutManifest)):
-            self._world.count(f"archive {type(operation).__name__}")
+            self._timeline.count(f"archive {type(operation).__name__}")
             return None
         return Changes()
 
     def on_stopped(self) -> None:
         """End with the process: the store may still receive a file."""
         if isinstance(self._under_way, (PutFile, PutManifest)) and self._rng.random() < 0.5:
-            self._world.count("archive operations interrupted")
+            self._timeline.count("archive operations interrupted")
             if self._archive.is_available:
                 # As in `_perform`: a file that nothing needs may have been removed meanwhile.
                 with suppress(FileNotFoundError):
@@ -191,7 +212,7 @@ class SimArchiver:
         self._under_way = None
 
 
-def _contents(shell: "Shell", operation: ListFiles) -> Contents:
+def _contents(shell: Archived, operation: ListFiles) -> Contents:
     disk, directory = shell.disk, shell.directory
     folder = f"{directory}/{ROLLBACK_DIRECTORY}"
     rollbacks = [f"{folder}/{name}" for name in disk.listdir(folder)]
@@ -202,49 +223,8 @@ def _contents(shell: "Shell", operation: ListFiles) -> Contents:
     )
 
 
-def _describe(shell: "Shell", operation: Describe) -> FileEntry | None:
+def _describe(shell: Archived, operation: Describe) -> FileEntry | None:
     upload = operation.upload
     if not shell.disk.exists(upload.path):
         return None
     return describe(shell.disk.read(upload.path), upload.kind, upload.source, operation.start_term)
-
-
-# --- faults ---------------------------------------------------------------------------------------
-
-
-def refuse(world: "World") -> None:
-    """Let the store refuse everything for some time."""
-    archive = world.archive
-    if archive is None:
-        return
-    world.count("fault archive unavailable")
-    archive.is_available = False
-
-    def end() -> None:
-        archive.is_available = True
-
-    world.after(world.rng.randrange(4 * SECOND), end)
-
-
-def delay(world: "World") -> None:
-    """Let the operations of the store take long for some time."""
-    archive = world.archive
-    if archive is None:
-        return
-    world.count("fault archive slow")
-    archive.delay_ns = world.rng.randrange(20, 2000) * MILLISECOND
-
-    def end() -> None:
-        archive.delay_ns = DELAY_NS
-
-    world.after(world.rng.randrange(4 * SECOND), end)
-
-
-def end_faults(world: "World") -> None:
-    """Let the store work again."""
-    if world.archive is not None:
-        world.archive.is_available = True
-        world.archive.delay_ns = DELAY_NS
-
-
-FAULTS: list[tuple[int, Callable[["World"], None]]] = [(20, refuse), (12, delay)]

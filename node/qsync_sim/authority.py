@@ -18,11 +18,12 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import Kind
+from qsync_sim.shell import Shell
+from qsync_sim.timeline import Timeline
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
-    from qsync_sim.shell import Shell
 
 FENCES = {"fence": True, "unfence": False}
 PROMISES = frozenset({msg.Ack, msg.VoteReply})
@@ -31,14 +32,15 @@ PROMISES = frozenset({msg.Ack, msg.VoteReply})
 class Authority:
     """The observer of members that must not lead, and of removals."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self._orders: dict[int, tuple[Shell, bool]] = {}  # without an answer, by their number
         self._fenced: set[str] = set()  # UUIDs of the members whose fence was reported as set
         self._barred: dict[str, tuple[int, int]] = {}  # process run and end of the log, by leader
 
     # --- fences -------------------------------------------------------------------------------
 
-    def on_order(self, shell: "Shell", sync: int, verb: str) -> None:
+    def on_order(self, shell: Shell, sync: int, verb: str) -> None:
         """Note an order to set or clear the fence of a member."""
         self._orders[sync] = shell, FENCES[verb]
         if not FENCES[verb]:
@@ -52,12 +54,12 @@ class Authority:
             if not is_over:
                 self._fenced.add(shell.uuid)
 
-    def on_started(self, shell: "Shell") -> None:
+    def on_started(self, shell: Shell) -> None:
         """Check that a fence survives the end of the process."""
         if shell.uuid in self._fenced and not on_disk(shell).is_fenced:
             raise Violation(f"E10: {shell.name} was fenced, and starts without its fence")
 
-    def on_leader(self, shell: "Shell", node: "Node") -> None:
+    def on_leader(self, shell: Shell, node: "Node") -> None:
         """Check that a member that must not lead takes no user writes when it is elected."""
         ballot = node.context.ballot
         is_fenced = ballot.is_fenced or shell.uuid in self._fenced
@@ -70,7 +72,7 @@ class Authority:
                 f"diverges ({ballot.divergent_index}) or only votes ({mode})"
             )
 
-    def on_leading_step(self, shell: "Shell", node: "Node") -> None:
+    def on_leading_step(self, shell: Shell, node: "Node") -> None:
         """Check that a leader writes no user rows if it is fenced, or has a divergent state."""
         ballot = node.context.ballot
         if not ballot.is_fenced and not ballot.divergent_index:
@@ -92,7 +94,7 @@ class Authority:
     # --- removed instances --------------------------------------------------------------------
 
     @staticmethod
-    def on_send(shell: "Shell", peer_uuid: str, message: Any) -> None:
+    def on_send(shell: Shell, peer_uuid: str, message: Any) -> None:
         """Check that a member promises nothing to an instance that it knows as removed."""
         if peer_uuid not in shell.removed_before or type(message) not in PROMISES:
             return
@@ -100,8 +102,7 @@ class Authority:
         if not is_flow_control if type(message) is msg.Ack else message.is_granted:
             raise Violation(f"P1: {shell.name} sends {message} to a removed instance")
 
-    @staticmethod
-    def on_step(shell: "Shell", node: "Node", inputs: list[Any], last_before: int) -> None:
+    def on_step(self, shell: Shell, node: "Node", inputs: list[Any], last_before: int) -> None:
         """Check a step of a member that knew of removals when it began.
 
         Args:
@@ -124,14 +125,14 @@ class Authority:
             raise Violation(f"P1: {shell.name} appends rows of a removed instance")
         if election.leader_uuid in removed or election.heard_at_ns == context.now_ns:
             raise Violation(f"P1: {shell.name} hears the heartbeat of a removed instance")
-        shell.world.count("messages of removed instances checked")
+        self._timeline.count("messages of removed instances checked")
 
 
-def _sender(shell: "Shell", item: fx.Received) -> str:
+def _sender(shell: Shell, item: fx.Received) -> str:
     link = shell.peers.links.get(item.link) if shell.peers is not None else None
     return link.uuid if link is not None else ""
 
 
-def on_disk(shell: "Shell") -> Ballot:
+def on_disk(shell: Shell) -> Ballot:
     """Return the ballot on the disk of a member."""
     return Ballot.decode(shell.ballot_on_disk) if shell.ballot_on_disk else Ballot()

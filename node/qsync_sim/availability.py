@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.consensus.quorum import needed
 from qsync_node.errors import ErrorCode
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
 SECOND = 1000 * MILLISECOND
@@ -91,7 +91,7 @@ class Period:
 class Availability:
     """The observer of one schedule."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Cluster) -> None:
         self.periods: list[Period] = []
         self.needless = 0
         self.changes_ns: list[int] = []  # when a member became leader or stepped down
@@ -116,7 +116,7 @@ class Availability:
         if self.is_watching:
             self._world.after(INTERVAL_NS, self._tick)
 
-    def on_order(self, shell: "Shell") -> None:
+    def on_order(self, shell: Shell) -> None:
         """Begin a new period: an order may move the leadership, now or when it arrives."""
         if shell.node is not None:
             self._ordered_terms.add(shell.node.context.term + 1)
@@ -175,7 +175,7 @@ class Availability:
         self._is_lossy = bool(network.loss) or latest_ns > now_ns + LATE_NS
         self._clear_ns = max(self._clear_ns, latest_ns + LATE_NS, now_ns + LATE_NS)
 
-    def _is_sound(self, shell: "Shell") -> bool:
+    def _is_sound(self, shell: Shell) -> bool:
         now_ns, node = self._world.now_ns, shell.node
         if node is None or self._lives.get(shell.uuid) != shell.life:
             self._lives[shell.uuid] = shell.life
@@ -230,7 +230,7 @@ class Availability:
             return False
         return 0 < self._cuts_to(leader, group) < len(group)
 
-    def _cuts_to(self, leader: "Shell", group: "Sequence[Shell]") -> int:
+    def _cuts_to(self, leader: Shell, group: "Sequence[Shell]") -> int:
         """Return how many members of the group are cut from the leader in a direction."""
         network = self._world.network
         if not network.cuts:
@@ -258,7 +258,7 @@ class Availability:
                 f"run since {self._since_ns / 1e6:.0f} ms"
             )
 
-    def on_leadership(self, shell: "Shell", reason: str) -> None:
+    def on_leadership(self, shell: Shell, reason: str) -> None:
         """Count a leadership that ends although nothing hinders its leader (E4).
 
         Args:
@@ -341,7 +341,7 @@ def _voters(shells: "list[Shell]") -> "list[Shell]":
     return [shell for shell in shells if shell.uuid in voters]
 
 
-def _log_of(shell: "Shell") -> tuple[tuple[int, int], tuple[str, ...]]:
+def _log_of(shell: Shell) -> tuple[tuple[int, int], tuple[str, ...]]:
     """Return the position at the end of the log of a member, and the voters by it."""
     assert shell.node is not None
     context = shell.node.context

@@ -9,16 +9,13 @@ answered. The leader still leads: its lease is several times longer than a round
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from qsync_node.errors import ErrorCode
 from qsync_sim.network import LATENCY_NS
+from qsync_sim.operation import Operation
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.clients import Operation
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
 SECOND = 1000 * MILLISECOND
@@ -50,7 +47,7 @@ OWN_REASONS = frozenset(
 class Calm:
     """The calm end of one schedule."""
 
-    def __init__(self, world: "World", is_caught_up: Callable[[], bool]) -> None:
+    def __init__(self, world: World, is_caught_up: Callable[[], bool]) -> None:
         """Watch a world in which all faults have ended.
 
         Args:
@@ -137,7 +134,7 @@ class Calm:
         for shell in world.alive():
             world.command(shell, "snapshot")
 
-    def _switch_over(self, leader: "Shell") -> None:
+    def _switch_over(self, leader: Shell) -> None:
         """Transfer the leadership: clients wait, and no write is lost (E9).
 
         Raises:
@@ -171,7 +168,7 @@ class Calm:
                 )
         world.count("calm switchovers")
 
-    def _check(self, operation: "Operation") -> None:
+    def _check(self, operation: Operation) -> None:
         world = self._world
         if operation.member in self._partial or operation.code == ErrorCode.UNKNOWN_REPLICA:
             return  # the member is not yet one, no longer, or refuses requests for other spaces
@@ -193,5 +190,5 @@ class Calm:
         world.count("requests in a calm end")
 
 
-def _has_joined(shell: "Shell") -> bool:
+def _has_joined(shell: Shell) -> bool:
     return shell.node is not None and shell.node.context.has_origin

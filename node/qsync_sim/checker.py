@@ -15,7 +15,7 @@ against it:
                  index.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 
@@ -31,13 +31,11 @@ from qsync_node.format.keys import (
     UPSERT,
 )
 from qsync_sim import publishing
+from qsync_sim.cluster import Cluster
 from qsync_sim.model import ASYNC_SPACE, SPACE, Model
+from qsync_sim.operation import Operation
 from qsync_sim.sessions import Sessions
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.clients import Operation
-    from qsync_sim.world import World
 
 DUPLICATE = 3
 CONFLICT = 97
@@ -46,7 +44,7 @@ CONFLICT = 97
 class Checker:
     """Compares all answers of one schedule with its order of confirmed rows."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Cluster) -> None:
         self.world = world
         self.last = world.confirmed_anywhere
         self.versions: dict[tuple[int, int], list[tuple[int, list[Any] | None]]] = {}
@@ -108,7 +106,7 @@ class Checker:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _check(self, operation: "Operation") -> None:
+    def _check(self, operation: Operation) -> None:
         if operation.kind in ("scan", "linearizable scan"):
             self._check_scan(operation)
             return
@@ -130,7 +128,7 @@ class Checker:
         elif operation.outcome == "refused":
             self._check_refused(operation, places)
 
-    def _check_committed(self, operation: "Operation", places: list[int]) -> None:
+    def _check_committed(self, operation: Operation, places: list[int]) -> None:
         if operation.space == ASYNC_SPACE and not places:
             self.world.count("asynchronous writes lost after their answer")
             return
@@ -164,14 +162,14 @@ class Checker:
         if places[0] <= operation.floor_index and not operation.idempotency:
             self._fail(operation, f"real time: it stands before {operation.floor_index}")
 
-    def _compare(self, operation: "Operation", expected: list[Any] | None) -> None:
+    def _compare(self, operation: Operation, expected: list[Any] | None) -> None:
         if operation.idempotency and not operation.tuples:
             return  # the answer to a retry contains the outcome, not the result
         got = operation.tuples[0] if operation.tuples else None
         if got != expected:
             self._fail(operation, f"the answer was {got}, the order requires {expected}")
 
-    def _check_refused(self, operation: "Operation", places: list[int]) -> None:
+    def _check_refused(self, operation: Operation, places: list[int]) -> None:
         if places and not operation.idempotency:
             self._fail(operation, f"T6: refused with {operation.code} and confirmed at {places[0]}")
         if operation.code == DUPLICATE and operation.index:
@@ -179,7 +177,7 @@ class Checker:
             if self._at(operation.space, operation.key, operation.index) is None:
                 self._fail(operation, f"T8: a duplicate at {operation.index}, where nothing was")
 
-    def _check_not_older(self, operation: "Operation") -> None:
+    def _check_not_older(self, operation: Operation) -> None:
         """Check that a leader elected before the end of a write without effect answered it (R2)."""
         if operation.index < operation.floor_index and not operation.idempotency:
             self._fail(
@@ -187,7 +185,7 @@ class Checker:
                 f"R2: it saw {operation.index}, after an answer at {operation.floor_index}",
             )
 
-    def _check_read(self, operation: "Operation") -> None:
+    def _check_read(self, operation: Operation) -> None:
         if operation.outcome != "committed":
             return
         first = operation.floor_index if operation.kind == "linearizable" else 0
@@ -199,12 +197,12 @@ class Checker:
         if got not in states:
             self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
 
-    def _check_index(self, operation: "Operation") -> None:
+    def _check_index(self, operation: Operation) -> None:
         """Check that a linearizable read names no index before one that was answered (R2)."""
         if operation.index < operation.floor_index:
             self._fail(operation, f"R2: older than an answer at {operation.floor_index}")
 
-    def _check_scan(self, operation: "Operation") -> None:
+    def _check_scan(self, operation: Operation) -> None:
         """Check that a read of a whole space shows the state at one index (R1, R2)."""
         if operation.outcome != "committed":
             return
@@ -293,7 +291,7 @@ class Checker:
             self.world.count("transactions checked")
             self._replay_transaction(operations, commit)
 
-    def _replay_transaction(self, operations: "list[Operation]", commit: "Operation") -> None:
+    def _replay_transaction(self, operations: "list[Operation]", commit: Operation) -> None:
         """Check that all answers of a transaction hold at its one place in the order (T8)."""
         statements = [o for o in operations if o.kind not in ("begin", "commit")]
         if any(o.outcome != "committed" for o in statements):
@@ -325,7 +323,7 @@ class Checker:
         sessions = Sessions(self.versions, self.world.base.heartbeat_ns)
         self.world.counters["reads of sessions checked"] += sessions.check(self.world.history)
 
-    def _fail(self, operation: "Operation", reason: str) -> None:
+    def _fail(self, operation: Operation, reason: str) -> None:
         raise Violation(
             f"{reason}; {operation.kind} {operation.value} key {operation.key} "
             f"at {operation.member}, "
@@ -346,7 +344,7 @@ def _value_of(row_type: int, fields: Any) -> str | None:
     return None
 
 
-def _same_request(operation: "Operation", body: bytes) -> bool:
+def _same_request(operation: Operation, body: bytes) -> bool:
     mine = msgpack.unpackb(operation.body, strict_map_key=False)
     theirs = msgpack.unpackb(body, strict_map_key=False)
     return bool(
@@ -356,7 +354,7 @@ def _same_request(operation: "Operation", body: bytes) -> bool:
     )
 
 
-def _run(operation: "Operation", before: list[Any] | None) -> tuple[Any, list[Any] | None]:
+def _run(operation: Operation, before: list[Any] | None) -> tuple[Any, list[Any] | None]:
     """Return the answer of a statement over the tuple `before`, and the tuple after it."""
     made: list[Any] = [operation.key, operation.value, 0]
     if operation.kind == "select":

@@ -5,9 +5,8 @@ An operation carries a unique value, so that its row is recognised in the log. A
 knows. A transaction whose COMMIT has a key is repeated as a whole, request for request.
 """
 
-from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 
@@ -32,44 +31,16 @@ from qsync_node.format.keys import (
     Type,
 )
 from qsync_sim import publishing
+from qsync_sim.cluster import Cluster
 from qsync_sim.model import ASYNC_SPACE, SPACE
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.operation import Operation
+from qsync_sim.shell import Shell
 
 BEGIN, COMMIT, ROLLBACK = int(Type.BEGIN), int(Type.COMMIT), int(Type.ROLLBACK)
 KEYS = 6
 MILLISECOND = 1_000_000
 ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
-
-
-@dataclass(slots=True)
-class Operation:
-    """A request from the client's point of view; `outcome` is empty until the answer."""
-
-    client: int
-    kind: str
-    type: int
-    body: bytes
-    space: int
-    key: int
-    value: str
-    member: str
-    called_ns: int
-    returned_ns: int = 0
-    outcome: str = ""
-    code: int = 0
-    index: int = 0
-    tuples: list[Any] = field(default_factory=list)
-    floor_index: int = 0  # the greatest index this or another client had received before it
-    ceiling_index: int = 0  # the greatest confirmed anywhere when the answer came
-    transaction: int = 0
-    idempotency: Any = None
-    is_linearizable: bool = False
-    is_repeated: bool = False  # of a transaction that was tried before, with the same key
-    session: int = 0  # one for each connection to a process run
 
 
 def build_body(space: int, **more: Any) -> bytes:
@@ -104,7 +75,7 @@ SCAN_LIMIT = 0xFFFFFFFF
 class Client:
     """A client with one session at a time."""
 
-    def __init__(self, world: "World", number: int, rng: Random | None = None) -> None:
+    def __init__(self, world: Cluster, number: int, rng: Random | None = None) -> None:
         self.world = world
         self.number = number
         self.rng = rng or Random(world.rng.random())
@@ -355,7 +326,7 @@ class Client:
         self.member = None
         self._ended(self.waiting)
 
-    def on_member_stopped(self, shell: "Shell") -> None:
+    def on_member_stopped(self, shell: Shell) -> None:
         if self.member is shell and self.waiting is not None:
             self.on_lost(self.session, self.sync)
 

@@ -1,19 +1,16 @@
 """Faults of disks and connections that do not stop a process at once."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.peering.frames import encode_frames
 from qsync_sim import faults
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 
 
-def lossy_network(world: "World") -> None:
+def lossy_network(world: Cluster) -> None:
     """Lose packets: their connections wait for the retransmission."""
     world.count("fault lossy network")
     world.network.loss = world.rng.choice([0.02, 0.1, 0.3])
@@ -24,7 +21,7 @@ def lossy_network(world: "World") -> None:
     world.after(world.rng.randrange(2 * SECOND), end)
 
 
-def garbage(world: "World") -> None:
+def garbage(world: Cluster) -> None:
     """Let a peer send a frame that is no message."""
     ends = [end for end in world.network.ends if end.is_open and end.number]
     if ends:
@@ -33,7 +30,7 @@ def garbage(world: "World") -> None:
         world.network.send(world.rng.choice(ends), encode_frames([content]))
 
 
-def low_disk(world: "World") -> None:
+def low_disk(world: Cluster) -> None:
     """Let the free space of a disk fall below its mark (D5)."""
     shell = faults.pick(world)
     if shell is None:
@@ -43,7 +40,7 @@ def low_disk(world: "World") -> None:
     _check_space(world, shell, shell.life, end_ns)
 
 
-def _check_space(world: "World", shell: "Shell", life: int, end_ns: int) -> None:
+def _check_space(world: Cluster, shell: Shell, life: int, end_ns: int) -> None:
     """Report the free space of a disk, as the server does regularly."""
     if shell.life != life:
         return
@@ -53,7 +50,7 @@ def _check_space(world: "World", shell: "Shell", life: int, end_ns: int) -> None
         world.after(250 * MILLISECOND, partial(_check_space, world, shell, life, end_ns))
 
 
-def bit_rot(world: "World") -> None:
+def bit_rot(world: Cluster) -> None:
     """Change a bit in a file of a stopped member.
 
     Either the process refuses the file, and a new instance replaces the member, or no rule may be

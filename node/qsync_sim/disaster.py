@@ -7,19 +7,15 @@ keeps the rows that the order keeps. Then new members join, and the cluster must
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Kind
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.keys import INSERT
+from qsync_sim.cluster import ADMIN_SESSION, Cluster, insert_body
 from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
-from qsync_sim.world import ADMIN_SESSION, insert_body
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 KEY = 1_000_000
 LAST_ROWS = 4
@@ -31,7 +27,7 @@ WAIT_NS = 30 * SECOND
 class Disaster:
     """The loss of a quorum for good, and an order to continue without it."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Cluster) -> None:
         self._world = world
         self._rng = Random(f"disaster of {world.seed}")
 
@@ -64,7 +60,7 @@ class Disaster:
             raise Violation(f"E11: members of the order still vote: {self._voters() & gone}")
         world.insert(SPACE, [KEY + LAST_ROWS, "after"])
 
-    def _write(self, leader: "Shell") -> None:
+    def _write(self, leader: Shell) -> None:
         """Let the leader write rows that some members may not receive any more."""
         world = self._world
         for number in range(self._rng.randint(1, LAST_ROWS)):
@@ -119,13 +115,13 @@ def _insert(body: bytes, sync: int) -> fx.Request:
     return fx.Request(ADMIN_SESSION, sync, INSERT, body, 0, "admin", None)
 
 
-def _position(shell: "Shell") -> tuple[int, int]:
+def _position(shell: Shell) -> tuple[int, int]:
     assert shell.node is not None
     tail = shell.node.context.tail
     return tail.last_term, tail.last_index
 
 
-def _pending(shell: "Shell") -> list[int]:
+def _pending(shell: Shell) -> list[int]:
     """Return the indexes of pending rows of clients that no pending decision covers."""
     assert shell.node is not None
     return [

@@ -11,10 +11,8 @@ any      the process ends             ended: nothing runs any more
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from qsync_sim.world import World
+from qsync_sim.timeline import Timeline
 
 
 class EventLoop:
@@ -25,17 +23,17 @@ class EventLoop:
         is_paused: whether the process is stopped (SIGSTOP).
     """
 
-    __slots__ = ("_busy_until_ns", "_is_running", "_is_scheduled", "_ready", "_turn", "_world",
+    __slots__ = ("_busy_until_ns", "_is_running", "_is_scheduled", "_ready", "_timeline", "_turn",
                  "is_ended", "is_paused", "is_step_due")  # fmt: skip
 
-    def __init__(self, world: "World", turn: Callable[[], int]) -> None:
+    def __init__(self, timeline: Timeline, turn: Callable[[], int]) -> None:
         """Begin free.
 
         Args:
-            world: the clock.
+            timeline: the clock.
             turn: performs a step if one is due, and returns its duration in nanoseconds.
         """
-        self._world = world
+        self._timeline = timeline
         self._turn = turn
         self._ready: list[Callable[[], None]] = []
         self._busy_until_ns = 0
@@ -52,14 +50,14 @@ class EventLoop:
         self._ready.append(callback)
         if self._is_running or self._is_scheduled or self.is_paused:
             return
-        if self._busy_until_ns > self._world.now_ns:
+        if self._busy_until_ns > self._timeline.now_ns:
             self._schedule()
         else:
             self._run_all()
 
     def _schedule(self) -> None:
         self._is_scheduled = True
-        self._world.at(self._busy_until_ns, self._on_free)
+        self._timeline.at(self._busy_until_ns, self._on_free)
 
     def _on_free(self) -> None:
         self._is_scheduled = False
@@ -75,7 +73,7 @@ class EventLoop:
                     callback()
             duration_ns = 0 if self.is_ended else self._turn()
             if duration_ns:
-                self._busy_until_ns = self._world.now_ns + duration_ns
+                self._busy_until_ns = self._timeline.now_ns + duration_ns
                 if self._ready:
                     self._schedule()
                 break
@@ -91,7 +89,7 @@ class EventLoop:
             return
         self.is_paused = False
         if self._ready and not self._is_scheduled and not self._is_running:
-            self._busy_until_ns = max(self._busy_until_ns, self._world.now_ns)
+            self._busy_until_ns = max(self._busy_until_ns, self._timeline.now_ns)
             self._schedule()
 
     def end(self) -> None:

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_sim.cluster import Cluster
 from qsync_sim.network import LATENCY_NS
+from qsync_sim.shell import Shell
 
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
-
-Fault = Callable[["World"], None]
+Fault = Callable[[Cluster], None]
 
 
-def pick(world: "World") -> "Shell | None":
+def pick(world: Cluster) -> "Shell | None":
     """Return a living member; the leader is as likely as all others together."""
     alive = [shell for shell in world.alive() if not shell.is_removed]
     leader = world.leader()
@@ -24,7 +21,7 @@ def pick(world: "World") -> "Shell | None":
     return world.rng.choice(alive) if alive else None
 
 
-def kill(world: "World") -> None:
+def kill(world: Cluster) -> None:
     """Kill a process and start it again after a short or long time."""
     shell = pick(world)
     if shell is not None:
@@ -33,7 +30,7 @@ def kill(world: "World") -> None:
         world.after(world.rng.randrange(2 * SECOND), lambda: world.start_again(shell))
 
 
-def power_loss(world: "World") -> None:
+def power_loss(world: Cluster) -> None:
     """Cut a machine's power: unflushed data is lost or torn."""
     shell = pick(world)
     if shell is not None:
@@ -42,14 +39,14 @@ def power_loss(world: "World") -> None:
         world.after(world.rng.randrange(2 * SECOND), lambda: world.start_again(shell))
 
 
-def power_loss_everywhere(world: "World") -> None:
+def power_loss_everywhere(world: Cluster) -> None:
     world.count("fault power loss everywhere")
     for shell in world.alive():
         shell.stop(power_loss=True)
         world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 
 
-def partition(world: "World") -> None:
+def partition(world: Cluster) -> None:
     """Divide the members into two groups; connections may break after some time."""
     world.count("fault partition")
     shells = world.alive()
@@ -63,7 +60,7 @@ def partition(world: "World") -> None:
     _end_cut(world)
 
 
-def isolate_leader(world: "World") -> None:
+def isolate_leader(world: Cluster) -> None:
     leader = world.leader()
     if leader is None:
         return
@@ -75,7 +72,7 @@ def isolate_leader(world: "World") -> None:
     _end_cut(world)
 
 
-def one_way(world: "World") -> None:
+def one_way(world: Cluster) -> None:
     """Cut one direction between two members."""
     shells = world.alive()
     if len(shells) < 2:
@@ -86,18 +83,18 @@ def one_way(world: "World") -> None:
     _end_cut(world)
 
 
-def _end_cut(world: "World") -> None:
+def _end_cut(world: Cluster) -> None:
     if world.rng.random() < 0.6:
         world.after(world.rng.randrange(SECOND), world.network.break_cut_off)
     world.after(world.rng.randrange(200 * MILLISECOND, 3 * SECOND), world.network.heal)
 
 
-def break_connections(world: "World") -> None:
+def break_connections(world: Cluster) -> None:
     world.count("fault connections broken")
     world.network.break_some(world.rng.random())
 
 
-def slow_network(world: "World") -> None:
+def slow_network(world: Cluster) -> None:
     world.count("fault slow network")
     world.network.latency_ns = world.rng.randrange(5, 120) * MILLISECOND
 
@@ -108,7 +105,7 @@ def slow_network(world: "World") -> None:
     world.after(world.rng.randrange(2 * SECOND), end)
 
 
-def slow_disk(world: "World") -> None:
+def slow_disk(world: Cluster) -> None:
     shell = pick(world)
     if shell is None:
         return
@@ -121,14 +118,14 @@ def slow_disk(world: "World") -> None:
     world.after(world.rng.randrange(2 * SECOND), end)
 
 
-def failed_fsync(world: "World") -> None:
+def failed_fsync(world: Cluster) -> None:
     shell = pick(world)
     if shell is not None:
         world.count("fault failed write")
         shell.fail_next_write = world.rng.choice(["fail", "short", "flush", "flush"])
 
 
-def full_disk(world: "World") -> None:
+def full_disk(world: Cluster) -> None:
     shell = pick(world)
     if shell is None:
         return
@@ -144,7 +141,7 @@ def full_disk(world: "World") -> None:
     world.after(world.rng.randrange(2 * SECOND), end)
 
 
-def pause(world: "World") -> None:
+def pause(world: Cluster) -> None:
     """Stop a process with SIGSTOP; its connections remain."""
     shell = pick(world)
     if shell is None:
@@ -154,7 +151,7 @@ def pause(world: "World") -> None:
     world.after(world.rng.randrange(3 * SECOND), shell.resume)
 
 
-def clock(world: "World") -> None:
+def clock(world: Cluster) -> None:
     """Let clocks drift and wall clocks jump."""
     world.count("fault clock")
     for shell in world.alive():
@@ -165,7 +162,7 @@ def clock(world: "World") -> None:
             shell.wall_offset_s = world.rng.uniform(-1e6, 1e6)
 
 
-def nack(world: "World") -> None:
+def nack(world: Cluster) -> None:
     """Prevent a member from applying user rows for some time (T7)."""
     shell = pick(world)
     if shell is None or shell.node is None or lacks_voter(world):
@@ -181,7 +178,7 @@ def nack(world: "World") -> None:
     world.after(world.rng.randrange(300 * MILLISECOND), end)
 
 
-def nack_by_most(world: "World") -> None:
+def nack_by_most(world: Cluster) -> None:
     """Make too many followers refuse a row, so that its quorum is impossible (T7)."""
     if lacks_voter(world):
         return
@@ -193,12 +190,12 @@ def nack_by_most(world: "World") -> None:
             world.after(150 * MILLISECOND, partial(_apply_again, shell))
 
 
-def _apply_again(shell: "Shell") -> None:
+def _apply_again(shell: Shell) -> None:
     if shell.node is not None:
         shell.node.refuse_rows = False
 
 
-def nominate(world: "World") -> None:
+def nominate(world: Cluster) -> None:
     """Nominate a member as an operator that is wrong, late or repeats itself."""
     shell = pick(world)
     if shell is None or shell.node is None:
@@ -208,14 +205,14 @@ def nominate(world: "World") -> None:
     world.command(shell, "nominate", term=term)
 
 
-def demote(world: "World") -> None:
+def demote(world: Cluster) -> None:
     leader = world.leader()
     if leader is not None:
         world.count("fault demote")
         world.command(leader, "demote")
 
 
-def fence(world: "World") -> None:
+def fence(world: Cluster) -> None:
     shell = pick(world)
     if shell is None:
         return
@@ -227,14 +224,14 @@ def fence(world: "World") -> None:
     )
 
 
-def snapshot(world: "World") -> None:
+def snapshot(world: Cluster) -> None:
     shell = pick(world)
     if shell is not None:
         world.count("fault snapshot")
         world.command(shell, "snapshot")
 
 
-def add_member(world: "World") -> None:
+def add_member(world: Cluster) -> None:
     """Add an instance: a voter, an async replica or an anonymous one."""
     if len([s for s in world.shells.values() if not s.is_removed]) >= 7:
         return
@@ -243,7 +240,7 @@ def add_member(world: "World") -> None:
     world.add(role).start()
 
 
-def remove_member(world: "World") -> None:
+def remove_member(world: Cluster) -> None:
     """Unregister a member, dead or alive; the leader may refuse."""
     leader = world.leader()
     candidates = [s for s in world.shells.values() if s is not leader and not s.is_removed]
@@ -255,7 +252,7 @@ def remove_member(world: "World") -> None:
         world.command(leader, "unregister", uuid=shell.uuid)
 
 
-def lacks_voter(world: "World") -> bool:
+def lacks_voter(world: Cluster) -> bool:
     """Return whether the disk of a voter is lost or damaged, and no member replaced the voter.
 
     A second voter that can never acknowledge a row would be more than the cluster has to survive:
@@ -273,7 +270,7 @@ def lacks_voter(world: "World") -> bool:
     )
 
 
-def replaceable(world: "World") -> "Shell | None":
+def replaceable(world: Cluster) -> "Shell | None":
     """Return a voter without whose disk nothing is lost.
 
     All others run and have all confirmed rows in their states, and one of them leads.
@@ -290,12 +287,12 @@ def replaceable(world: "World") -> "Shell | None":
     return None if shell is leader else shell
 
 
-def _is_stopped(shell: "Shell") -> bool:
+def _is_stopped(shell: Shell) -> bool:
     """Return whether a process waits for its upgrade (P2)."""
     return shell.node is not None and shell.node.context.is_stopped
 
 
-def _is_whole(shell: "Shell") -> bool:
+def _is_whole(shell: Shell) -> bool:
     """Return whether a member has no row in its log that its state lacks, or may lack (T7)."""
     if shell.is_removed or shell.node is None or shell.node.refuse_rows or _is_stopped(shell):
         return False
@@ -304,7 +301,7 @@ def _is_whole(shell: "Shell") -> bool:
     return not ballot.divergent_index and all(nack.index <= confirmed for nack in ballot.nacks)
 
 
-def lose_disk(world: "World") -> None:
+def lose_disk(world: Cluster) -> None:
     """Lose a disk: a new instance replaces the old one, which is unregistered (M6)."""
     shell = replaceable(world)
     if shell is not None:
@@ -313,7 +310,7 @@ def lose_disk(world: "World") -> None:
         replace_member(world, shell)
 
 
-def replace_member(world: "World", shell: "Shell") -> None:
+def replace_member(world: Cluster, shell: Shell) -> None:
     """Add an instance, and unregister a member that never returns."""
     shell.is_removed = True
     world.add("voter").start()
@@ -330,14 +327,14 @@ def replace_member(world: "World", shell: "Shell") -> None:
     world.after(300 * MILLISECOND, unregister)
 
 
-def raise_quorum(world: "World") -> None:
+def raise_quorum(world: Cluster) -> None:
     """Change the quorum, which also applies to waiting entries at once."""
     world.count("fault quorum changed")
     for shell in world.alive():
         world.command(shell, "configure", quorum=world.rng.choice(["majority", "N", "N/2+1", 1]))
 
 
-def change_key_window(world: "World") -> None:
+def change_key_window(world: Cluster) -> None:
     """Change the number of rows for which idempotency keys are kept (T9)."""
     leader = world.leader()
     if leader is not None:
@@ -363,7 +360,7 @@ EVENTS = (
 )
 
 
-def ambush(world: "World") -> None:
+def ambush(world: Cluster) -> None:
     """Wait for an event, then strike the member that reported it, in the middle of its work."""
     event = world.rng.choice(EVENTS)
     strike = world.rng.choice([_kill_shell, _cut_power, isolate, _slow_down, _partition_off])
@@ -373,17 +370,17 @@ def ambush(world: "World") -> None:
     world.ambushes.append((event, partial(strike, world)))
 
 
-def _kill_shell(world: "World", shell: "Shell") -> None:
+def _kill_shell(world: Cluster, shell: Shell) -> None:
     shell.stop(power_loss=False)
     world.after(world.rng.randrange(2 * SECOND), partial(world.start_again, shell))
 
 
-def _cut_power(world: "World", shell: "Shell") -> None:
+def _cut_power(world: Cluster, shell: Shell) -> None:
     shell.stop(power_loss=True)
     world.after(world.rng.randrange(2 * SECOND), partial(world.start_again, shell))
 
 
-def isolate(world: "World", shell: "Shell") -> None:
+def isolate(world: Cluster, shell: Shell) -> None:
     for other in world.alive():
         if other is not shell:
             world.network.cut(shell, other)
@@ -391,7 +388,7 @@ def isolate(world: "World", shell: "Shell") -> None:
     _end_cut(world)
 
 
-def _partition_off(world: "World", shell: "Shell") -> None:
+def _partition_off(world: Cluster, shell: Shell) -> None:
     """Separate `shell` and one companion from the other members."""
     others = [other for other in world.alive() if other is not shell]
     if len(others) < 2:
@@ -405,7 +402,7 @@ def _partition_off(world: "World", shell: "Shell") -> None:
     _end_cut(world)
 
 
-def _slow_down(world: "World", shell: "Shell") -> None:
+def _slow_down(world: Cluster, shell: Shell) -> None:
     shell.disk_delay_ns = world.rng.randrange(5, 600) * MILLISECOND
 
     def end() -> None:
@@ -414,7 +411,7 @@ def _slow_down(world: "World", shell: "Shell") -> None:
     world.after(world.rng.randrange(SECOND), end)
 
 
-def lose_what_was_promised(world: "World") -> None:
+def lose_what_was_promised(world: Cluster) -> None:
     """The quorum is the leader and one slow disk; then that machine loses power, and the leader its
     network: the other members know nothing of the promises of the two, but from that disk."""
     leader = world.leader()
@@ -440,7 +437,7 @@ def lose_what_was_promised(world: "World") -> None:
     world.after(world.rng.randrange(20, 300) * MILLISECOND, strike)
 
 
-def behind_the_back(world: "World") -> None:
+def behind_the_back(world: Cluster) -> None:
     """Elect another leader while the old leader receives nothing but can still send.
 
     Messages of the old leader arrive, and messages to it do not. If a replica in the new term still
@@ -460,7 +457,7 @@ def behind_the_back(world: "World") -> None:
     world.after(world.rng.randrange(5, 350) * MILLISECOND, world.network.heal)
 
 
-def strand_a_rollback(world: "World") -> None:
+def strand_a_rollback(world: Cluster) -> None:
     """An isolated leader writes a ROLLBACK that no member gets, dies with it, and is elected
     again: a decision in the inherited tail, which the new PROMOTE may cover in turn (T5, E8)."""
     leader = world.leader()
@@ -489,7 +486,7 @@ def strand_a_rollback(world: "World") -> None:
     world.after(world.rng.randrange(180, 390) * MILLISECOND, die)
 
 
-def strand_a_promote(world: "World") -> None:
+def strand_a_promote(world: Cluster) -> None:
     """Elect a leader whose PROMOTE no other member gets, and then another leader (L5, L6)."""
     leader = world.leader()
     others = [shell for shell in world.alive() if shell is not leader]

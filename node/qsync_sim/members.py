@@ -1,21 +1,19 @@
 """Compares the confirmed rows of `_cluster` with the rules of membership (M2 to M5)."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgpack
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.keys import DELETE, INSERT, KEY_KEY, KEY_SPACE_ID, KEY_TUPLE, REPLACE
+from qsync_sim.cluster import Cluster
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.world import World
 
 CLUSTER: Final = int(SystemSpace.CLUSTER)
 IDS_MAX = 31
 
 
-def check(world: "World") -> None:
+def check(world: Cluster) -> None:
     """Replay all changes of members.
 
     Raises:

@@ -19,18 +19,41 @@ event loop of the process is free.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from qsync_sim.peers import SimPeers
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.timeline import Timeline
 
 MILLISECOND = 1_000_000
 LATENCY_NS = 200_000
 """Latency of a network without faults."""
 RETRANSMISSION_NS = 200 * MILLISECOND
 """Pause before a lost packet is sent again; all that follows it waits."""
+
+
+class Host(Protocol):
+    """A member on its machine, as the network uses it (shell.py)."""
+
+    name: str
+    uuid: str
+    has_power: bool
+    lag_ns: int
+
+    @property
+    def is_alive(self) -> bool: ...
+    @property
+    def peers(self) -> "Process | None": ...
+
+    def run(self, callback: Callable[[], None]) -> None: ...
+    def run_in(self, peers: Any, callback: Callable[[], None]) -> None: ...
+
+
+class Process(Protocol):
+    """A process run, as its connections use it (peers.py)."""
+
+    @property
+    def shell(self) -> Host: ...
+
+    def accept(self, end: "End") -> None: ...
 
 
 class End:
@@ -48,7 +71,7 @@ class End:
     __slots__ = ("arrives_ns", "held", "is_open", "number", "on_closed", "on_data", "other",
                  "peers")  # fmt: skip
 
-    def __init__(self, peers: "SimPeers") -> None:
+    def __init__(self, peers: Process) -> None:
         self.peers = peers
         self.other: End
         self.is_open = True
@@ -59,7 +82,7 @@ class End:
         self.held: list[Callable[[], None]] = []
 
     @property
-    def shell(self) -> "Shell":
+    def shell(self) -> Host:
         return self.peers.shell
 
 
@@ -72,20 +95,44 @@ def _nothing() -> None:
 
 
 class Network:
-    """All connections, and the directions that are cut."""
+    """All machines and connections, and the directions that are cut."""
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.hosts: dict[str, Host] = {}  # by the UUID of their instance
         self.ends: dict[End, None] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.latency_ns = LATENCY_NS
         self.loss = 0.0  # probability that a packet is lost
         self.healed_ns = 0  # when cuts ended last
-        self._silent: dict[Shell, list[End]] = {}  # ends whose machine has lost power, by machine
+        self._silent: dict[Host, list[End]] = {}  # ends whose machine has lost power, by machine
+
+        self._by_address: dict[str, Host] = {}
+        self._links = 0
+
+    # --- addresses ----------------------------------------------------------------------------
+
+    def add(self, machine: Host) -> None:
+        """Connect a machine to the network."""
+        self.hosts[machine.uuid] = machine
+        self._by_address[self.address_of(machine)] = machine
+
+    def address_of(self, machine: Host) -> str:
+        """Return the address at which the machine's process listens."""
+        return f"{machine.name}:1"
+
+    def at_address(self, address: str) -> Host:
+        """Return the machine with an address."""
+        return self._by_address[address]
+
+    def next_link(self) -> int:
+        """Return an unused number for a link."""
+        self._links += 1
+        return self._links
 
     # --- connecting ---------------------------------------------------------------------------
 
-    def dial(self, peers: "SimPeers", target: "Shell", on_refused: Callable[[], None]) -> End:
+    def dial(self, peers: Process, target: Host, on_refused: Callable[[], None]) -> End:
         """Open a connection from a process to a machine.
 
         Args:
@@ -104,11 +151,11 @@ class Network:
         self._travel(end, target, partial(self._on_first_packet, end, target, on_refused))
         return end
 
-    def _on_first_packet(self, end: End, target: "Shell", on_refused: Callable[[], None]) -> None:
+    def _on_first_packet(self, end: End, target: Host, on_refused: Callable[[], None]) -> None:
         if target.peers is not None:
             other = End(target.peers)
             other.other, end.other = end, other
-            other.arrives_ns = self.world.now_ns
+            other.arrives_ns = self.timeline.now_ns
             self.ends[other] = None
             if not end.is_open:
                 self._answer_gone(other)
@@ -170,7 +217,7 @@ class Network:
         end.held.clear()
 
     def _travel(
-        self, sender: End, receiver: "Shell", arrive: Callable[[], None], end: End | None = None
+        self, sender: End, receiver: Host, arrive: Callable[[], None], end: End | None = None
     ) -> None:
         """Let something arrive, in the order of the connection, unless the direction is cut."""
         end = end or sender.other
@@ -179,41 +226,41 @@ class Network:
         else:
             self._travel_now(end, arrive, sender.shell.lag_ns)
 
-    def _travel_back(self, end: End, sender: "Shell", arrive: Callable[[], None]) -> None:
+    def _travel_back(self, end: End, sender: Host, arrive: Callable[[], None]) -> None:
         if self.is_cut(sender, end.shell):
             end.held.append(partial(self._travel_now, end, arrive, 0))
         else:
             self._travel_now(end, arrive, 0)
 
     def _travel_now(self, end: End, arrive: Callable[[], None], lag_ns: int) -> None:
-        at_ns = max(self.world.now_ns + lag_ns + self._delay(), end.arrives_ns + 1)
+        at_ns = max(self.timeline.now_ns + lag_ns + self._delay(), end.arrives_ns + 1)
         end.arrives_ns = at_ns
-        self.world.at(at_ns, arrive)
+        self.timeline.at(at_ns, arrive)
 
     def _delay(self) -> int:
-        rng = self.world.rng
+        rng = self.timeline.rng
         delay = int(self.latency_ns * (0.5 + rng.random()))
         if rng.random() < 0.01:
             delay += rng.randrange(20 * MILLISECOND)
         pause = RETRANSMISSION_NS
         while self.loss and rng.random() < self.loss:
-            self.world.count("packets lost")
+            self.timeline.count("packets lost")
             delay += pause
             pause *= 2
         return delay
 
     # --- faults -------------------------------------------------------------------------------
 
-    def is_cut(self, sender: "Shell", receiver: "Shell") -> bool:
+    def is_cut(self, sender: Host, receiver: Host) -> bool:
         return (sender.uuid, receiver.uuid) in self.cuts
 
-    def cut(self, sender: "Shell", receiver: "Shell") -> None:
+    def cut(self, sender: Host, receiver: Host) -> None:
         self.cuts.add((sender.uuid, receiver.uuid))
 
     def heal(self) -> None:
         """End all cuts; held packets arrive in order if their connection still exists."""
         self.cuts.clear()
-        self.healed_ns = self.world.now_ns
+        self.healed_ns = self.timeline.now_ns
         for end in [one for pair in list(self.ends) for one in (pair, pair.other)]:
             held, end.held = end.held, []
             for arrive in held:
@@ -225,11 +272,11 @@ class Network:
             if one.is_open:
                 self._forget(one)
                 gone = partial(one.shell.run_in, one.peers, one.on_closed)
-                self.world.after(self._delay() * times, gone)
+                self.timeline.after(self._delay() * times, gone)
 
     def break_some(self, probability: float) -> None:
         for end in list(self.ends):
-            if end.is_open and end.number and self.world.rng.random() < probability / 2:
+            if end.is_open and end.number and self.timeline.rng.random() < probability / 2:
                 self.break_end(end)
 
     def break_cut_off(self) -> None:
@@ -240,7 +287,7 @@ class Network:
                 if self.is_cut(first, second) or self.is_cut(second, first):
                     self.break_end(end)
 
-    def on_stopped(self, peers: "SimPeers", has_power: bool) -> None:
+    def on_stopped(self, peers: Process, has_power: bool) -> None:
         """Close the ends of a process that has ended; a machine without power sends nothing."""
         for end in [one for one in self.ends if one.peers is peers]:
             self._forget(end)
@@ -251,8 +298,8 @@ class Network:
             if end.other.is_open:
                 self._silent.setdefault(end.shell, []).append(end)
 
-    def on_power(self, shell: "Shell") -> None:
+    def on_power(self, shell: Host) -> None:
         """Answer retransmitted data to connections from before the machine lost power."""
         for end in self._silent.pop(shell, []):
-            delay_ns = self.world.rng.randrange(1000 * MILLISECOND)
-            self.world.after(delay_ns, partial(self._answer_gone, end))
+            delay_ns = self.timeline.rng.randrange(1000 * MILLISECOND)
+            self.timeline.after(delay_ns, partial(self._answer_gone, end))

@@ -22,30 +22,32 @@ from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import Kind
 from qsync_sim import refusals, resources
+from qsync_sim.authority import Authority
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.consensus.context import Context
     from qsync_node.node import Node
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 
 class Onlooker:
     """The observer of all instances of a world."""
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
+    def __init__(self, cluster: Cluster, authority: Authority) -> None:
+        self._cluster = cluster
+        self._authority = authority
         self.refusals: dict[tuple[int, int], set[str]] = {}
         self._voters: dict[str, tuple[str, ...]] = {}  # by which each live member counts
         self._are_equal = True  # all live members count by the same voters
 
     # --- messages -----------------------------------------------------------------------------
 
-    def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None:
+    def on_send(self, shell: Shell, peer_uuid: str, message: Any) -> None:
         kind = type(message)
         if shell.removed_before:
-            self.world.authority.on_send(shell, peer_uuid, message)
+            self._authority.on_send(shell, peer_uuid, message)
         if kind is msg.Ack:
             self._check_ack(shell, message)
         elif kind is msg.VoteReply and message.is_granted and not message.is_prevote:
@@ -53,11 +55,11 @@ class Onlooker:
         elif kind is msg.VoteRequest and not message.is_prevote:
             self._check_ballot(shell, message.term, shell.uuid)
         elif kind is msg.ForwardReply and message.code:
-            refusals.check(shell, message.code, message.reason, peer_uuid)
+            refusals.check(self._cluster, shell, message.code, message.reason, peer_uuid)
         elif kind is msg.HeartbeatReply and message.term < shell.term_before:
             raise Violation(f"D2: {shell.name} answers a heartbeat of term {message.term}")
 
-    def _check_ack(self, shell: "Shell", ack: msg.Ack) -> None:
+    def _check_ack(self, shell: Shell, ack: msg.Ack) -> None:
         assert shell.storage is not None
         if ack.term < shell.term_before:
             raise Violation(f"D2: {shell.name} acknowledges in term {ack.term}, which it has left")
@@ -71,7 +73,7 @@ class Onlooker:
         ):
             raise Violation(f"T7: {shell.name} refuses {ack.nack_index} before it stored that")
 
-    def _check_ballot(self, shell: "Shell", term: int, vote: str) -> None:
+    def _check_ballot(self, shell: Shell, term: int, vote: str) -> None:
         ballot = _on_disk(shell)
         if (ballot.term, ballot.vote) != (term, vote):
             raise Violation(
@@ -80,10 +82,10 @@ class Onlooker:
 
     # --- transitions --------------------------------------------------------------------------
 
-    def on_leader(self, shell: "Shell", term: int) -> None:
+    def on_leader(self, shell: Shell, term: int) -> None:
         """Check the votes that elected this leader (E1)."""
         assert shell.node is not None
-        self.world.authority.on_leader(shell, shell.node)
+        self._authority.on_leader(shell, shell.node)
         # Its PROMOTE may already have restored an earlier configuration (M2).
         voters = shell.voters_before
         granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
@@ -93,21 +95,21 @@ class Onlooker:
             )
 
     def _may_have_voted(self, uuid: str, term: int, candidate: str) -> bool:
-        ballot = _on_disk(self.world.shells[uuid])
+        ballot = _on_disk(self._cluster.shells[uuid])
         return ballot.term > term or (ballot.term, ballot.vote) == (term, candidate)
 
-    def on_nack(self, shell: "Shell", index: int, term: int) -> None:
+    def on_nack(self, shell: Shell, index: int, term: int) -> None:
         self.refusals.setdefault((term, index), set()).add(shell.uuid)
 
-    def on_started(self, shell: "Shell") -> None:
+    def on_started(self, shell: Shell) -> None:
         """Check that a member sent no NACK that it had not stored."""
-        self.world.authority.on_started(shell)
+        self._authority.on_started(shell)
         stored = {(nack.term, nack.index) for nack in _on_disk(shell).nacks}
         for place, refusers in self.refusals.items():
             if place not in stored:
                 refusers.discard(shell.uuid)
 
-    def on_confirmed(self, shell: "Shell", node: "Node", index: int, is_taken: bool) -> None:
+    def on_confirmed(self, shell: Shell, node: "Node", index: int, is_taken: bool) -> None:
         """Check that a leader has proof when the first member confirms `index`."""
         leader = node.replica.leader
         if leader is None:
@@ -128,41 +130,39 @@ class Onlooker:
 
     def _may_hold(self, uuid: str, index: int, term: int) -> bool:
         """Return whether the disk of `uuid` holds the log to `index` and the PROMOTE of `term`."""
-        shell = self.world.shells[uuid]
+        shell = self._cluster.shells[uuid]
         if shell.is_removed or shell.storage is None or shell.node is None:
             return shell.disk_index >= index
         tail = shell.node.context.tail
         return shell.storage.last_index >= index and tail.history.last_term >= term
 
-    def on_step(self, shell: "Shell", node: "Node") -> None:
-        resources.check_step(shell, node)
-        if self.world.versions is not None:
-            self.world.versions.on_step(shell, node)
+    def on_step(self, shell: Shell, node: "Node") -> None:
+        resources.check_step(shell, node, self._cluster.ledger)
         if node.replica.leader is not None:
-            self.world.authority.on_leading_step(shell, node)
+            self._authority.on_leading_step(shell, node)
         self._check_pending_changes(shell, node)
         self._note_voters(shell, node.context.voter_uuids())
         if not self._are_equal:
             self._check_majorities(shell, node)
 
-    def on_stopped(self, shell: "Shell") -> None:
+    def on_stopped(self, shell: Shell) -> None:
         self._note_voters(shell, ())
 
-    def _note_voters(self, shell: "Shell", voters: tuple[str, ...]) -> None:
+    def _note_voters(self, shell: Shell, voters: tuple[str, ...]) -> None:
         """Note by which voters a member counts; none for a stopped or new one."""
         if self._voters.get(shell.uuid, ()) is not voters:
             self._voters[shell.uuid] = voters
             self._are_equal = len({one for one in self._voters.values() if one}) <= 1
 
-    def _check_majorities(self, shell: "Shell", node: "Node") -> None:
+    def _check_majorities(self, shell: Shell, node: "Node") -> None:
         """Check that no two members could win or lead by disjoint majorities (M2).
 
         An order that took the place of a majority answers for the majorities after it (E11).
         """
-        if any(_context(one).ballot.was_forced for one in self.world.alive()):
+        if any(_context(one).ballot.was_forced for one in self._cluster.alive()):
             return
         mine = node.context.voter_uuids()
-        for other in self.world.alive():
+        for other in self._cluster.alive():
             theirs = _context(other).voter_uuids()
             if other is shell or mine == theirs or have_overlapping_majorities(mine, theirs):
                 continue
@@ -172,7 +172,7 @@ class Onlooker:
                     f"{len(theirs)}: majorities of the two need not overlap"
                 )
 
-    def _may_decide(self, shell: "Shell") -> bool:
+    def _may_decide(self, shell: Shell) -> bool:
         """Return whether a majority of the voters in its own log could elect `shell`."""
         context = _context(shell)
         voters = context.voter_uuids()
@@ -181,7 +181,7 @@ class Onlooker:
         mine = (context.tail.last_term, context.tail.last_index)
         willing = 0
         for uuid in voters:
-            peer = self.world.shells[uuid]
+            peer = self._cluster.shells[uuid]
             if peer.node is None:
                 willing += peer.disk_position <= mine
             elif context.is_leading:
@@ -191,7 +191,7 @@ class Onlooker:
                 willing += (tail.last_term, tail.last_index) <= mine
         return willing >= len(voters) // 2 + 1
 
-    def _check_pending_changes(self, shell: "Shell", node: "Node") -> None:
+    def _check_pending_changes(self, shell: Shell, node: "Node") -> None:
         limbo = node.context.limbo
         if limbo.configuration is limbo.confirmed_configuration:
             return
@@ -199,7 +199,7 @@ class Onlooker:
         if len(changes) < 2 or node.replica.leader is None:
             return
         # A restarted leader does not know yet the index that an earlier leader confirmed.
-        confirmed = max(self.world.ledger, default=0)
+        confirmed = max(self._cluster.ledger, default=0)
         pending = sum(1 for entry in changes if entry.batch.last_index > confirmed)
         if pending > 1:
             raise Violation(f"M2: {shell.name} holds {pending} membership changes")
@@ -213,10 +213,10 @@ def have_overlapping_majorities(one: Sequence[str], other: Sequence[str]) -> boo
     return wanted > common
 
 
-def _context(shell: "Shell") -> "Context":
+def _context(shell: Shell) -> "Context":
     assert shell.node is not None
     return shell.node.context
 
 
-def _on_disk(shell: "Shell") -> Ballot:
+def _on_disk(shell: Shell) -> Ballot:
     return Ballot.decode(shell.ballot_on_disk) if shell.ballot_on_disk else Ballot()

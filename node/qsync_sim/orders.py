@@ -2,21 +2,18 @@
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim import faults
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 
 HANDOVER_NS = 300 * MILLISECOND
 STRANDED = 0.4
 """The part of the switchovers to a named member which that member does not take over."""
 
 
-def switchover(world: "World") -> None:
+def switchover(world: Cluster) -> None:
     """Transfer the leadership to a member, or to any.
 
     Some targets fail or start to refuse nominations, so that the leader waits for its deadline.
@@ -32,7 +29,7 @@ def switchover(world: "World") -> None:
         world.after(rng.randrange(2 * MILLISECOND), partial(_strand, world, rng, target))
 
 
-def _strand(world: "World", rng: Random, target: str) -> None:
+def _strand(world: Cluster, rng: Random, target: str) -> None:
     """Prevent the target of a switchover from taking over."""
     shell = world.shells[target]
     if not shell.is_alive:
@@ -49,10 +46,10 @@ def _strand(world: "World", rng: Random, target: str) -> None:
     else:
         shell.stop(power_loss=kind == "power")
         world.after(later_ns, partial(world.start_again, shell))
-    world.availability.observe()
+    world.on_fault()
 
 
-def promote(world: "World") -> None:
+def promote(world: Cluster) -> None:
     """Let a member take over the leadership."""
     shell = faults.pick(world)
     if shell is not None:
@@ -60,7 +57,7 @@ def promote(world: "World") -> None:
         world.command(shell, "promote")
 
 
-def set_role(world: "World") -> None:
+def set_role(world: Cluster) -> None:
     """Make a voter asynchronous, or the reverse."""
     leader = world.leader()
     if leader is None or leader.node is None:
@@ -77,7 +74,7 @@ def set_role(world: "World") -> None:
         world.command(leader, "set_role", uuid=member.uuid, role=role)
 
 
-def election_mode(world: "World") -> None:
+def election_mode(world: Cluster) -> None:
     """Change for some time whether a member stands in elections, and how soon."""
     shell = faults.pick(world)
     if shell is None:
@@ -88,13 +85,13 @@ def election_mode(world: "World") -> None:
     world.after(world.rng.randrange(2 * SECOND), partial(stand_again, world, shell))
 
 
-def stand_again(world: "World", shell: "Shell") -> None:
+def stand_again(world: Cluster, shell: Shell) -> None:
     """Let a member stand in elections as usual."""
     if shell.is_alive:
         world.command(shell, "configure", election_mode="candidate", priority=10)
 
 
-def stop(world: "World") -> None:
+def stop(world: Cluster) -> None:
     """Stop a process as SIGTERM does: it hands over the leadership and writes the clean mark."""
     shell = faults.pick(world)
     if shell is None or shell.is_paused:
@@ -107,13 +104,13 @@ def stop(world: "World") -> None:
     world.after(wait_ns, partial(_end, world, shell, shell.life))
 
 
-def _end(world: "World", shell: "Shell", life: int) -> None:
+def _end(world: Cluster, shell: Shell, life: int) -> None:
     if shell.life == life and not shell.is_paused:
         shell.stop_cleanly()
         world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 
 
-def change_members_twice(world: "World") -> None:
+def change_members_twice(world: Cluster) -> None:
     """Remove a member and add one at once, while the members are divided."""
     world.count("order two changes")
     faults.partition(world)

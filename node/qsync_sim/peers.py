@@ -4,14 +4,16 @@ Handshakes and keep-alives pass through the network as bytes, and so does every 
 core. The others pass as objects, which takes less time.
 """
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import SALT_BYTES, encode_greeting
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
+from qsync_node.consensus.settings import Settings
 from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.format.mp import unpack
 from qsync_node.peering.addresses import AddressBook
@@ -34,14 +36,19 @@ from qsync_node.peering.handshake import (
     Opening,
     answer_hello,
 )
-from qsync_sim.network import End
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
+from qsync_sim.network import End, Host, Network
 
 SECRET = "secret"
 SECOND = 1_000_000_000
 ENCODED_EVERY = 16
+
+
+class Owner(Host, Protocol):
+    """A member, as the connections of its process use it (shell.py)."""
+
+    settings: Settings
+
+    def feed(self, item: Any) -> None: ...
 
 
 class Link:
@@ -64,18 +71,35 @@ class SimPeers:
         links: open links by number.
     """
 
-    def __init__(self, shell: "Shell", rng: Random) -> None:
+    def __init__(
+        self,
+        shell: Owner,
+        network: Network,
+        replicaset_uuid: str,
+        on_send: Callable[[str, Any], None],
+        rng: Random,
+    ) -> None:
+        """Begin without connections.
+
+        Args:
+            shell: the member.
+            network: the network of its machine.
+            replicaset_uuid: the cluster.
+            on_send: receives the instance and the message before a message is sent.
+            rng: the source of nonces and tokens.
+        """
         self.shell = shell
         self.links: dict[int, Link] = {}
-        self._world = shell.world
-        self._network = shell.world.network
+        self._timeline = network.timeline
+        self._network = network
+        self._on_send = on_send
         self._rng = rng
-        self._own = {shell.name: shell.world.address_of(shell)}
+        self._own = {shell.name: network.address_of(shell)}
         self._book = AddressBook(shell.name)
         self._dialling = Dialling(self._book)
         self._identity = Identity(
             shell.uuid,
-            shell.world.replicaset_uuid,
+            replicaset_uuid,
             SECRET,
             rng.randbytes(8),
             has_certificate=False,
@@ -96,7 +120,7 @@ class SimPeers:
         self._dial()
 
     def _now_s(self) -> float:
-        return self._world.now_ns / SECOND
+        return self._timeline.now_ns / SECOND
 
     def _dial(self) -> None:
         for attempt in self._dialling.due(self._now_s()):
@@ -105,30 +129,30 @@ class SimPeers:
         if next_s is not None and next_s != self._dial_at_s:
             self._dial_at_s = next_s
             at_ns = int(next_s * SECOND) + 1000  # not before it is due, however it is rounded
-            self._world.at(at_ns, partial(self.shell.run_in, self, self._redial))
+            self._timeline.at(at_ns, partial(self.shell.run_in, self, self._redial))
 
     def _redial(self) -> None:
         self._dial_at_s = None
         self._dial()
 
     def _open(self, attempt: Attempt) -> None:
-        target = self._world.at_address(attempt.address)
+        target = self._network.at_address(attempt.address)
         opening = Opening(self._identity, attempt.name, self._rng.randbytes(16), self._own, bytes)
         failed = partial(self._on_failed, attempt)
         end = self._network.dial(self, target, failed)
         end.on_data = partial(self._on_handshake, end, attempt, opening)
         end.on_closed = failed
         timeout = partial(self.shell.run_in, self, partial(self._on_timeout, end, attempt))
-        self._world.after(int(HANDSHAKE_TIMEOUT_S * SECOND), timeout)
+        self._timeline.after(int(HANDSHAKE_TIMEOUT_S * SECOND), timeout)
 
     def _on_failed(self, attempt: Attempt) -> None:
-        self._world.count("attempts to connect failed")
+        self._timeline.count("attempts to connect failed")
         self._dialling.on_failed(attempt, self._now_s())
         self._dial()
 
     def _on_timeout(self, end: End, attempt: Attempt) -> None:
         if end.is_open and not end.number:
-            self._world.count("handshakes timed out")
+            self._timeline.count("handshakes timed out")
             self._network.close(end)
             self._on_failed(attempt)
 
@@ -174,17 +198,17 @@ class SimPeers:
     # --- links --------------------------------------------------------------------------------
 
     def _establish(self, end: End, found: Established, attempt: Attempt | None) -> None:
-        number = end.number = self._world.next_link()
+        number = end.number = self._network.next_link()
         link = self.links[number] = Link(end, found, attempt.name if attempt else "")
         end.on_data = partial(self._on_data, link)
         end.on_closed = partial(self._on_lost, link, attempt)
         self.shell.feed(fx.LinkUp(number, found.uuid, attempt is not None, found.level))
         for other in superseded(self.links.values(), found):
-            self._world.count("links to earlier processes closed")
+            self._timeline.count("links to earlier processes closed")
             self._close(other)
         self._check_superseded(end, found.uuid)
         if self._dialling.discover(found.known, self._own, self._now_s()):
-            self._world.count("members discovered")
+            self._timeline.count("members discovered")
             self._dial()
 
     def _check_superseded(self, end: End, uuid: str) -> None:
@@ -192,12 +216,12 @@ class SimPeers:
 
         A process may have ended since it connected. Then the notice of that is under way.
         """
-        peers = self._world.shells[uuid].peers
+        peers = self._network.hosts[uuid].peers
         if end.other.peers is not peers:
             return
         for link in self.links.values():
             if link.uuid == uuid and link.end.other.peers is not peers:
-                self._world.fail(f"M6: {self.shell.name} keeps a link to an earlier process")
+                self._timeline.fail(f"M6: {self.shell.name} keeps a link to an earlier process")
 
     def unfinished(self) -> list[str]:
         """Return the links that must be closed, because the other end is, or must be opened."""
@@ -206,7 +230,7 @@ class SimPeers:
         missing = [
             name
             for name, address in self._book.targets.items()
-            if self._world.at_address(address).is_alive and name not in open_names
+            if self._network.at_address(address).is_alive and name not in open_names
         ]
         return [f"keeps a link to {link.uuid}" for link in closed] + [
             f"has no link to {name}" for name in missing
@@ -235,8 +259,7 @@ class SimPeers:
         link = self.links.get(number)
         if link is None:
             return
-        self._world.onlooker.on_send(self.shell, link.uuid, message)
-        self._world.watch.on_send(self.shell, link.uuid, message)
+        self._on_send(link.uuid, message)
         link.keep_alive.on_sent()
         self._sent += 1
         item = message
@@ -252,7 +275,7 @@ class SimPeers:
         try:
             messages = [msg.decode(one) for one in link.frames.feed(item)]
         except (FrameTooLong, ValueError):
-            self._world.count("links closed because of garbage")
+            self._timeline.count("links closed because of garbage")
             self._close(link)
             return
         for message in messages:
@@ -262,9 +285,9 @@ class SimPeers:
         for link in list(self.links.values()):
             beat = link.keep_alive.tick()
             if beat is Beat.SILENT:
-                self._world.count("silent links closed")
+                self._timeline.count("silent links closed")
                 self._close(link)
             elif beat is Beat.SEND:
                 self._network.send(link.end, EMPTY_FRAME)
         again = partial(self.shell.run_in, self, self._keep_alive)
-        self._world.after(int(KEEPALIVE_S * SECOND), again)
+        self._timeline.after(int(KEEPALIVE_S * SECOND), again)

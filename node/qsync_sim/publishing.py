@@ -6,8 +6,9 @@ the ledger must contain each committed publication exactly once, with the rows o
 and the sequences 1, 2, 3 and so on in its order (X1, X2).
 """
 
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 
@@ -22,11 +23,9 @@ from qsync_node.format.journals import (
     encode_row,
 )
 from qsync_node.format.keys import CHANGES, INSERT, KEY_FUNCTION_NAME, KEY_SPACE_ID, KEY_TUPLE, Type
+from qsync_sim.cluster import Cluster
+from qsync_sim.operation import Operation
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.clients import Operation
-    from qsync_sim.world import World
 
 CALL = int(Type.CALL)
 JOURNAL, JOURNAL_ID = "events", 1
@@ -49,19 +48,24 @@ def publish_body(value: str) -> bytes:
     return call("qsync.publish", JOURNAL, value.encode())
 
 
-def enable(world: "World") -> None:
-    """Create the spaces of journals and one journal, and start the stand-in for its broker."""
+def enable(world: Cluster, is_over: Callable[[], bool]) -> None:
+    """Create the spaces of journals and one journal, and start the stand-in for its broker.
+
+    Args:
+        world: the cluster.
+        is_over: returns whether the stand-in ends.
+    """
     for space, fields in definitions():
         world.insert(space, fields)
     row = JournalRow(JOURNAL, {}, 0, 0, 0, 0, NO_ROUTE, JOURNAL_ID, JOURNAL_ID)
     world.insert(JOURNAL_SPACE, encode_row(row))
     world.has_journal = True
-    _remove(world, Random(f"removals in {world.seed}"), 1)
+    _remove(world, is_over, Random(f"removals in {world.seed}"), 1)
 
 
-def _remove(world: "World", rng: Random, number: int) -> None:
+def _remove(world: Cluster, is_over: Callable[[], bool], rng: Random, number: int) -> None:
     """Delete a part of the publications that a member shows as committed, then again later."""
-    if world.clients and world.clients[0].is_stopped:
+    if is_over():
         return
     alive = [shell for shell in world.alive() if shell.node is not None]
     if alive:
@@ -74,7 +78,7 @@ def _remove(world: "World", rng: Random, number: int) -> None:
             shell.step([fx.Request(BROKER_SESSION, number, CALL, body, 0, "admin", None)])
             world.count("publications removed")
     later_ns = rng.randrange(20, 400) * _MILLISECOND
-    world.after(later_ns, lambda: _remove(world, rng, number + 1))
+    world.after(later_ns, lambda: _remove(world, is_over, rng, number + 1))
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -88,7 +92,7 @@ class _Found:
         self.sequence = sequence
 
 
-def check(world: "World") -> None:
+def check(world: Cluster) -> None:
     """Compare the outcomes of all clients that published with the ledger.
 
     Raises:
@@ -122,7 +126,7 @@ def check(world: "World") -> None:
     _check_rows(world, len(found))
 
 
-def _publications(world: "World") -> dict[str, _Found]:
+def _publications(world: Cluster) -> dict[str, _Found]:
     """Return all confirmed publications by their contents."""
     found: dict[str, _Found] = {}
     for index in range(1, world.confirmed_anywhere + 1):
@@ -142,7 +146,7 @@ def _publications(world: "World") -> dict[str, _Found]:
 
 
 def _check(
-    operation: "Operation", decided: "Operation", found: _Found | None, is_repeated: bool
+    operation: Operation, decided: Operation, found: _Found | None, is_repeated: bool
 ) -> None:
     outcome = decided.outcome
     if outcome == "committed":
@@ -157,7 +161,7 @@ def _check(
         raise Violation(f"X1: {operation.value} was {outcome} and is published")
 
 
-def _check_rows(world: "World", last: int) -> None:
+def _check_rows(world: Cluster, last: int) -> None:
     """Check that exactly the publications after `published` have rows (X5)."""
     for shell in world.alive():
         if shell.node is None or shell.settings.role == "anonymous":

@@ -7,14 +7,11 @@ it.
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim import faults, orders
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 
 PART = 0.3
 """The part of the schedules that have one of these chains."""
@@ -30,25 +27,25 @@ REPAIR_NS = 25 * MILLISECOND
 LEADERLESS_NS = 3 * SECOND
 
 
-def plan(world: "World") -> None:
+def plan(world: Cluster) -> None:
     """Let one of the chains begin some time later, in some schedules."""
     rng = Random(f"rare chain of {world.seed}")
     if rng.random() < PART:
         _after(world, rng.randrange(*BEGIN_NS), partial(rng.choice(ALL), world))
 
 
-def _after(world: "World", delay_ns: int, fault: Callable[[], None]) -> None:
+def _after(world: Cluster, delay_ns: int, fault: Callable[[], None]) -> None:
     """Let a fault happen later, unless the schedule has ended all faults by then."""
 
     def strike() -> None:
         if world.has_faults:
             fault()
-            world.availability.observe()
+            world.on_fault()
 
     world.after(delay_ns, strike)
 
 
-def diverge_inside_a_block(world: "World") -> None:
+def diverge_inside_a_block(world: Cluster) -> None:
     """Isolate a leader while its disk writes a block that the others have a part of (L6).
 
     Rows are sent when they are logged. A slow disk gathers rows of many requests in one block, of
@@ -74,7 +71,7 @@ def diverge_inside_a_block(world: "World") -> None:
     world.after(3 * BLOCK_NS, end)
 
 
-def power_loss_while_rejoining(world: "World") -> None:
+def power_loss_while_rejoining(world: Cluster) -> None:
     """Let a member miss the rows that the others keep, and cut its power as it re-joins (S3)."""
     others = [shell for shell in world.alive() if shell is not world.leader()]
     if len(others) < 2:
@@ -92,14 +89,12 @@ def power_loss_while_rejoining(world: "World") -> None:
     world.after(absent_ns, partial(world.start_again, shell))
 
 
-def _checkpoint(world: "World", shell: "Shell") -> None:
+def _checkpoint(world: Cluster, shell: Shell) -> None:
     if shell.is_alive:
         world.command(shell, "snapshot")
 
 
-def _cut_power_of(
-    world: "World", wanted: "Shell", event: str, within_ns: int, shell: "Shell"
-) -> None:
+def _cut_power_of(world: Cluster, wanted: Shell, event: str, within_ns: int, shell: Shell) -> None:
     """Cut the power of a member soon after it reported the event, at any call of its disk."""
     if shell is not wanted:
         again = partial(_cut_power_of, world, wanted, event, within_ns)
@@ -116,7 +111,7 @@ def _cut_power_of(
     _after(world, world.rng.randrange(within_ns), strike)
 
 
-def lead_with_a_divergent_state(world: "World") -> None:
+def lead_with_a_divergent_state(world: Cluster) -> None:
     """Let the only member with the newest log be one that could not apply a confirmed row (T7, E1).
 
     A follower refuses a row that the others confirm. Before the repair of its state is complete, it
@@ -135,12 +130,12 @@ def lead_with_a_divergent_state(world: "World") -> None:
     world.after(REFUSE_NS, partial(_apply_again, shell, shell.life))
 
 
-def _apply_again(shell: "Shell", life: int) -> None:
+def _apply_again(shell: Shell, life: int) -> None:
     if shell.life == life and shell.node is not None:
         shell.node.refuse_rows = False
 
 
-def _need_log_of(world: "World", wanted: "Shell", life: int, shell: "Shell") -> None:
+def _need_log_of(world: Cluster, wanted: Shell, life: int, shell: Shell) -> None:
     leader = world.leader()
     rest = [other for other in world.alive() if other not in (wanted, leader)]
     if shell is not wanted or leader is None or leader is wanted or len(rest) != 1:
@@ -156,7 +151,7 @@ def _need_log_of(world: "World", wanted: "Shell", life: int, shell: "Shell") -> 
         world.network.break_cut_off()  # healing would deliver the rows that are under way
         world.network.heal()
         world.ambushes.append(("leader", partial(_only_vote, world, lagging, wanted)))
-        world.availability.observe()
+        world.on_fault()
 
     def end() -> None:
         wanted.disk_delay_ns = 200_000
@@ -167,7 +162,7 @@ def _need_log_of(world: "World", wanted: "Shell", life: int, shell: "Shell") -> 
     world.after(LEADERLESS_NS, end)
 
 
-def _only_vote(world: "World", lagging: "Shell", wanted: "Shell", shell: "Shell") -> None:
+def _only_vote(world: Cluster, lagging: Shell, wanted: Shell, shell: Shell) -> None:
     """Keep the remaining member from taking over the leadership of a divergent one."""
     if shell is wanted and lagging.is_alive:
         world.command(lagging, "configure", election_mode="voter")

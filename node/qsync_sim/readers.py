@@ -6,14 +6,11 @@ clients seldom meet these moments. The checker judges the answers like those of 
 """
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from qsync_sim.clients import KEYS, Client
+from qsync_sim.cluster import Cluster
 from qsync_sim.model import SPACE
-
-if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
+from qsync_sim.shell import Shell
 
 NUMBERS_FROM = 50
 """Numbers of these clients; others have smaller ones."""
@@ -24,11 +21,11 @@ CHANCES = {"leader": 1.0, "following": 0.5}
 class EarlyReader(Client):
     """A client that only reads after an event of the member that it asks."""
 
-    def __init__(self, world: "World", number: int) -> None:
+    def __init__(self, world: Cluster, number: int) -> None:
         # The randomness of its own keeps the other clients of a seed as they are.
         super().__init__(world, NUMBERS_FROM + number, Random(f"reader {number} in {world.seed}"))
 
-    def on_event(self, shell: "Shell", event: str) -> None:
+    def on_event(self, shell: Shell, event: str) -> None:
         """Read at a member that reports an event."""
         if self.is_stopped or self.waiting is not None or shell.is_removed:
             return

@@ -23,14 +23,15 @@ from qsync_node.consensus.messages import ForwardReply
 from qsync_node.consensus.source import State
 from qsync_node.errors import ErrorCode
 from qsync_sim.authority import on_disk
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
-    from qsync_sim.shell import Shell
 
 
-def is_relayed(shell: "Shell", code: int) -> bool:
+def is_relayed(shell: Shell, code: int) -> bool:
     """Return whether a member only passes on a refusal that it has just received.
 
     It may lead by then, while the former leader has decided.
@@ -43,10 +44,11 @@ def is_relayed(shell: "Shell", code: int) -> bool:
     )
 
 
-def check(shell: "Shell", code: int, reason: str, client_uuid: str) -> None:
+def check(cluster: Cluster, shell: Shell, code: int, reason: str, client_uuid: str) -> None:
     """Check a refusal of a member.
 
     Args:
+        cluster: all members.
         shell: the member that answers.
         code: the error.
         reason: its text.
@@ -55,16 +57,19 @@ def check(shell: "Shell", code: int, reason: str, client_uuid: str) -> None:
     Raises:
         Violation: its state does not justify the refusal.
     """
-    judge = _JUDGES.get(code)
     node = shell.node
-    if judge is None or node is None:
+    if code not in _RULES or node is None:
         return
-    shell.world.count("refusals judged")
-    if not judge(shell, node, reason, client_uuid):
+    cluster.count("refusals judged")
+    if code == ErrorCode.UNKNOWN_REPLICA:
+        is_justified = _is_removed(cluster, client_uuid)
+    else:
+        is_justified = _JUDGES[code](shell, node, reason)
+    if not is_justified:
         raise Violation(f"{_RULES[code]}: {shell.name} refuses ({code}) without a cause: {reason}")
 
 
-def _is_queue_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+def _is_queue_full(shell: Shell, node: "Node", reason: str) -> bool:
     replica, context, settings = node.replica, node.context, node.settings
     entries = context.limbo.entries
     if replica.leader is None:
@@ -79,15 +84,15 @@ def _is_queue_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) 
     )
 
 
-def _is_read_only(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+def _is_read_only(shell: Shell, node: "Node", reason: str) -> bool:
     return node.replica.leader is None or node.replica.election.is_read_only
 
 
-def _is_disk_full(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+def _is_disk_full(shell: Shell, node: "Node", reason: str) -> bool:
     return node.replica.leader is None or node.context.is_space_low
 
 
-def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+def _is_loading(shell: Shell, node: "Node", reason: str) -> bool:
     context = node.context
     replica = node.replica
     return (
@@ -100,7 +105,7 @@ def _is_loading(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> 
     )
 
 
-def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+def _is_without_leader(shell: Shell, node: "Node", reason: str) -> bool:
     replica, now_ns = node.replica, node.context.now_ns
     leader = replica.leader
     if leader is None:
@@ -118,10 +123,10 @@ def _is_without_leader(shell: "Shell", node: "Node", reason: str, client_uuid: s
     return "knows no leader" not in reason or leader.started_ns == now_ns  # it preceded the votes
 
 
-def _is_removed(shell: "Shell", node: "Node", reason: str, client_uuid: str) -> bool:
+def _is_removed(cluster: Cluster, client_uuid: str) -> bool:
     return any(
         other.node is not None and client_uuid in other.node.context.confirmed_configuration.removed
-        for other in shell.world.shells.values()
+        for other in cluster.shells.values()
     )
 
 
@@ -131,7 +136,6 @@ _JUDGES = {
     int(ErrorCode.DISK_FULL): _is_disk_full,
     int(ErrorCode.LOADING): _is_loading,
     int(ErrorCode.NOT_LEADER): _is_without_leader,
-    int(ErrorCode.UNKNOWN_REPLICA): _is_removed,
 }
 _RULES = {
     int(ErrorCode.SYNC_QUEUE_FULL): "T11",

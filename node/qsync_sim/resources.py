@@ -15,15 +15,17 @@
 `server.py` checks the answers that clients have not read, and the requests of a connection.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from qsync_node.consensus.entries import Kind
+from qsync_sim.cluster import Row
 from qsync_sim.publishing import BROKER_SESSION
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
-    from qsync_sim.shell import Shell
 
 SLACK = 3
 """User transactions that a step may log after it has checked the queue."""
@@ -35,8 +37,13 @@ CONTROL_BYTES = 4_000
 """Rows of decisions, confirmations and members in a queue, at most."""
 
 
-def check_step(shell: "Shell", node: "Node") -> None:
+def check_step(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
     """Check the bounds of a member after a step.
+
+    Args:
+        shell: the member.
+        node: its process.
+        ledger: all confirmed rows.
 
     Raises:
         Violation: a buffer is larger than it may be.
@@ -47,7 +54,7 @@ def check_step(shell: "Shell", node: "Node") -> None:
     if limbo is shell.limbo_before:
         rows = limbo.confirmed_index - shell.confirmed_before
         if rows > settings.confirm_rows_max + TRANSACTION_ROWS:
-            _check_confirmed(shell, node)
+            _check_confirmed(shell, node, ledger)
     if len(limbo.entries) > settings.limbo_entries_max or limbo.bytes > settings.limbo_bytes_max:
         _check_queue(shell, node)
     for relay in replica.relays.by_number.values():
@@ -58,15 +65,15 @@ def check_step(shell: "Shell", node: "Node") -> None:
         raise Violation(f"T11: {shell.name} keeps {tail.cached_bytes} bytes of recent rows")
 
 
-def _check_confirmed(shell: "Shell", node: "Node") -> None:
-    ledger, last = shell.world.ledger, node.context.limbo.confirmed_index
+def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
+    last = node.context.limbo.confirmed_index
     taken = sum(ledger[index][3] for index in range(shell.confirmed_before + 1, last + 1))
     most = node.settings.confirm_rows_max + TRANSACTION_ROWS
     if taken > most:
         raise Violation(f"G1: {shell.name} confirms {taken} rows in a step, {most} are allowed")
 
 
-def _check_window(shell: "Shell", node: "Node", sent: int) -> None:
+def _check_window(shell: Shell, node: "Node", sent: int) -> None:
     settings = node.settings
     # A batch that was read from a file may join some transactions, and is sent as a whole.
     batch_bytes = SLACK * TRANSACTION_BYTES
@@ -78,7 +85,7 @@ def _check_window(shell: "Shell", node: "Node", sent: int) -> None:
         )
 
 
-def _check_queue(shell: "Shell", node: "Node") -> None:
+def _check_queue(shell: Shell, node: "Node") -> None:
     context, settings = node.context, node.settings
     entries = [entry for entry in context.limbo.entries if entry.kind is Kind.USER]
     own = [entry for entry in entries if entry.is_own]
@@ -91,7 +98,7 @@ def _check_queue(shell: "Shell", node: "Node") -> None:
         raise Violation(f"T11: {shell.name} has a queue of {context.limbo.bytes} bytes, not {most}")
 
 
-def check_end(shell: "Shell", node: "Node") -> None:
+def check_end(shell: Shell, node: "Node") -> None:
     """Check that a member keeps nothing of clients that have all their answers.
 
     Raises:

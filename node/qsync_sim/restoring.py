@@ -73,7 +73,7 @@ def check_restore(world: World) -> None:
 
 def _write(archive: "Archive", folder: Path) -> None:
     """Write the archive to a folder."""
-    (folder / ROOT_NAME).write_bytes(encode_root(archive.world.replicaset_uuid))
+    (folder / ROOT_NAME).write_bytes(encode_root(archive.replicaset_uuid))
     for (uuid, name), data in archive.files.items():
         (folder / uuid).mkdir(exist_ok=True)
         (folder / uuid / name).write_bytes(data)

@@ -11,7 +11,7 @@ from qsync_node.format.mp import pack_map_head
 from qsync_node.node import Node
 from qsync_sim import (
     archive_checks,
-    archiving,
+    archive_faults,
     decay,
     faults,
     members,
@@ -22,13 +22,15 @@ from qsync_sim import (
     slowreaders,
     versions,
 )
+from qsync_sim.archiving import Archive
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
-from qsync_sim.clients import SHORT_THINK_MS, Client, Operation
+from qsync_sim.clients import SHORT_THINK_MS, Client
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
 from qsync_sim.network import LATENCY_NS
+from qsync_sim.operation import Operation
 from qsync_sim.readers import EarlyReader
 from qsync_sim.restoring import check_restore
 from qsync_sim.shell import Shell
@@ -104,7 +106,7 @@ class Schedule:
             workloads = ()
         else:
             self.world.machine = machine_of(seed)
-            self.world.lost_starts = LOST_STARTS
+            self.world.disks.lost_starts = LOST_STARTS
         if seed % 2:
             # Confirmations of an even seed stop after a few rows, those of an odd one at the end.
             rows_max = Settings().confirm_rows_max
@@ -116,7 +118,7 @@ class Schedule:
             timeout_ns = deadlines.choice(DEADLINES_NS)
             self.world.base = replace(self.world.base, request_timeout_ns=timeout_ns)
             self.world.count("short deadlines")
-        self.world.checkpoint_delays = CHECKPOINT_DELAYS
+        self.world.disks.checkpoint_delays = CHECKPOINT_DELAYS
         self.world.is_tracing = is_tracing
         self.faults_limit = faults_limit
         self.faults_done = 0
@@ -124,8 +126,8 @@ class Schedule:
         self.slow_readers: list[slowreaders.SlowReader] = []
         chosen = faults.ALL if is_plain else [*faults.ALL, *orders.ALL, *decay.ALL]
         if not is_plain and Random(f"archive of {seed}").random() < ARCHIVES:
-            self.world.archive = archiving.Archive(self.world)
-            chosen = [*chosen, *archiving.FAULTS]
+            self.world.archive = Archive(self.world, self.world.replicaset_uuid)
+            chosen = [*chosen, *archive_faults.ALL]
         if not is_plain:
             self.world.versions = versions.draw(self.world)
         self._faults = [*chosen, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
@@ -141,7 +143,7 @@ class Schedule:
             world.base = replace(world.base, **workload.settings())
         world.bootstrap(voters, failover_unconfirmed=unconfirmed, synchro_timeout_ns=timeout_ns)
         if world.seed % 4 == 3 and not self.is_plain:
-            publishing.enable(world)
+            publishing.enable(world, self._are_clients_stopped)
         for workload in self.workloads:
             workload.set_up()
         self._start_clients(rng.choice([3, 5, 8]))
@@ -252,11 +254,11 @@ class Schedule:
         world = self.world
         world.has_faults = False
         world.ambushes.clear()
-        archiving.end_faults(world)
+        archive_faults.end_all(world)
         world.network.heal()
         world.network.latency_ns = LATENCY_NS
         world.network.loss = 0.0
-        world.lost_starts = 0.0
+        world.disks.lost_starts = 0.0
         if world.versions is not None:
             world.versions.end()
         for shell in list(world.shells.values()):
@@ -332,13 +334,16 @@ class Schedule:
             if lost:
                 raise Violation(f"Peering: {len(lost)} links were lost, although nothing failed")
 
+    def _are_clients_stopped(self) -> bool:
+        return any(client.is_stopped for client in self.world.clients[:1])
+
     def check_released(self) -> None:
         """Check that members hold nothing for connections that are closed."""
         world = self.world
         for client in world.clients:
             client.disconnect()
-        for session in world.sessions:
-            session.disconnect()
+        for workload in self.workloads:
+            workload.disconnect()
         world.run_for(SECOND)
         if not world.run_for(
             CHECKPOINT_NS, lambda: not any(map(_writes_checkpoint, world.alive()))

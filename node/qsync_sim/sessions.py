@@ -18,14 +18,12 @@ pending rows and for reads in transactions, whose answers do not depend on the m
 """
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qsync_node.transactions.forwarding import COVER_DEADLINE_HEARTBEATS
 from qsync_sim.model import SPACE
+from qsync_sim.operation import Operation
 from qsync_sim.violation import Violation
-
-if TYPE_CHECKING:
-    from qsync_sim.clients import Operation
 
 CLOCK_RATE_MAX = 1.3
 """The fastest clock of a member (faults.clock)."""
@@ -74,13 +72,13 @@ class Sessions:
                 checked += self._check_read(operation)
         return checked
 
-    def _on_write(self, operation: "Operation") -> None:
+    def _on_write(self, operation: Operation) -> None:
         waited_ns = operation.returned_ns - operation.called_ns
         if waited_ns < self._covered_ns:
             session = operation.session
             self._written[session] = max(self._written.get(session, 0), operation.index)
 
-    def _check_read(self, operation: "Operation") -> int:
+    def _check_read(self, operation: Operation) -> int:
         session = operation.session
         read, written = self._read.get(session, 0), self._written.get(session, 0)
         floors = [(read, "R1: an earlier read of the session"), (written, "T10: its own write")]
@@ -105,7 +103,7 @@ class Sessions:
             self._seen.append(max(last, index))
         return bool(floor)
 
-    def _first_at(self, operation: "Operation", floor: int) -> int:
+    def _first_at(self, operation: Operation, floor: int) -> int:
         """Return the first index from `floor` on at which the answer was the state."""
         if operation.kind not in SCANS:
             got = operation.tuples[0] if operation.tuples else None

@@ -1,77 +1,85 @@
-"""A node's shell in the simulation: its disk, its clock, its process.
+"""A node's shell in the simulation: its process, its clock and its disk.
 
-It performs the effects of the core with the code of `qsync_node.storage` on a simulated disk. Each
-lane of the production's scheduler performs one task at a time, as the threads do: writes that queue
-up behind one another go to the disk together, and ballots, reads and checkpoints continue beside
-them.
-A task is taken at the beginning of its delay, as a thread takes it, and has its effect at the end.
-A checkpoint takes long, and draws its rows while the state changes.
+A process performs the effects of the core with the code of `qsync_node.storage` on a simulated disk
+(disktasks.py), and connects to other members as in production (peers.py).
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.settings import Settings
 from qsync_node.format.keys import Type
 from qsync_node.node import Node
 from qsync_node.storage.errors import CorruptionError, DiskError
-from qsync_node.storage.rewind import read_saved_rows
-from qsync_node.storage.scheduler import ArchiveFloor, Lane, Scheduler, Seal
+from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import Limits, Storage
-from qsync_sim.archiving import SimArchiver
+from qsync_sim.archiving import Archive, SimArchiver
+from qsync_sim.costs import Machine
 from qsync_sim.disk import PowerLoss, SimDisk
+from qsync_sim.disktasks import STORAGE_CALLS, Disks, DiskTasks, power_cut
 from qsync_sim.eventloop import EventLoop
+from qsync_sim.network import Network
 from qsync_sim.peers import SimPeers
 from qsync_sim.server import SimServer
-
-if TYPE_CHECKING:
-    from qsync_sim.world import World
+from qsync_sim.timeline import Timeline
 
 DIRECTORY = "/data"
 LIMITS = Limits(segment_bytes=8192)
 MILLISECOND = 1_000_000
-JOINED = 0.8
-"""Probability with which a write joins the one before it."""
-STORAGE_CALLS = 6
-"""Disk calls of a task whose number is not known yet."""
-WRITES_AT_ONCE = 4
-"""Of a checkpoint, between two looks at how slow the disk is."""
+
+
+class Surroundings(Protocol):
+    """Everything around a member: the cluster of a schedule (cluster.py)."""
+
+    network: Network
+    replicaset_uuid: str
+    disks: Disks
+    machine: Machine
+    archive: Archive | None
+    has_sockets: bool
+
+    def addresses_for(self, shell: "Shell") -> dict[str, str]: ...
+    def start_again(self, shell: "Shell") -> None: ...
+    def on_node(self, shell: "Shell", node: Node) -> None: ...
+    def on_started(self, shell: "Shell") -> None: ...
+    def on_stopped(self, shell: "Shell") -> None: ...
+    def on_restart_wanted(self, shell: "Shell") -> None: ...
+    def on_refused_files(self, shell: "Shell") -> None: ...
+    def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None: ...
+    def on_answer(self, shell: "Shell", answer: fx.Answer) -> None: ...
+    def on_report(self, shell: "Shell", report: fx.Report) -> None: ...
+    def on_step(self, shell: "Shell", node: Node, inputs: list[Any], last_before: int) -> None: ...
 
 
 class Shell:
     """One instance on one disk, over all its process runs."""
 
-    def __init__(self, world: "World", name: str, uuid: str, settings: Settings) -> None:
+    def __init__(self, world: Surroundings, name: str, uuid: str, settings: Settings) -> None:
         self.world = world
+        self.timeline: Timeline = world.network.timeline
         self.name = name
         self.uuid = uuid
         self.settings = settings
         self.disk = SimDisk()
-        self.rng = Random(world.rng.random())
+        self.rng = Random(self.timeline.rng.random())
         self.node: Node | None = None
         self.storage: Storage | None = None
         self.life = 0
         self.clock_rate = 1.0
-        self.clock_offset_ns = world.rng.randrange(1, 10**12)
+        self.clock_offset_ns = self.timeline.rng.randrange(1, 10**12)
         self.wall_offset_s = 0.0
-        self.scheduler = Scheduler()
-        self.under_way: dict[Lane, Any] = {}  # the task of each lane that has one
-        self.checkpoint: fx.WriteSnapshot | None = None  # under way
+        self.tasks: DiskTasks | None = None  # of the process that runs
         self.disk_delay_ns = 200_000
-        self.write_since_ns = 0  # when the write began that is under way, 0 without one
         self.peers: SimPeers | None = None  # of the process that runs
         self.archiver: SimArchiver | None = None  # the same, if the world has an archive
         self.server: SimServer | None = None  # the same, if clients connect by sockets
         self.has_power = True
-        self.loop = EventLoop(world, self._turn)
+        self.loop = EventLoop(self.timeline, self._turn)
         self.inputs: list[Any] = []  # of the next step
         self.inputs_now: list[Any] = []  # of the step whose effects are performed
         self.lag_ns = 0  # between the beginning of a step and its effects
@@ -97,7 +105,7 @@ class Shell:
         return self.node is not None
 
     def now_ns(self) -> int:
-        return self.clock_offset_ns + int(self.world.now_ns * self.clock_rate)
+        return self.clock_offset_ns + int(self.timeline.now_ns * self.clock_rate)
 
     def bootstrap(self, voters: int, key_window_rows: int) -> None:
         """Bootstrap this instance on its empty disk, as ordered (M1)."""
@@ -131,19 +139,19 @@ class Shell:
             self._start()
         except CorruptionError as error:
             if not self.is_damaged:
-                self.world.fail(f"{self.name} does not start: {error}")
+                self.timeline.fail(f"{self.name} does not start: {error}")
             self._end_start()
             self.world.on_refused_files(self)
         except PowerLoss:
-            self.world.count("power lost during a start")
+            self.timeline.count("power lost during a start")
             self._end_start()
             self.has_power = False
             self.disk.crash(self.rng)
-            self.world.after(500 * MILLISECOND, partial(self.world.start_again, self))
+            self.timeline.after(500 * MILLISECOND, partial(self.world.start_again, self))
         except DiskError:
             # A full disk: the process reports it and exits, and its supervisor restarts it.
             self._end_start()
-            self.world.after(500 * MILLISECOND, partial(self.world.start_again, self))
+            self.timeline.after(500 * MILLISECOND, partial(self.world.start_again, self))
 
     def _end_start(self) -> None:
         self.node = None
@@ -153,8 +161,8 @@ class Shell:
 
     def _start(self) -> None:
         disk = self.disk
-        if self.rng.random() < self.world.lost_starts:
-            disk.on_call = self._power_cut(STORAGE_CALLS)
+        if self.rng.random() < self.world.disks.lost_starts:
+            disk.on_call = power_cut(self.rng, STORAGE_CALLS)
         if not Storage.exists(disk, DIRECTORY):
             empty = Ballot(replicaset_uuid=self.world.replicaset_uuid)
             Storage.create(disk, DIRECTORY, self.uuid, LIMITS, empty.encode()).close()
@@ -165,7 +173,7 @@ class Shell:
         ballot = Ballot.decode(recovered.ballot)
         node = Node(self.uuid, self.settings, Random(self.rng.random()), ballot)
         self.node = node
-        self.world.observe(self, node)
+        self.world.on_node(self, node)
         if recovered.snapshot is not None:
             snapshot = recovered.snapshot
             bodies = list(snapshot.bodies())
@@ -176,15 +184,19 @@ class Shell:
                 recovered.batches,
                 recovered.first_available_index + 1,
             )
-        self.scheduler = Scheduler(lambda: self.rng.random() < JOINED)
-        self.under_way = {}
-        self.write_since_ns = 0
-        self.checkpoint = None
+        broken = partial(self.world.on_restart_wanted, self)
+        self.tasks = DiskTasks(self, storage, self.timeline, self.world.disks, broken)
         self.fail_next_write = ""
-        self.loop = EventLoop(self.world, self._turn)
+        self.loop = EventLoop(self.timeline, self._turn)
         self.inputs = []
         node.start(self.now_ns())
-        self.peers = SimPeers(self, Random(self.rng.random()))
+        self.peers = SimPeers(
+            self,
+            self.world.network,
+            self.world.replicaset_uuid,
+            partial(self.world.on_send, self),
+            Random(self.rng.random()),
+        )
         self.world.on_started(self)
         self._start_archiver(self.peers)
         if self.world.has_sockets:
@@ -210,8 +222,10 @@ class Shell:
         if self.archiver is not None:
             self.archiver.on_stopped()
             self.archiver = None
-        if power_loss:
-            self._lose_power()
+        if self.tasks is not None:
+            if power_loss:
+                self.tasks.lose_power()
+            self.tasks.end()
         if self.storage is not None:
             self.disk_index = self.storage.last_index
             history = self.node.context.tail.history
@@ -219,6 +233,7 @@ class Shell:
         self.node = None
         self.server = None
         self.storage = None
+        self.tasks = None
         self.life += 1
         self.loop.end()
         self.reads.clear()
@@ -235,48 +250,9 @@ class Shell:
 
     def stop_cleanly(self) -> None:
         """Finish all tasks except a checkpoint, and write the clean mark (D3)."""
-        storage = self.storage
-        if storage is None:
-            return
-        with suppress(DiskError):
-            lanes: list[Lane] = [self.scheduler.log, self.scheduler.ballots, self.scheduler.reads]
-            for lane in lanes:
-                task = self.under_way.pop(lane, None) or lane.next_task()
-                while task is not None:
-                    lane.perform(storage, task)
-                    task = lane.next_task()
-            if not storage.failed:
-                storage.clean_stop()
-        self.stop(power_loss=False)
-
-    def _lose_power(self) -> None:
-        """Cut the power during some of the tasks under way, each at any of its disk calls."""
-        if self.checkpoint is not None and self.rng.random() < 0.3:
-            self._tear(self.scheduler.checkpoints, self.checkpoint)
-        for lane, task in list(self.under_way.items()):
-            if self.rng.random() < 0.7:
-                self._tear(lane, task)
-
-    def _tear(self, lane: Lane, task: Any) -> None:
-        """Cut the power at one of the disk calls of a task."""
-        assert self.storage is not None
-        self.world.count(f"power lost during {type(task).__name__}")
-        calls = self.world.disk_calls.get(type(task), STORAGE_CALLS)
-        self.disk.on_call = self._power_cut(calls)
-        with suppress(PowerLoss, DiskError):
-            lane.perform(self.storage, task)
-        self.disk.on_call = None
-
-    def _power_cut(self, calls: int) -> Callable[[str, str], Any]:
-        """Return a hook that cuts the power at one of the next `calls` calls, or after them."""
-        left = self.rng.randrange(calls + 1)
-
-        def hook(call: str, path: str) -> Any:
-            nonlocal left
-            left -= 1
-            return "power" if left < 0 else None
-
-        return hook
+        if self.tasks is not None:
+            self.tasks.finish()
+            self.stop(power_loss=False)
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -297,9 +273,9 @@ class Shell:
             if self.life == life:
                 self.run(callback)
 
-        self.world.after(delay_ns, due)
+        self.timeline.after(delay_ns, due)
 
-    def run_in(self, peers: SimPeers, callback: Callable[[], None]) -> None:
+    def run_in(self, peers: Any, callback: Callable[[], None]) -> None:
         """Run `callback` if the process of `peers` still runs."""
         if self.peers is peers:
             self.loop.run(callback)
@@ -336,7 +312,7 @@ class Shell:
         last_before = node.context.tail.last_index
         self.limbo_before = node.context.limbo
         self.confirmed_before = self.limbo_before.confirmed_index
-        wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
+        wall = 1e9 + self.timeline.now_ns / 1e9 + self.wall_offset_s
         machine = self.world.machine
         machine.begin()
         out = node.step(self.now_ns(), wall, inputs)
@@ -351,18 +327,15 @@ class Shell:
             self.server.flush()
         self.lag_ns = 0
         if self.life == life:
-            self.world.onlooker.on_step(self, node)
-            if self.removed_before:
-                self.world.authority.on_step(self, node, inputs, last_before)
-            self.world.watch.on_step(self, node)
+            self.world.on_step(self, node, inputs, last_before)
             self._sleep(node)
         return cost_ns
 
     def _sleep(self, node: Node) -> None:
         """Wake at the core's next deadline. A pending wake-up before it finds nothing due."""
         wait = max(node.next_deadline_ns() - self.now_ns(), 100_000)
-        at = self.world.now_ns + wait
-        if self.world.now_ns < self.wake_at_ns <= at and self._woken_life == self.life:
+        at = self.timeline.now_ns + wait
+        if self.timeline.now_ns < self.wake_at_ns <= at and self._woken_life == self.life:
             return
         self.wake_at_ns, self._woken_life = at, self.life
         life = self.life
@@ -371,7 +344,7 @@ class Shell:
             if self.life == life and self.wake_at_ns == at:
                 self.step([])
 
-        self.world.at(at, wake)
+        self.timeline.at(at, wake)
 
     def _take(self, effect: Any) -> None:
         kind = type(effect)
@@ -387,12 +360,8 @@ class Shell:
                 self.peers.close(effect.link)
         elif kind is fx.Restart:
             self.world.on_restart_wanted(self)
-        elif kind is fx.WriteSnapshot:
-            self._begin_checkpoint(effect)
-        else:
-            lane = self.scheduler.lane_of(effect)
-            lane.submit(effect)
-            self._run(lane)
+        elif self.tasks is not None:
+            self.tasks.submit(effect)
 
     def _take_answer(self, effect: fx.Answer | fx.Deferred) -> None:
         """Pass an answer, or a returned read, to its client."""
@@ -406,10 +375,10 @@ class Shell:
 
     def _give_again(self, effect: fx.Deferred) -> None:
         """Repeat a deferred read in a later step."""
-        self.world.count("reads deferred")
+        self.timeline.count("reads deferred")
         request = self.reads[effect.session, effect.sync]
         life = self.life
-        self.world.after(100_000, lambda: self.step([request]) if self.life == life else None)
+        self.timeline.after(100_000, lambda: self.step([request]) if self.life == life else None)
 
     def pause(self) -> None:
         self.loop.pause()
@@ -424,142 +393,20 @@ class Shell:
         """The data directory."""
         return DIRECTORY
 
+    @property
+    def checkpoint(self) -> fx.WriteSnapshot | None:
+        """The checkpoint under way."""
+        return self.tasks.checkpoint if self.tasks is not None else None
+
     def seal(self) -> None:
         """Begin a new segment, so that the rows before it can be archived."""
-        self.scheduler.log.submit(Seal())
-        self._run(self.scheduler.log)
+        if self.tasks is not None:
+            self.tasks.seal()
 
     def allow(self, floor: ArchiveFloor) -> None:
         """Permit the removal of archived files only, and perform removals that waited (S5)."""
-        self.scheduler.log.allow(floor)
-        self._run(self.scheduler.log)
-
-    def _delay(self) -> int:
-        spread = self.world.disk_spread
-        return self.lag_ns + int(self.disk_delay_ns * (1 + spread * (self.rng.random() - 0.5)))
-
-    def _run(self, lane: Lane) -> None:
-        """Take the lane's next task, unless one is under way, and perform it after a delay."""
-        if lane.has_task and lane not in self.under_way:
-            self._perform_after(lane, self._delay())
-
-    def _perform_after(self, lane: Lane, delay_ns: int) -> None:
-        task = self.under_way[lane] = lane.next_task()
-        if type(task) is fx.WriteLog:
-            self.write_since_ns = self.world.now_ns
-        life = self.life
-
-        def done() -> None:
-            if self.life == life and self.storage is not None:
-                del self.under_way[lane]
-                self._perform(lane, task)
-
-        self.world.after(delay_ns, done)
-
-    def _perform(self, lane: Lane, task: Any) -> None:
-        life = self.life
-        outcome = lane.on_result(task, self._result_of(lane, task))
-        if outcome.broken:
-            self.world.on_restart_wanted(self)
-            return
-        if outcome.inputs:
-            self.step(outcome.inputs)
-        if self.life != life:
-            return
-        if outcome.retry_after_s:
-            retry = partial(self._retry, lane, life)
-            self.world.after(int(outcome.retry_after_s * 1e9), retry)
-        else:
-            self._run(lane)
-
-    def _retry(self, lane: Lane, life: int) -> None:
-        if self.life == life:
-            self._run(lane)
-
-    def _begin_checkpoint(self, effect: fx.WriteSnapshot) -> None:
-        writes, most = 1, self.world.checkpoint_delays
-        if most > 1:
-            drawn = list(islice(effect.bodies, self.rng.randrange(40)))
-            effect = effect._replace(bodies=chain(drawn, effect.bodies))
-            writes = self.rng.randint(1, most)
-        self.checkpoint = effect
-        self._continue_checkpoint(effect, writes)
-
-    def _continue_checkpoint(self, effect: fx.WriteSnapshot, writes: int) -> None:
-        """Wait for the next writes of a checkpoint, as long as the disk takes at that time.
-
-        A disk that was slow when the checkpoint began does not slow what follows its recovery.
-        """
-        now = min(writes, WRITES_AT_ONCE)
-        if now == writes:
-            self.scheduler.checkpoints.submit(effect)
-            self._perform_after(self.scheduler.checkpoints, now * self._delay())
-            return
-        life = self.life
-
-        def written() -> None:
-            if self.life == life:
-                self._continue_checkpoint(effect, writes - now)
-
-        self.world.after(now * self._delay(), written)
-
-    def _result_of(self, lane: Lane, task: Any) -> Any:
-        """Perform a task with the faults that wait for it; return its result or its error."""
-        assert self.storage is not None
-        if type(task) is fx.WriteLog:
-            self.write_since_ns = 0
-            self._prepare_write(self.storage, task)
-        elif type(task) is fx.WriteSnapshot:
-            self.checkpoint = None
-        before = self.disk.calls
-        removed = b""
-        if type(task) is fx.Rewind:
-            removed = _rows_after(self.storage, task.after_index)
-        try:
-            result = lane.perform(self.storage, task)
-        except DiskError as error:
-            return error
-        finally:
-            self.disk.on_call = None
-        self.world.note_disk_calls(type(task), self.disk.calls - before)
-        if removed:
-            self._check_saved(result, removed)
-        if type(task) is fx.StoreBallot:
-            self.ballot_on_disk = task.data
-        return result
-
-    def _check_saved(self, report: fx.Rewound, removed: bytes) -> None:
-        """Check that a truncation has saved the rows that it removed (L6)."""
-        if not report.file or read_saved_rows(self.disk, report.file) != removed:
-            self.world.fail(f"L6: {self.name} has not saved {len(removed)} bytes of rows")
-
-    def _prepare_write(self, storage: Storage, task: fx.WriteLog) -> None:
-        first = task.batches[0].first_index
-        assert first > storage.last_index, f"{self.name} writes {first} twice"
-        fault = self.fail_next_write
-        if not fault or first > storage.last_index + 1:
-            return
-        self.fail_next_write = ""
-
-        def hook(call: str, path: str) -> Any:
-            if fault == "flush":
-                return "fail" if call == "sync" else None
-            return fault if call in ("append", "sync") else None
-
-        self.disk.on_call = hook
+        if self.tasks is not None:
+            self.tasks.allow(floor)
 
 
 _ANSWERS = frozenset({fx.Answer, fx.Deferred})
-
-
-def _rows_after(storage: Storage, index: int) -> bytes:
-    return b"".join(batch.data for batch in storage.read(index, 1 << 62))
-
-
-def content_of(entry: Entry) -> list[tuple[int, int, int, bytes]]:
-    """Return the identity of each row of an entry: (index, replica id, LSN, body)."""
-    index = entry.batch.first_index
-    return [
-        (index + position, row.replica_id, row.lsn, row.body)
-        for position, row in enumerate(entry.rows)
-    ]

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES
 from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_sim.cluster import Cluster
 from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.server import Socket
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 from qsync_sim.workloads.base import body_of
 
 if TYPE_CHECKING:
     from qsync_node.server.session import Session
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 PART = 0.15
 """The part of the schedules that have such clients."""
@@ -37,7 +37,7 @@ CHUNK = 2_048
 """Bytes that one packet of the network carries."""
 
 
-def start(world: "World") -> "list[SlowReader]":
+def start(world: Cluster) -> "list[SlowReader]":
     """Let slow clients begin, if the schedule has any."""
     rng = Random(f"slow readers of {world.seed}")
     if rng.random() >= PART:
@@ -52,7 +52,7 @@ def start(world: "World") -> "list[SlowReader]":
 class SlowReader:
     """One client."""
 
-    def __init__(self, world: "World", rng: Random) -> None:
+    def __init__(self, world: Cluster, rng: Random) -> None:
         self._world = world
         self._rng = rng
         self._shell: Shell | None = None

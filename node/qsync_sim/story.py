@@ -89,7 +89,7 @@ class Story:
     def __init__(self, text: str) -> None:
         self.text = text
         self.world = World(1)
-        self.world.disk_spread = 0.0  # a story states how slow its disks are
+        self.world.disks.spread = 0.0  # a story states how slow its disks are
         self.output: list[str] = []
         self.labels: dict[int, str] = {}
         self.unanswered: set[str] = set()
@@ -168,7 +168,9 @@ class Story:
 
     def do_power(self, name: str, how: str = "") -> None:
         if how:
-            self.names[name].under_way.clear()
+            tasks = self.names[name].tasks
+            assert tasks is not None
+            tasks.under_way.clear()
         self._stop(name, power_loss=True)
 
     def _stop(self, name: str, power_loss: bool) -> None:

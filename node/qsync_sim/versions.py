@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from qsync_node.consensus.membership import LEVEL, STOCK_ROLE, Configuration
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim import faults
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 PART = 0.2
 """The part of the schedules with processes of two versions."""
@@ -41,7 +41,7 @@ RAISED_NS = 20 * SECOND
 LATER = LEVEL + 1
 
 
-def draw(world: "World") -> "Versions | None":
+def draw(world: Cluster) -> "Versions | None":
     """Return the versions of a schedule, or None if it has only one."""
     rng = Random(f"versions of {world.seed}")
     return Versions(world, rng) if rng.random() < PART else None
@@ -50,7 +50,7 @@ def draw(world: "World") -> "Versions | None":
 class Versions:
     """The version of each instance, and the observer of the cluster's feature level."""
 
-    def __init__(self, world: "World", rng: Random) -> None:
+    def __init__(self, world: Cluster, rng: Random) -> None:
         self._world = world
         self._rng = rng
         self._is_forming = True
@@ -100,10 +100,10 @@ class Versions:
         wanted = [shell for shell in shells if shell.settings.level != level]
         if wanted and not (is_downgrade and (self._raised_at or faults.lacks_voter(world))):
             self.start_version(self._rng.choice(wanted), level)
-            world.availability.observe()
+            world.on_fault()
         self._change_later()
 
-    def start_version(self, shell: "Shell", level: int) -> None:
+    def start_version(self, shell: Shell, level: int) -> None:
         """Replace the process of an instance by one of another version."""
         world = self._world
         if shell.is_alive and not shell.is_paused and self._rng.random() < 0.5:
@@ -116,7 +116,7 @@ class Versions:
         shell.settings = replace(shell.settings, level=level)
         world.after(self._rng.randrange(300 * MILLISECOND), partial(world.start_again, shell))
 
-    def _is_registered(self, shell: "Shell") -> bool:
+    def _is_registered(self, shell: Shell) -> bool:
         leader = self._world.leader()
         if leader is None or leader.node is None:
             return True
@@ -125,14 +125,14 @@ class Versions:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def on_started(self, shell: "Shell") -> None:
+    def on_started(self, shell: Shell) -> None:
         """Note the level that a process announces."""
         known = self._announced.get(shell.uuid, 0)
         self._announced[shell.uuid] = max(known, shell.settings.level)
         if not known and not self._is_forming:
             self._may_stop.add(shell.uuid)
 
-    def on_stopped_by_level(self, shell: "Shell") -> None:
+    def on_stopped_by_level(self, shell: Shell) -> None:
         """Check that a process had to stop, and replace it by the later version."""
         if shell.settings.level == LATER:
             raise Violation(f"P2: {shell.name} stops at a level that it supports")
@@ -141,11 +141,11 @@ class Versions:
         self._world.count("stopped at an unsupported level")
         self._world.after(self._rng.randrange(SECOND), partial(self._upgrade, shell))
 
-    def _upgrade(self, shell: "Shell") -> None:
+    def _upgrade(self, shell: Shell) -> None:
         if _has_stopped(shell):
             self.start_version(shell, LATER)
 
-    def on_step(self, shell: "Shell", node: "Node") -> None:
+    def on_step(self, shell: Shell, node: "Node") -> None:
         """Check the levels that a member knows after a step."""
         context = node.context
         limbo = context.limbo
@@ -161,7 +161,7 @@ class Versions:
         elif self._raised_at and context.has_origin and limbo.confirmed_index >= self._raised_at:
             raise Violation(f"P2: the level is {confirmed.level} again at {limbo.confirmed_index}")
 
-    def _check_members(self, shell: "Shell", configuration: Configuration) -> None:
+    def _check_members(self, shell: Shell, configuration: Configuration) -> None:
         for member in configuration.members:
             announced = self._announced.get(member.uuid, 0)
             if member.role != STOCK_ROLE and announced < configuration.level:
@@ -190,5 +190,5 @@ class Versions:
         return configuration.level == min(levels)
 
 
-def _has_stopped(shell: "Shell") -> bool:
+def _has_stopped(shell: Shell) -> bool:
     return shell.node is not None and shell.node.context.unsupported_level > 0

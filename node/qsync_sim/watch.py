@@ -24,14 +24,14 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.entries import Kind
 from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.consensus.leader import Leader
     from qsync_node.consensus.transfer import Switchover
     from qsync_node.node import Node
-    from qsync_sim.shell import Shell
-    from qsync_sim.world import World
 
 SLOW_STEP_NS = 300 * MILLISECOND
 """Time for a slow step."""
@@ -48,7 +48,7 @@ ROUND_NS = SECOND
 class Order(NamedTuple):
     """An order that is not answered yet, with the term of the member when it was sent."""
 
-    shell: "Shell"
+    shell: Shell
     life: int
     verb: str
     arguments: dict[str, Any]
@@ -67,7 +67,7 @@ class Handover(NamedTuple):
 class Watch:
     """The checks of one world."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Cluster) -> None:
         self._world = world
         self._orders: dict[int, Order] = {}
         self._leading: dict[str, int] = {}  # term that a member led at the end of its last step
@@ -78,7 +78,7 @@ class Watch:
 
     # --- orders -------------------------------------------------------------------------------
 
-    def on_order(self, sync: int, shell: "Shell", verb: str, arguments: dict[str, Any]) -> None:
+    def on_order(self, sync: int, shell: Shell, verb: str, arguments: dict[str, Any]) -> None:
         """Note an order that is sent."""
         assert shell.node is not None
         term = shell.node.context.term
@@ -113,7 +113,7 @@ class Watch:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None:
+    def on_send(self, shell: Shell, peer_uuid: str, message: Any) -> None:
         """Check a message of the core."""
         kind = type(message)
         if kind is msg.Rows:
@@ -126,26 +126,26 @@ class Watch:
         elif kind is msg.VoteReply and message.is_prevote and message.is_granted:
             self._check_prevote(shell)
 
-    def _check_rows(self, shell: "Shell", peer_uuid: str, rows: msg.Rows) -> None:
+    def _check_rows(self, shell: Shell, peer_uuid: str, rows: msg.Rows) -> None:
         limbo = _node(shell).context.limbo
         last = rows.batches[-1].last_index
         if last > limbo.confirmed_index and limbo.configuration.by_uuid(peer_uuid) is None:
             raise Violation(f"L8: {shell.name} sends row {last} to a replica without an id")
 
     @staticmethod
-    def _check_chunk(shell: "Shell", chunk: msg.SnapshotChunk) -> None:
+    def _check_chunk(shell: Shell, chunk: msg.SnapshotChunk) -> None:
         size = sum(map(len, chunk.bodies[:-1]))
         if size > shell.settings.relay_chunk_bytes:
             raise Violation(f"S4: {shell.name} sends {size} bytes of a snapshot at once")
 
     @staticmethod
-    def _check_candidacy(shell: "Shell") -> None:
+    def _check_candidacy(shell: Shell) -> None:
         node = _node(shell)
         # A member that may not lead stands if its log is needed (E1).
         if node.settings.election_mode == "manual" and node.replica.election.may_lead():
             raise Violation(f"E2: {shell.name} stands without an order")
 
-    def _check_prevote(self, shell: "Shell") -> None:
+    def _check_prevote(self, shell: Shell) -> None:
         context = _node(shell).context
         replica = _node(shell).replica
         if replica.leader is not None and self._leading.get(shell.uuid) == context.term:
@@ -164,18 +164,18 @@ class Watch:
 
     # --- reports ------------------------------------------------------------------------------
 
-    def on_report(self, shell: "Shell", report: fx.Report) -> None:
+    def on_report(self, shell: Shell, report: fx.Report) -> None:
         """Check an event that a member reports."""
         if report.event == "unregister":
             self._check_removal(shell, report.fields["uuid"])
         elif report.event == "promoted_to_voting":
             self._check_promotion(shell, report.fields["uuid"])
 
-    def on_stopped(self, shell: "Shell") -> None:
+    def on_stopped(self, shell: Shell) -> None:
         """Note that a process has ended."""
         self._stopped_ns[shell.uuid] = self._world.now_ns
 
-    def _check_removal(self, leader: "Shell", removed: str) -> None:
+    def _check_removal(self, leader: Shell, removed: str) -> None:
         voters = [uuid for uuid in _node(leader).context.voter_uuids() if uuid != removed]
         running = sum(1 for uuid in voters if self._has_run(uuid))
         if running < len(voters) // 2 + 1:
@@ -188,7 +188,7 @@ class Watch:
         since_ns = self._world.now_ns - self._stopped_ns.get(uuid, 0)
         return self._world.shells[uuid].is_alive or since_ns < HEARD_NS
 
-    def _check_promotion(self, leader: "Shell", uuid: str) -> None:
+    def _check_promotion(self, leader: Shell, uuid: str) -> None:
         storage = self._world.shells[uuid].storage
         early = [
             index
@@ -203,7 +203,7 @@ class Watch:
 
     # --- steps --------------------------------------------------------------------------------
 
-    def on_step(self, shell: "Shell", node: "Node") -> None:
+    def on_step(self, shell: Shell, node: "Node") -> None:
         """Check a member after its step."""
         context = node.context
         replica = node.replica
@@ -229,11 +229,12 @@ class Watch:
             log.popleft()
         self._check_separation(shell, context.voter_uuids())
         self._check_switchover(shell, replica.leader)
-        if shell.write_since_ns and now_ns - shell.write_since_ns > _longest_lease_ns(shell):
+        write_since_ns = shell.tasks.write_since_ns if shell.tasks is not None else 0
+        if write_since_ns and now_ns - write_since_ns > _longest_lease_ns(shell):
             raise Violation(f"E5: {shell.name} leads, although its disk hangs")
 
     @staticmethod
-    def _check_term(shell: "Shell", node: "Node") -> None:
+    def _check_term(shell: Shell, node: "Node") -> None:
         """Check that a candidacy or a message that is no PreVote has raised the term (E3)."""
         term = node.context.term
         if node.context.ballot.vote == shell.uuid:
@@ -244,7 +245,7 @@ class Watch:
         ):
             raise Violation(f"E3: {shell.name} adopts term {term}, which no member is in")
 
-    def _check_switchover(self, shell: "Shell", leader: "Leader") -> None:
+    def _check_switchover(self, shell: Shell, leader: "Leader") -> None:
         switchover, now_ns = leader.transfer.switchover, self._world.now_ns
         if switchover is None:
             self._handovers.pop(shell.uuid, None)
@@ -264,7 +265,7 @@ class Watch:
                 f"{(now_ns - handover.since_ns) / 1e6:.0f} ms because of a switchover"
             )
 
-    def _check_separation(self, shell: "Shell", voters: tuple[str, ...]) -> None:
+    def _check_separation(self, shell: Shell, voters: tuple[str, ...]) -> None:
         now_ns = self._world.now_ns
         shells = self._world.shells
         reached = sum(1 for uuid in voters if self._can_reach(shell, shells[uuid]))
@@ -279,7 +280,7 @@ class Watch:
                 f"voters for {(now_ns - since_ns) / 1e6:.0f} ms"
             )
 
-    def _can_reach(self, shell: "Shell", other: "Shell") -> bool:
+    def _can_reach(self, shell: Shell, other: Shell) -> bool:
         if other is shell:
             return True
         network = self._world.network
@@ -307,7 +308,7 @@ class Watch:
         }
 
 
-def _node(shell: "Shell") -> "Node":
+def _node(shell: Shell) -> "Node":
     assert shell.node is not None
     return shell.node
 
@@ -322,6 +323,6 @@ def _announces(message: Any, term: int) -> bool:
     return bool(getattr(message, "term", -1) == term)
 
 
-def _longest_lease_ns(shell: "Shell") -> int:
+def _longest_lease_ns(shell: Shell) -> int:
     """Return the time within which a leader notices that its lease has ended, by any clock."""
     return 2 * shell.settings.election_timeout_ns + SLOW_STEP_NS

@@ -6,7 +6,6 @@ understood or tested without the others. The implicit import of a module's packa
 """
 
 import ast
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,17 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = (ROOT / "node", ROOT / "operator")
-KNOWN = Path(__file__).with_name("import_cycles.toml")
 
 Graph = dict[str, dict[str, int]]
 """The imported modules of each module, with the line of the first import."""
-
-
-def read_known() -> list[frozenset[str]]:
-    """Return the cycles that remain. The file has the reason for each."""
-    cycles = tomllib.loads(KNOWN.read_text())["cycle"]
-    assert all(cycle["reason"] for cycle in cycles)
-    return [frozenset(cycle["modules"]) for cycle in cycles]
 
 
 def read_graph(parts: Iterable[Path]) -> Graph:
@@ -98,23 +89,16 @@ def describe_cycle(graph: Graph, cycle: frozenset[str]) -> str:
     )
 
 
-def problems_of(graph: Graph, known: Iterable[frozenset[str]]) -> list[str]:
-    """Return a sentence for each unknown cycle, and for each known one that is gone."""
-    cycles, listed = set(find_cycles(graph)), set(known)
-    added = [
-        f"import cycle:\n{describe_cycle(graph, one)}" for one in sorted(cycles - listed, key=min)
-    ]
-    removed = [
-        f"no import cycle of exactly {', '.join(sorted(one))}: correct {KNOWN.name}"
-        for one in sorted(listed - cycles, key=min)
-    ]
-    return added + removed
+def problems_of(graph: Graph) -> list[str]:
+    """Return the cycles with their imports, each as one text."""
+    cycles = sorted(find_cycles(graph), key=min)
+    return [f"import cycle:\n{describe_cycle(graph, cycle)}" for cycle in cycles]
 
 
-def test_no_import_cycle_except_the_known_ones() -> None:
+def test_no_import_cycle() -> None:
     graph = read_graph(PARTS)
     assert {"qsync_node.node", "qsync_operator.plan", "qsync_cli"} <= set(graph)
-    problems = problems_of(graph, read_known())
+    problems = problems_of(graph)
     assert not problems, "\n".join(problems)
 
 
@@ -143,15 +127,8 @@ def test_planted_cycle_is_found_with_its_lines(tmp_path: Path, one: str, two: st
     graph = read_graph([tmp_path])
     cycle = frozenset({"qsync_a.one", "qsync_a.deep.two"})
     assert find_cycles(graph) == [cycle]
-    (problem,) = problems_of(graph, [])
+    (problem,) = problems_of(graph)
     assert problem.splitlines()[1:] == [
         f"  qsync_a.deep.two imports qsync_a.one in line {len(two.splitlines())}",
         f"  qsync_a.one imports qsync_a.deep.two in line {len(one.splitlines())}",
     ]
-    assert problems_of(graph, [cycle]) == []
-
-
-def test_known_cycle_that_is_gone_is_reported() -> None:
-    gone = frozenset({"qsync_a.one", "qsync_a.two"})
-    (problem,) = problems_of({"qsync_a.one": {"qsync_a.two": 1}, "qsync_a.two": {}}, [gone])
-    assert problem.startswith("no import cycle of exactly qsync_a.one, qsync_a.two: ")

@@ -79,7 +79,7 @@ def test_slow_quorum_never_rolls_back() -> None:
 def test_writes_are_refused_while_the_quorum_lags() -> None:
     lease_ns = 2500 * MILLISECOND  # longer than a write of these disks
     driven = Driven(3, synchro_timeout_ns=1500 * MILLISECOND, election_timeout_ns=lease_ns)
-    driven.world.disk_spread = 0.0
+    driven.world.disks.spread = 0.0
     leader = driven.leader()
     for follower in driven.followers():
         follower.disk_delay_ns = 1000 * MILLISECOND

@@ -23,9 +23,9 @@ from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
+from qsync_sim.cluster import ADMIN_SESSION, KEY_WINDOW_ROWS
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
-from qsync_sim.world import ADMIN_SESSION, KEY_WINDOW_ROWS
 
 KEY = ["client-1", 1, 0]
 

@@ -11,9 +11,9 @@ from qsync_node.consensus import messages as msg
 from qsync_node.consensus.membership import LEVEL, Configuration, Member
 from qsync_node.errors import ErrorCode
 from qsync_node.node import Node
+from qsync_sim.cluster import ADMIN_SESSION
 from qsync_sim.shell import Shell
 from qsync_sim.versions import LATER, Versions
-from qsync_sim.world import ADMIN_SESSION
 
 UUID = "00000000-0000-4000-8000-00000000000{}"
 LINK = 99_999

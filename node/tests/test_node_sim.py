@@ -73,7 +73,7 @@ def test_a_schedule_is_no_less_than_promised() -> None:
 
 def test_a_checkpoint_is_no_longer_slow_than_its_disk() -> None:
     driven = Driven(3)
-    driven.world.checkpoint_delays = 500
+    driven.world.disks.checkpoint_delays = 500
     shell = driven.leader()
     for key in range(1, 4):
         assert driven.ask(shell, INSERT, put(key, "value")).code == 0

@@ -13,9 +13,9 @@ from qsync_node.consensus.transfer import Switchover
 from qsync_node.errors import ErrorCode
 from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker
-from qsync_sim.clients import Operation
 from qsync_sim.model import SPACE
 from qsync_sim.network import LATENCY_NS
+from qsync_sim.operation import Operation
 from qsync_sim.sessions import Sessions
 from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
@@ -148,15 +148,17 @@ class TestRefusals:
         ],
     )
     def test_refusal_of_an_idle_leader(self, code: int, reason: str, rule: str) -> None:
-        leader = Driven(3).leader()
+        driven = Driven(3)
+        leader = driven.leader()
         with pytest.raises(Violation, match=rule):
-            refusals.check(leader, int(code), reason, leader.uuid)
+            refusals.check(driven.world, leader, int(code), reason, leader.uuid)
 
     def test_follower_that_knows_its_leader(self) -> None:
-        follower = Driven(3).followers()[0]
+        driven = Driven(3)
+        follower = driven.followers()[0]
         reason = "the request was not logged: the member knows no leader; retry"
         with pytest.raises(Violation, match="T10"):
-            refusals.check(follower, int(ErrorCode.NOT_LEADER), reason, follower.uuid)
+            refusals.check(driven.world, follower, int(ErrorCode.NOT_LEADER), reason, follower.uuid)
 
 
 class TestWatch:
@@ -260,11 +262,11 @@ class TestResources:
         for key in range(3):
             driven.send(leader, REPLACE, put(key, "value"))
             driven.run(5)
-        resources.check_step(leader, leader.node)
+        resources.check_step(leader, leader.node, driven.world.ledger)
         entries = leader.node.context.limbo.entries
         entries.extend([next(one for one in entries if one.kind is Kind.USER)] * 4)
         with pytest.raises(Violation, match="T11"):
-            resources.check_step(leader, leader.node)
+            resources.check_step(leader, leader.node, driven.world.ledger)
 
 
 def removed_at(shell: Shell, uuid: str) -> None:

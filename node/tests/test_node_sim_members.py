@@ -9,9 +9,10 @@ from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.keys import REPLACE
 from qsync_node.storage.scheduler import Seal
 from qsync_sim.clients import build_body
+from qsync_sim.cluster import ADMIN_SESSION
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
-from qsync_sim.world import ADMIN_SESSION, World
+from qsync_sim.world import World
 
 
 def insert(world: World, first: int, count: int) -> None:
@@ -66,7 +67,8 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     world.network.cut(leader, anonymous)
     world.network.cut(anonymous, leader)
     leader.disk_delay_ns = 10 * MILLISECOND
-    leader.scheduler.log.submit(Seal())  # the disk is busy, so the writes wait and are joined
+    assert leader.tasks is not None
+    leader.tasks.scheduler.log.submit(Seal())  # the disk is busy, so the writes wait and are joined
 
     def write(key: int) -> None:
         body = build_body(SPACE, tuple=[key, "joined", 0])

@@ -28,7 +28,8 @@ from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row
 from qsync_node.transactions.own_rows import body_of_key_window
-from qsync_sim.world import KEY_WINDOW_ROWS, World
+from qsync_sim.cluster import KEY_WINDOW_ROWS
+from qsync_sim.world import World
 from qsync_spark.audit.catalogue import Catalogue
 from qsync_spark.audit.events import MARK, REMEMBER
 from qsync_spark.audit.fold import Fold, Snapshots

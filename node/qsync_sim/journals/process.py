@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any, Protocol
 
 from qsync_broker import events as ev
 from qsync_broker.broker import Broker
@@ -12,19 +13,34 @@ from qsync_broker.messages import Decoder, encode
 from qsync_broker.requests import Appended
 from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, decode_row
 from qsync_sim.journals.clock import MS, SECOND
-
-if TYPE_CHECKING:
-    from qsync_sim.journals.world import World
+from qsync_sim.journals.disk import Disk
+from qsync_sim.journals.keys import Keys
 
 LEASE_MS = 1_000
 TICK_NS = 20 * MS
-CALLS = (ev.ReadPublications, ev.RemovePublications, ev.DiscardPublications)
+
+
+class Surroundings(Protocol):
+    """Everything around a process: the world of a schedule (world.py)."""
+
+    now_ns: int
+    rng: Random
+    keys: Keys
+    zones: dict[str, str]
+    disks: dict[str, Disk]
+    stale_snapshots: int
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
+    def is_cut(self, one: str, other: str) -> bool: ...
+    def kill(self, name: str, is_power: bool = False) -> None: ...
+    def kill_after(self, process: "Process", effects: int) -> int | None: ...
+    def on_effect(self, process: "Process", effect: ev.Effect) -> None: ...
 
 
 class Process:
     """One run of a broker."""
 
-    def __init__(self, world: "World", name: str, run: int) -> None:
+    def __init__(self, world: Surroundings, name: str, run: int) -> None:
         self.world = world
         self.me = BrokerId(world.zones[name], name)
         self.name = name
@@ -90,7 +106,7 @@ class Process:
         now = self.world.now_ns
         effects = self.core.step(now, 1_700_000_000 + now // SECOND, inputs)
         self._check_lease()
-        count = None if self._depth else self.world.on_step(self, len(effects))
+        count = None if self._depth else self.world.kill_after(self, len(effects))
         self._depth += 1
         for effect in effects[:count]:
             if self.is_alive:
@@ -118,12 +134,6 @@ class Process:
             back = self.incoming.get(effect.number)
             if back is not None:
                 back.to_primary(effect.stream, effect.message)
-        elif isinstance(effect, ev.Transact):
-            world.cluster.transact(self, effect)
-        elif isinstance(effect, CALLS):
-            world.cluster.call(self, effect)
-        elif isinstance(effect, ev.OpenLink):
-            world.connect(self, effect.peer)
         elif isinstance(effect, ev.AskContent):
             if effect.number in self.wants:
                 self.wants[effect.number]()
@@ -133,30 +143,14 @@ class Process:
         elif isinstance(effect, ev.Rewatch):
             self.watched = -1
             world.stale_snapshots += 1
-        elif isinstance(effect, ev.Readable):
-            world.observer.observe(self, effect.journal)
         else:
-            self._persist(effect)
-
-    def _persist(self, effect: ev.Effect) -> None:
-        if isinstance(effect, ev.ListStores):
-            self.world.stores.list(self, effect)
-        elif isinstance(effect, ev.Upload):
-            self.world.stores.upload(self, effect)
-        elif isinstance(effect, ev.CheckStore):
-            self.world.stores.check(self, effect)
-        elif isinstance(effect, ev.ReadSpool):
-            self.world.read_spool(self, effect)
-        elif isinstance(effect, ev.Halt):
-            self.world.kill(self.name)
-        else:
-            assert isinstance(effect, ev.BlockPeer), effect
+            world.on_effect(self, effect)
 
 
 class Link:
     """A connection from a primary to a peer."""
 
-    def __init__(self, world: "World", primary: Process, peer: Process, number: int) -> None:
+    def __init__(self, world: Surroundings, primary: Process, peer: Process, number: int) -> None:
         self.world = world
         self.primary = primary
         self.peer = peer

@@ -23,6 +23,8 @@ from qsync_sim.journals.observer import Observer
 from qsync_sim.journals.process import Link, Process
 from qsync_sim.journals.stores import Stores
 
+CALLS = (ev.ReadPublications, ev.RemovePublications, ev.DiscardPublications)
+
 
 class World(Clock):
     """The simulated world.
@@ -117,6 +119,39 @@ class World(Clock):
             process.feed(ev.SpoolRead(effect.token, data or None))
 
         self.after(self.rng.randrange(MS // 10, 20 * MS), answer)
+
+    # --- effects ------------------------------------------------------------------------------
+
+    def kill_after(self, process: Process, effects: int) -> int | None:
+        """Return the number of effects of a step after which its process is killed, or None."""
+        return self.on_step(process, effects)
+
+    def on_effect(self, process: Process, effect: ev.Effect) -> None:
+        """Carry out an effect that concerns others than the process, its disk and its peers."""
+        if isinstance(effect, ev.Transact):
+            self.cluster.transact(process, effect)
+        elif isinstance(effect, CALLS):
+            self.cluster.call(process, effect)
+        elif isinstance(effect, ev.OpenLink):
+            self.connect(process, effect.peer)
+        elif isinstance(effect, ev.Readable):
+            self.observer.observe(process, effect.journal)
+        elif isinstance(effect, ev.Halt):
+            self.kill(process.name)
+        else:
+            self._persist(process, effect)
+
+    def _persist(self, process: Process, effect: ev.Effect) -> None:
+        if isinstance(effect, ev.ListStores):
+            self.stores.list(process, effect)
+        elif isinstance(effect, ev.Upload):
+            self.stores.upload(process, effect)
+        elif isinstance(effect, ev.CheckStore):
+            self.stores.check(process, effect)
+        elif isinstance(effect, ev.ReadSpool):
+            self.read_spool(process, effect)
+        else:
+            assert isinstance(effect, ev.BlockPeer), effect
 
     # --- clients ------------------------------------------------------------------------------
 

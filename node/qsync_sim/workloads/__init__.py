@@ -6,8 +6,8 @@ are those that the seeds had before there were workloads.
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Workload
 from qsync_sim.workloads.indexes import Indexes
@@ -17,9 +17,6 @@ from qsync_sim.workloads.order import Order
 from qsync_sim.workloads.sequences import Sequences
 from qsync_sim.workloads.tables import Tables
 from qsync_sim.workloads.transactions import Transactions
-
-if TYPE_CHECKING:
-    from qsync_sim.world import World
 
 ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys, Access, Limits)
 NONE = 1 / 3
@@ -37,13 +34,13 @@ def names_of(seed: int) -> list[str]:
     return chosen or [rng.choice(ALL).name]
 
 
-def make(world: "World", names: Sequence[str] | None) -> list[Workload]:
+def make(world: Cluster, names: Sequence[str] | None) -> list[Workload]:
     """Return the named workloads, or those of the seed if `names` is None."""
     wanted = names_of(world.seed) if names is None else names
     return [kind(world) for kind in ALL if kind.name in wanted]
 
 
-def check(world: "World", workloads: Sequence[Workload]) -> None:
+def check(world: Cluster, workloads: Sequence[Workload]) -> None:
     """Compare the answers of all workloads with the order of confirmed rows.
 
     Raises:

@@ -32,12 +32,12 @@ from qsync_node.format.keys import (
 )
 from qsync_sim import faults
 from qsync_sim.clients import BEGIN, ROLLED_BACK, UNKNOWN
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
-    from qsync_sim.shell import Shell
     from qsync_sim.workloads.order import Order
-    from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
 GIVE_UP_MS = 30_000
@@ -100,7 +100,7 @@ Script = Generator[Request | int, Request | None, None]
 class Session:
     """A client of one workload."""
 
-    def __init__(self, world: "World", number: int, rng: Random, script: Script) -> None:
+    def __init__(self, world: Cluster, number: int, rng: Random, script: Script) -> None:
         self.world = world
         self.rng = rng
         self.session = SESSIONS_FROM * number
@@ -114,7 +114,7 @@ class Session:
         self._pause = 0  # counts pauses
         self._is_pausing = False
         self._answered: Request | None = None  # before the pause
-        world.sessions.append(self)
+        world.guests.append(self)
         self._later(rng.choice(THINK_MS))
 
     def disconnect(self) -> None:
@@ -235,7 +235,7 @@ class Session:
             request.outcome = "refused"
         self._ended(request)
 
-    def on_member_stopped(self, shell: "Shell") -> None:
+    def on_member_stopped(self, shell: Shell) -> None:
         """Record an unknown outcome if the member had the request."""
         if self.member is shell:
             self._on_lost(self.session, self._sync)
@@ -264,7 +264,7 @@ class Workload(ABC):
     number = 0
     """Determines the session numbers of the workload, which must be its own."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Cluster) -> None:
         self.world = world
         self.rng = Random(f"{self.name} in {world.seed}")
         self.sessions: list[Session] = []
@@ -294,7 +294,7 @@ class Workload(ABC):
         """Let most members refuse rows for a moment, so that requests are rolled back (T7)."""
         if not self.is_stopped:
             faults.nack_by_most(self.world)
-            self.world.availability.observe()
+            self.world.on_fault()
             self.wake()
 
     def wake(self) -> None:
@@ -307,6 +307,11 @@ class Workload(ABC):
         self.is_stopped = True
         for session in self.sessions:
             session.is_stopped = True
+
+    def disconnect(self) -> None:
+        """Close the connections of all sessions."""
+        for session in self.sessions:
+            session.disconnect()
 
     @property
     def is_idle(self) -> bool:

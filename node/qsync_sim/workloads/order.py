@@ -8,7 +8,7 @@ between two indexes.
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -25,10 +25,8 @@ from qsync_node.format.keys import (
     UPDATE,
     UPSERT,
 )
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.table import Index, Table, changed
-
-if TYPE_CHECKING:
-    from qsync_sim.world import World
 
 SPACES: Final = int(SystemSpace.SPACE)
 INDEXES: Final = int(SystemSpace.INDEX)
@@ -55,7 +53,7 @@ class Row(NamedTuple):
 class Order:
     """All versions of all spaces."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Cluster) -> None:
         self.last = world.confirmed_anywhere
         self.rows: dict[int, Row] = {}
         self.places: dict[str, list[int]] = {}
