@@ -5,9 +5,9 @@ keeps its election mode, and has no rows that it could not apply. No direction b
 is cut. The group has the quorum by the configuration of each. Orders that move the leadership,
 broken connections and a slow or lossy network begin a new period of soundness.
 
-The group may lose members while it remains a quorum. A leader outside it that reaches only some of
-the group also begins a new period: the other members of the group cannot follow it, and no vote
-replaces it, because the rest hears it (E3).
+The group may lose members while it remains a quorum. A leader outside it also begins a new period
+if it reaches only some of the group, or if its own configuration has a quorum that the group and
+itself are not: no vote replaces it, because the group hears it (E3).
 
   E12  A sound group is without a leader that runs, reaches it and has confirmed its PROMOTE for
        `LEADERLESS_NS` at most. That time contains a lease, a wait of up to two election timeouts
@@ -228,6 +228,8 @@ class Availability:
             return True
         if leader in group:
             return False
+        if not _is_quorum_of(leader, [*group, leader]):
+            return True
         return 0 < self._cuts_to(leader, group) < len(group)
 
     def _cuts_to(self, leader: Shell, group: "Sequence[Shell]") -> int:
@@ -350,12 +352,12 @@ def _log_of(shell: Shell) -> tuple[tuple[int, int], tuple[str, ...]]:
 
 def _is_quorum(group: "Sequence[Shell]") -> bool:
     """Return whether the group has the quorum by the configuration of each of its members."""
-    if not group:
-        return False
+    return bool(group) and all(_is_quorum_of(shell, group) for shell in group)
+
+
+def _is_quorum_of(member: Shell, group: "Sequence[Shell]") -> bool:
+    """Return whether the group has the quorum by the configuration of a member."""
+    assert member.node is not None
+    voters = member.node.context.voter_uuids()
     uuids = {shell.uuid for shell in group}
-    for shell in group:
-        assert shell.node is not None
-        voters = shell.node.context.voter_uuids()
-        if len(uuids.intersection(voters)) < needed(len(voters), shell.node.settings.quorum):
-            return False
-    return True
+    return len(uuids.intersection(voters)) >= needed(len(voters), member.node.settings.quorum)

@@ -6,6 +6,7 @@ from random import Random
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.consensus.source import State
 from qsync_node.format.body import space_mark
 from qsync_node.format.mp import pack_map_head
 from qsync_node.node import Node
@@ -405,6 +406,7 @@ class Schedule:
         goal = leader.node.context.limbo.confirmed_index
         return all(
             shell.node is not None
+            and (shell is leader or shell.node.replica.source.state is State.FOLLOWING)
             and shell.node.context.limbo.confirmed_index >= goal - ROWS_BEHIND
             and not shell.node.replica.repair.is_open
             and not _refuses_pending_row(shell.node)

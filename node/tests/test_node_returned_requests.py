@@ -36,10 +36,10 @@ def test_refusal_of_an_expired_forwarded_request_changes_nothing() -> None:
     ((number, outgoing),) = node.forwarding.outgoing.items()
     assert driven.run(1000, lambda: sync in driven.answers)
     assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
+    assert not node.forwarding.outgoing, "T11: an answered request is kept until the leader answers"
     late = ForwardReply(number, int(ErrorCode.NOT_LEADER), "it does not lead", [], 0, b"")
     follower.step([fx.Received(outgoing.link, late)])
     driven.run(5)
-    assert not node.forwarding.outgoing
     assert not node.shared.queue
 
 

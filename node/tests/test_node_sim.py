@@ -40,6 +40,10 @@ def test_smoke(first: int) -> None:
         2478,
         2530,
         2957,
+        10718,
+        11817,
+        12136,
+        13536,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:

@@ -27,6 +27,7 @@ class Call:
         "arrived_ns",
         "body",
         "digest",
+        "forwarded",
         "home",
         "key",
         "link",
@@ -52,6 +53,7 @@ class Call:
         self.request: Any = None
         self.position: bytes | None = None  # the start of the next page of the select
         self.digest = 0  # of all requests that its idempotency key covers (T9)
+        self.forwarded = 0  # its number at the leader, 0 before it is forwarded
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
         self.stage = Stage.RECEIVED
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.

@@ -403,6 +403,7 @@ class Clients:
             if call.arrived_ns > oldest:
                 break
             is_any = True
+            self.forwarding.on_expired(call)
             if call.may_be_logged:
                 reason = (
                     "the outcome is unknown: the deadline passed before the write was "

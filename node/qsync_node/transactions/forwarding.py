@@ -67,6 +67,7 @@ class Forwarding:
         number = self._next
         self._next += 1
         self.outgoing[number] = Outgoing(call, link.number)
+        call.forwarded = number
         call.become(Stage.FORWARDED)
         if call.transaction:
             self._bound.add((call.session, link.number))
@@ -88,9 +89,7 @@ class Forwarding:
         outgoing = self.outgoing.get(reply.request)
         if outgoing is None or outgoing.link != link or outgoing.reply is not None:
             return
-        if outgoing.call.is_done:
-            del self.outgoing[reply.request]  # its deadline has passed
-            return
+        assert not outgoing.call.is_done, "T11: an answered request is not kept"
         outgoing.reply = reply
         context = self.context
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.transaction:
@@ -143,11 +142,15 @@ class Forwarding:
         if not self.covering:
             return
         now = self.context.now_ns
-        for number in list(self.covering):
+        covering, self.covering = self.covering, []
+        for number in covering:
             outgoing = self.outgoing.get(number)
-            if outgoing is not None and now >= outgoing.deadline_ns:
-                self.covering.remove(number)
+            if outgoing is None:
+                continue
+            if now >= outgoing.deadline_ns:
                 self._finish(number, outgoing)
+            else:
+                self.covering.append(number)
 
     def _leave_removed(self) -> None:
         """Wait no longer for a leader that was removed: its messages are ignored (M5)."""
@@ -200,6 +203,10 @@ class Forwarding:
             self.answers.refuse(
                 call, ErrorCode.NOT_LEADER, f"the request was not logged: {cause}; retry"
             )
+
+    def on_expired(self, call: Call) -> None:
+        """Forget a request whose deadline has passed; the leader's late answer is ignored (G3)."""
+        self.outgoing.pop(call.forwarded, None)
 
     def on_session_closed(self, session: int) -> None:
         for bound in [bound for bound in self._bound if bound[0] == session]:
