@@ -25,9 +25,9 @@ HANDOVER_TIMEOUT_S = 5.0
 RESTART_WAIT_S = 0.2
 
 
-async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event) -> str:
+async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event, is_restart: bool) -> str:
     """Run one incarnation. Return `restart`, `stopped`, or the reason why a person must act."""
-    server = NodeServer(config, log)
+    server = NodeServer(config, log, is_restart=is_restart)
     admin = Admin(server)
     is_clean = False
     try:
@@ -71,9 +71,10 @@ async def _run(config: NodeConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    is_restart = False
     while not stopping.is_set():
         try:
-            how = await _live(config, log, stopping)
+            how = await _live(config, log, stopping, is_restart)
         except DiskError as error:
             log("restart", reason=str(error))
             await asyncio.sleep(5 * RESTART_WAIT_S)
@@ -84,6 +85,7 @@ async def _run(config: NodeConfig) -> int:
         if how != "restart":
             sys.stderr.write(f"qsync-node: {how}\n")
             return 1
+        is_restart = True
         await asyncio.sleep(RESTART_WAIT_S)
     return 0
 

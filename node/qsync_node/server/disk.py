@@ -154,6 +154,11 @@ class Disk:
         """Begin a new segment, so that the rows before it can be archived."""
         self._submit(self.scheduler.log, Seal())
 
+    def check_files(self) -> None:
+        """Check on the thread of the log that its files still exist."""
+        log = self.scheduler.log
+        self._workers[log].change(log.check_files)
+
     def allow(self, floor: ArchiveFloor) -> None:
         """Permit the removal of archived files only, and perform removals that waited (S5)."""
         log = self.scheduler.log

@@ -45,7 +45,21 @@ LOG_IN_REPORT_S = 1.0
 class NodeServer:
     """One incarnation of a node, from the opening of its directory to the closing."""
 
-    def __init__(self, config: NodeConfig, log: Log) -> None:
+    def __init__(self, config: NodeConfig, log: Log, *, is_restart: bool = False) -> None:
+        """Open the directory.
+
+        Args:
+            config: the settings.
+            log: the log of the process.
+            is_restart: whether this process has opened the directory before. Then the directory
+                must still have its files: an instance that lost them must not return as a new,
+                empty one before the controller has decided so.
+
+        Raises:
+            StartError: the directory is in use, of another cluster, or gone.
+            CorruptionError: the directory is damaged.
+        """
+        self._is_restart = is_restart
         self.config = config
         self.log = log
         self.loop = asyncio.get_running_loop()
@@ -75,6 +89,11 @@ class NodeServer:
     def _open(self) -> None:
         """Lock the directory, and recover its contents or create an empty instance."""
         directory = str(self.config.directory)
+        if self._is_restart and not Storage.exists(OsFileSystem(), directory):
+            raise StartError(
+                f"cannot use {directory}: its files were deleted while the node was running; put "
+                "them back, or start the node with an empty directory, as a new instance"
+            )
         self.config.directory.mkdir(parents=True, exist_ok=True)
         try:
             self._lock = lock_directory(directory)
@@ -393,10 +412,14 @@ class NodeServer:
             self.archiver.look(context.limbo.confirmed_index, starts, seal_up_to)
 
     def _watch_space(self) -> None:
-        """Refuse writes before the disk is full, and resume once space is available (D5)."""
+        """Refuse writes before the disk is full, and resume once space is available (D5).
+
+        Notice deleted files, too.
+        """
         if self.ended.done():
             return
         self.loop.call_later(SPACE_CHECK_S, self._watch_space)
+        self.disk.check_files()
         try:
             free = self.disk.storage.free_bytes()
         except (DiskError, OSError) as error:

@@ -4,7 +4,8 @@ The log uses only operations that can be simulated: reads, appends, flushes, ren
 and removals. The simulator's disk implements the same protocols and loses unflushed data.
 
 A failed or short write or flush is reported once and never retried here (D4). After a failed fsync
-the kernel may have marked the lost pages clean, so a later successful fsync proves nothing.
+the kernel may have marked the lost pages clean, so a later successful fsync proves nothing. A flush
+of a file that was deleted proves nothing either: no restart will find its bytes.
 """
 
 import contextlib
@@ -111,6 +112,8 @@ class OsFile:
         except OSError as error:
             # Never DiskFull, for any errno: part of the write may already be lost.
             raise DiskError(f"fdatasync {self._path}: {error}") from error
+        if os.fstat(self._fd).st_nlink == 0:
+            raise DiskError(f"fdatasync {self._path}: the file was deleted")
 
     def close(self) -> None:
         with _disk_errors(f"close {self._path}"):

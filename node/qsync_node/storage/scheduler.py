@@ -25,6 +25,7 @@ not delay term and vote (E6), and a follower is served during a checkpoint.
                                        ballot that is not stored (D5)
     a read is of rows that are gone    the core sends a snapshot
     a checkpoint fails                 the core knows; the log continues
+    a file of the log is gone          the process run ends
     any other failure                  the process run ends: only the disk is trusted (D4)
 """
 
@@ -45,6 +46,10 @@ FULL_RETRY_S = 0.25
 
 class Seal(NamedTuple):
     """A request for a new segment, so that the rows before it can be archived."""
+
+
+class CheckFiles(NamedTuple):
+    """A request to check that all files of the log still exist."""
 
 
 class ArchiveFloor(NamedTuple):
@@ -135,6 +140,7 @@ class LogLane(QueueLane):
         self._may_join = may_join
         self._floor: ArchiveFloor | None = None  # None: no archive
         self._removal_index = 0  # up to which the core last permitted removals
+        self._is_checking = False  # a check of the files waits or is under way
         self.writes = 0
         self.batches = 0
 
@@ -143,6 +149,12 @@ class LogLane(QueueLane):
         before, self._floor = self._floor, floor
         if before is not None and before.log_index < floor.log_index and self._removal_index:
             self.submit(fx.RemoveSegments(self._removal_index))
+
+    def check_files(self) -> None:
+        """Submit a check of the files, unless one waits: a hung disk collects no checks."""
+        if not self._is_checking:
+            self._is_checking = True
+            self.submit(CheckFiles())
 
     def next_task(self) -> Any:
         first = super().next_task()
@@ -179,6 +191,9 @@ class LogLane(QueueLane):
             with suppress(DiskFull):  # the next check retries
                 storage.rotate()
             return None
+        if kind is CheckFiles:
+            storage.check_files()
+            return None
         assert kind is fx.RemoveSegments, task
         return self._remove(storage, task.log_index)
 
@@ -209,6 +224,8 @@ class LogLane(QueueLane):
         storage.remove_snapshots_before(index)
 
     def on_result(self, task: Any, result: Any) -> Outcome:
+        if type(task) is CheckFiles:
+            self._is_checking = False
         if isinstance(result, fx.LogWritten):
             self.writes += 1
             self.batches += len(task.batches)

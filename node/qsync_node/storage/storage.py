@@ -17,7 +17,7 @@ from qsync_node.format.batch import LogBatch
 from qsync_node.format.vclock import VClock, is_equal, signature
 from qsync_node.storage.ahead import forget_ahead, note_ahead
 from qsync_node.storage.atomic import put_file
-from qsync_node.storage.ballot import store_ballot
+from qsync_node.storage.ballot import BALLOT_NAME, store_ballot
 from qsync_node.storage.checkpoint import SnapshotWriter, write_snapshot
 from qsync_node.storage.errors import DiskError, DiskFull
 from qsync_node.storage.files import FileSystem, join
@@ -133,6 +133,23 @@ class Storage:
 
     def free_bytes(self) -> int:
         return self._wal.fs.free_bytes(self._wal.directory)
+
+    def check_files(self) -> None:
+        """Check that the files of this instance still exist, by one listing of the directory.
+
+        Raises:
+            DiskError: a file or the directory is missing.
+        """
+        wal = self._wal
+        with wal.readers_lock:  # excludes removals
+            wanted = [BALLOT_NAME, *(segment.path.rpartition("/")[2] for segment in wal.segments)]
+            try:
+                names = set(wal.fs.listdir(wal.directory))
+            except FileNotFoundError:
+                raise DiskError(f"the data directory {wal.directory} is gone") from None
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise DiskError(f"{join(wal.directory, missing[0])} is gone")
 
     def write(self, batches: Sequence[LogBatch]) -> None:
         """Write one block with one writev and one fdatasync.
