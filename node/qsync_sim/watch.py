@@ -127,9 +127,14 @@ class Watch:
             self._check_prevote(shell)
 
     def _check_rows(self, shell: Shell, peer_uuid: str, rows: msg.Rows) -> None:
-        limbo = _node(shell).context.limbo
-        last = rows.batches[-1].last_index
-        if last > limbo.confirmed_index and limbo.configuration.by_uuid(peer_uuid) is None:
+        context = _node(shell).context
+        limbo, last = context.limbo, rows.batches[-1].last_index
+        # A member keeps its id until its removal is confirmed; the removal may be of this step.
+        is_registered = (
+            limbo.configuration.by_uuid(peer_uuid) is not None
+            or context.confirmed_configuration.by_uuid(peer_uuid) is not None
+        )
+        if last > limbo.confirmed_index and not is_registered:
             raise Violation(f"L8: {shell.name} sends row {last} to a replica without an id")
 
     @staticmethod

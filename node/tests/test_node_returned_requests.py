@@ -3,9 +3,10 @@
 from worlds import LINEARIZABLE, REPLACE, SELECT, Driven, get, node_of, put
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.messages import ForwardReply
+from qsync_node.consensus.messages import ForwardReply, ReadIndexReply
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
+from qsync_sim.clients import BEGIN, COMMIT
 
 
 def test_request_that_a_paused_leader_returns_runs_at_the_new_leader() -> None:
@@ -41,6 +42,39 @@ def test_refusal_of_an_expired_forwarded_request_changes_nothing() -> None:
     follower.step([fx.Received(outgoing.link, late)])
     driven.run(5)
     assert not node.shared.queue
+
+
+def test_begin_after_an_expired_one_begins_anew_at_the_leader() -> None:
+    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    follower = driven.followers()[0]
+    driven.mute(driven.leader(), follower)
+    sync = driven.send(follower, BEGIN, stream=1)
+    assert driven.run(1000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == ErrorCode.TIMEOUT
+    driven.world.network.heal()
+    assert driven.run(3000, lambda: bool(node_of(follower).replica.election.leader_uuid))
+    driven.run(500)
+    assert driven.ask(follower, BEGIN, stream=1).code == 0
+    assert driven.ask(follower, REPLACE, put(1, "x"), stream=1).code == 0
+    assert driven.ask(follower, COMMIT, stream=1).code == 0
+
+
+def test_read_that_waits_for_rows_fails_when_its_member_follows_none() -> None:
+    driven = Driven(3)
+    leader, follower = driven.leader(), driven.followers()[0]
+    node = node_of(follower)
+    for other in driven.world.alive():
+        driven.mute(other, follower)
+    sync = driven.send(follower, SELECT, get(1, LINEARIZABLE))
+    assert driven.run(50, lambda: bool(node.linearizable_reads.asked))
+    (number,) = node.linearizable_reads.asked
+    link = node.context.link_to(leader.uuid)
+    assert link is not None
+    later = node.context.limbo.confirmed_index + 10
+    follower.step([fx.Received(link.number, ReadIndexReply(number, later))])
+    assert node.linearizable_reads.applying
+    assert driven.run(8000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == ErrorCode.NOT_LEADER
 
 
 def test_index_for_an_expired_read_changes_nothing() -> None:

@@ -44,6 +44,10 @@ def test_smoke(first: int) -> None:
         11817,
         12136,
         13536,
+        14453,
+        14676,
+        14985,
+        16059,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:

@@ -7,6 +7,7 @@ the write is committed however far this member lags. A lost link means *unknown*
 may have been logged. A request is forwarded once: its receiver serves or refuses it.
 """
 
+from qsync_node.consensus import effects as fx
 from qsync_node.consensus.membership import Configuration
 from qsync_node.consensus.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
@@ -64,15 +65,19 @@ class Forwarding:
         assert link is not None, "T10: the leader is connected"
         assert replica.leader is None, "T10: a leader runs its requests itself"
         assert not call.link, "T10: a request is forwarded once"
-        number = self._next
-        self._next += 1
+        number = self._send(link.number, call)
         self.outgoing[number] = Outgoing(call, link.number)
         call.forwarded = number
         call.become(Stage.FORWARDED)
         if call.transaction:
             self._bound.add((call.session, link.number))
-        context.send(
-            link.number,
+
+    def _send(self, link: int, call: Call) -> int:
+        """Send a request to the leader, and return its number there."""
+        number = self._next
+        self._next += 1
+        self.context.send(
+            link,
             Forward(
                 number,
                 call.user,
@@ -81,9 +86,10 @@ class Forwarding:
                 call.session,
                 call.transaction,
                 call.key,
-                context.term,
+                self.context.term,
             ),
         )
+        return number
 
     def on_reply(self, link: int, reply: ForwardReply) -> None:
         outgoing = self.outgoing.get(reply.request)
@@ -205,8 +211,15 @@ class Forwarding:
             )
 
     def on_expired(self, call: Call) -> None:
-        """Forget a request whose deadline has passed; the leader's late answer is ignored (G3)."""
-        self.outgoing.pop(call.forwarded, None)
+        """Forget a request whose deadline has passed; the leader's late answer is ignored (G3).
+
+        The transaction of an expired BEGIN is not open here, so it must not remain open there.
+        """
+        outgoing = self.outgoing.pop(call.forwarded, None)
+        if outgoing is not None and call.type == Type.BEGIN:
+            kind, stream = int(Type.ROLLBACK), call.transaction
+            request = fx.Request(call.session, call.sync, kind, b"", stream, call.user, None)
+            self._send(outgoing.link, Call(request, self.context.now_ns))
 
     def on_session_closed(self, session: int) -> None:
         for bound in [bound for bound in self._bound if bound[0] == session]:

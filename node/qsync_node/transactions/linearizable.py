@@ -3,13 +3,15 @@
 Theory. The leader, once its PROMOTE is confirmed, notes the confirmed index when the read arrives.
 It begins a heartbeat round *after* that, and serves the read once a quorum has answered that round
 in this term. No later leader can then have confirmed anything before the read began. A follower
-asks the leader for the index and waits until it has applied it. Leases prove nothing here.
+asks the leader for the index and waits until it has applied it, for as long as it follows a leader.
+Leases prove nothing here.
 """
 
 from typing import Any
 
 from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
+from qsync_node.consensus.source import State
 from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.transactions.calls import Call
@@ -59,6 +61,7 @@ class LinearizableReads:
         self.proofs: list[Proof] = []
         self.asked: dict[int, tuple[Call, int]] = {}
         self.applying: list[tuple[int, Call]] = []
+        self._alone_since_ns = 0  # since when reads wait although no source sends rows
         self._next = 1
 
     def start(self, call: "Call") -> None:
@@ -157,11 +160,30 @@ class LinearizableReads:
     def tick(self) -> None:
         if self.proofs or self.applying:
             self.on_confirmed()
+        if not self.applying:
+            self._alone_since_ns = 0
+        elif self._is_alone():
+            applying, self.applying = self.applying, []
+            for _, call in applying:
+                self._fail(call, "the member follows no leader")
         now = self.context.now_ns
         for number, (call, deadline) in list(self.asked.items()):
             if now >= deadline:
                 del self.asked[number]
                 self._fail(call)
+
+    def _is_alone(self) -> bool:
+        """Return whether no rows can arrive since two election timeouts.
+
+        So long the search for a new leader may take. A removed instance finds none (M5).
+        """
+        context, replica = self.context, self.replica
+        state = replica.source.state
+        if replica.leader is not None or state not in (State.IDLE, State.COMPARING):
+            self._alone_since_ns = 0
+            return False
+        self._alone_since_ns = self._alone_since_ns or context.now_ns
+        return context.now_ns - self._alone_since_ns >= 2 * context.settings.election_timeout_ns
 
     def _serve(self, call: "Call") -> None:
         try:
@@ -170,12 +192,8 @@ class LinearizableReads:
         except ClientError as error:
             self.answers.refuse(call, error.code, error.message)
 
-    def _fail(self, call: "Call") -> None:
-        self.answers.refuse(
-            call,
-            ErrorCode.NOT_LEADER,
-            "the read failed: the leader did not return a read index; retry",
-        )
+    def _fail(self, call: "Call", cause: str = "the leader did not return a read index") -> None:
+        self.answers.refuse(call, ErrorCode.NOT_LEADER, f"the read failed: {cause}; retry")
 
     def on_leadership_lost(self) -> None:
         proofs, self.proofs = self.proofs, []
