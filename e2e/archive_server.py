@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from kube import IMAGES, ROOT, SPARK_IMAGE, Namespace, load_images, run
-from timeouts import IMAGE_BUILD_S, READY_S
+from e2e.kube import IMAGES, SPARK_IMAGE, Namespace, load_images, run
+from e2e.timeouts import IMAGE_BUILD_S, READY_S
+from qsync_testing.paths import ROOT
 
 IMAGE = "qsync-e2e-archive:0.1.0"
 BUCKET = "archive"

@@ -9,9 +9,10 @@ import time
 from typing import NamedTuple
 
 import yaml
-from kube import run
-from machines import control_plane, on, whether
-from timeouts import API_SERVER_BACK_S
+
+from e2e.kube import run
+from e2e.machines import control_plane, on, whether
+from e2e.timeouts import API_SERVER_BACK_S
 
 MANIFEST = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 POLICY_PATH, LOG_DIRECTORY = "/etc/kubernetes/pki/qsync-audit.yaml", "/var/log/kubernetes-audit"

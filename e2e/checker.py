@@ -1,6 +1,6 @@
 """Compares a writer's ledger with the rows of every member. It imports no code of Qsync.
 
-    python e2e/checker.py --ledger FILE --addresses HOST:PORT,... --user U --password P --space S
+    python -m e2e.checker --ledger FILE --addresses HOST:PORT,... --user U --password P --space S
 
 Every acknowledged write exists with its value on every member. No write reported as rolled back or
 refused exists, and no row without a writer. Prints one JSON object; exits

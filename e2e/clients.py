@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from checker import read_ledger, read_member
-from kube import IMAGES, Namespace
-from timeouts import FAILOVER_S, READY_S, WRITER_S
+from e2e.checker import read_ledger, read_member
+from e2e.kube import IMAGES, Namespace
+from e2e.timeouts import FAILOVER_S, READY_S, WRITER_S
 
 HERE = Path(__file__).resolve().parent
 LEDGER = "/ledger/ledger.jsonl"

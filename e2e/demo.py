@@ -14,11 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from checker import read_ledger
-from local_cluster import ROOT, LocalCluster, kill, temporary_cluster
 from rich.console import Console
 from rich.table import Table
-from timeouts import AUDIT_S, CONVERGE_S, FAILOVER_S, WRITER_S
+
+from e2e.checker import read_ledger
+from e2e.local_cluster import LocalCluster, kill, temporary_cluster
+from e2e.timeouts import AUDIT_S, CONVERGE_S, FAILOVER_S, WRITER_S
+from qsync_testing.paths import ROOT
 
 MANIFEST = ROOT / "docs" / "examples" / "three-nodes.yaml"
 SPACE = "demo"

@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timeouts import CHART_S, COMMAND_S, DELETE_S, IMAGE_BUILD_S, KUBERNETES_UP_S
-
+from e2e.timeouts import CHART_S, COMMAND_S, DELETE_S, IMAGE_BUILD_S, KUBERNETES_UP_S
 from qsync_node import __version__
+from qsync_testing.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 VERSION = __version__
 KIND_NAME = os.environ.get("E2E_KIND_NAME", "kind")
 TAG = os.environ.get("E2E_IMAGE_TAG", VERSION)

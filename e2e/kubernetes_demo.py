@@ -15,18 +15,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-import archive_server
-from clients import RATE, Writer, check
-from kube import (
-    ROOT,
+from rich.console import Console
+
+from e2e import archive_server
+from e2e.clients import RATE, Writer, check
+from e2e.kube import (
     Namespace,
     bring_up,
     build_images,
     install_operator,
     load_images,
 )
-from rich.console import Console
-from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, SPARK_S
+from e2e.timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, SPARK_S
+from qsync_testing.paths import ROOT
 
 MANIFEST = ROOT / "docs" / "examples" / "kubernetes" / "audited.yaml"
 ARTEFACTS = ROOT / "artifacts" / "kubernetes-demo"

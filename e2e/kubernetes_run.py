@@ -1,6 +1,6 @@
 """`make e2e`: every scenario on Kubernetes, on the present cluster.
 
-    python e2e/kubernetes_run.py [--quick] [--write] [--no-build] [SCENARIO...]
+    python -m e2e.kubernetes_run [--quick] [--write] [--no-build] [SCENARIO...]
 
 The cluster is the one of `$KUBECONFIG`; else the one that the command in `$E2E_CLUSTER_UP` brings
 up; else one of three machines that kind makes. A scenario that cannot run there is skipped with a
@@ -19,15 +19,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import audit
-import scenarios  # noqa: F401 - registers them
-from kube import ROOT, SYSTEM, bring_up, build_images, install_operator, load_images, run
-from machines import control_plane, machines
-from operators import operator_log
 from rich.console import Console
 from rich.markup import escape
-from scenario import SCENARIOS, Scenario, Scene, Wrong
-from writeup import keep, write_page
+
+from e2e import (
+    audit,
+    scenarios,  # noqa: F401 - registers them
+)
+from e2e.kube import SYSTEM, bring_up, build_images, install_operator, load_images, run
+from e2e.machines import control_plane, machines
+from e2e.operators import operator_log
+from e2e.scenario import SCENARIOS, Scenario, Scene, Wrong
+from e2e.writeup import keep, write_page
+from qsync_testing.paths import ROOT
 
 ARTEFACTS = ROOT / "artifacts" / "e2e"
 PAGE = ROOT / "docs" / "testing-kubernetes.md"

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timeouts import COMMAND_S, CONVERGE_S, READY_S
+from e2e.timeouts import COMMAND_S, CONVERGE_S, READY_S
 
-ROOT = Path(__file__).resolve().parent.parent
 QSYNC = str(Path(sys.executable).parent / "qsync")
 
 

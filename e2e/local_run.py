@@ -1,6 +1,6 @@
 """`make e2e-local`: the scenarios that local processes can run, without Kubernetes.
 
-python e2e/local_run.py [SCENARIO...]
+python -m e2e.local_run [SCENARIO...]
 """
 
 import argparse
@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 from typing import cast
 
-import scenarios  # noqa: F401 - registers them
-from kubernetes_run import FAILURES
-from local_scene import LocalScene
 from rich.console import Console
 from rich.markup import escape
-from scenario import SCENARIOS, Scenario, Scene
+
+from e2e import scenarios  # noqa: F401 - registers them
+from e2e.kubernetes_run import FAILURES
+from e2e.local_scene import LocalScene
+from e2e.scenario import SCENARIOS, Scenario, Scene
 
 console = Console(highlight=False, soft_wrap=True)
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from checker import read_ledger
-from clients import RATE, WORKERS
-from local_cluster import LocalCluster, kill
-from scenario import CLUSTER, SPACE, Pauses, Wrong
-from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, WRITER_S
+from e2e.checker import read_ledger
+from e2e.clients import RATE, WORKERS
+from e2e.local_cluster import LocalCluster, kill
+from e2e.scenario import CLUSTER, SPACE, Pauses, Wrong
+from e2e.timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, WRITER_S
 
 ROUTE = "the members' addresses"
 HERE = Path(__file__).resolve().parent

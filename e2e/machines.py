@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from kube import Namespace, run
+from e2e.kube import Namespace, run
 
 TASKS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 

@@ -4,9 +4,9 @@ import json
 import time
 from typing import Any
 
-from kube import SYSTEM, run
-from machines import Process
-from timeouts import CONVERGE_S
+from e2e.kube import SYSTEM, run
+from e2e.machines import Process
+from e2e.timeouts import CONVERGE_S
 
 DEPLOYMENT = "deployment/qsync-operator"
 CHOSEN = "app.kubernetes.io/name=qsync-operator,app.kubernetes.io/component=operator"

@@ -1,6 +1,6 @@
 """A loaded cluster is scaled 3 -> 5 -> 3 and switched over; no request fails, nothing is lost.
 
-    python e2e/scale_under_load.py
+    python -m e2e.scale_under_load
 
 The writer waits for each answer, as an application would. Switching over and scaling are planned:
 every write is answered *committed*, at the price of a pause that is printed.
@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from checker import read_ledger
-from demo import HERE, MANIFEST, console, space_id
-from local_cluster import LocalCluster, temporary_cluster
-from timeouts import CONVERGE_S, READY_S, WRITER_S
+from e2e.checker import read_ledger
+from e2e.demo import HERE, MANIFEST, console, space_id
+from e2e.local_cluster import LocalCluster, temporary_cluster
+from e2e.timeouts import CONVERGE_S, READY_S, WRITER_S
 
 
 def voters(cluster: LocalCluster) -> int:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clients import ROUTES, Writer, check
-from kube import Namespace, run
-from machines import Process, control_plane, machines
-from operators import set_operators
-from timeouts import CONVERGE_S, FAILOVER_S, READY_S
+from e2e.clients import ROUTES, Writer, check
+from e2e.kube import Namespace, run
+from e2e.machines import Process, control_plane, machines
+from e2e.operators import set_operators
+from e2e.timeouts import CONVERGE_S, FAILOVER_S, READY_S
 
 CLUSTER = "orders"
 QSYNC = str(Path(sys.executable).parent / "kubectl-qsync")

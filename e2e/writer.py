@@ -4,7 +4,7 @@ It is a separate process that imports no code of Qsync, only asynctnt, a third-p
 connector. It writes one JSON line per operation before that worker's next operation begins, so
 that the ledger of a killed writer is complete.
 
-    python e2e/writer.py --addresses HOST:PORT,... --user U --password P --space S
+    python -m e2e.writer --addresses HOST:PORT,... --user U --password P --space S
                          --ledger FILE --workers N --rate R [--seconds S | --count N]
 """
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clients import RATE, ROUTES
-from kube import ROOT
-from scenario import Pauses
+from e2e.clients import RATE, ROUTES
+from e2e.scenario import Pauses
+from qsync_testing.paths import ROOT
 
 PAGE = ROOT / "docs" / "kubernetes-failover.md"
 FIGURES = ROOT / "artifacts" / "e2e" / "figures"

@@ -1,6 +1,6 @@
 """`make bench`: the same durable quorum writes against five systems, interleaved, one table.
 
-    python e2e/bench/compare.py [--rounds 3] [--seconds 4] [--only qsync,redis] [--write]
+    python -m e2e.bench.compare [--rounds 3] [--seconds 4] [--only qsync,redis] [--write]
 
 100-byte values, closed loop, 1 / 16 / 64 / 256 in flight, one connection a worker on every system,
 and for Qsync also one connection that pipelines. Each figure is min / median / max of the rounds;
@@ -20,10 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plot import PICTURE, draw, medians
 from rich.console import Console
 from rich.progress import Progress
-from systems import ALL, ROOT, System
+
+from e2e.bench.plot import PICTURE, draw, medians
+from e2e.bench.systems import ALL, System
+from qsync_testing.paths import ROOT
 
 HERE = Path(__file__).resolve().parent
 IN_FLIGHT = (1, 16, 64, 256)

@@ -1,6 +1,6 @@
 """`make costs`: what one durable quorum write costs, in CPU time, by process and by source file.
 
-    python e2e/bench/costs.py [--seconds 6] [--in-flight 256] [--write]
+    python -m e2e.bench.costs [--seconds 6] [--in-flight 256] [--write]
 
 Client and members share the machine's cores, so the rate is at most cores / (CPU time a write). Two
 runs for each client: one counts the CPU time of every process and of its threads; in the other
@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from compare import measure
-from systems import ROOT, Qsync
+
+from e2e.bench.compare import measure
+from e2e.bench.systems import Qsync
+from qsync_testing.paths import ROOT
 
 CLIENTS = {"qsync-pipelined": "pipelining client", "qsync": "asynctnt"}
 PAGE = ROOT / "docs" / "benchmarks.md"

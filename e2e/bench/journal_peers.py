@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from journal_clients import JetStream
-from peers import FOLDER, PeerError  # e2e/journals, in the path of the caller
-from ports import free_port  # node/tests, in the path by peers
+from e2e.bench.journal_clients import JetStream
+from e2e.journals.peers import FOLDER, PeerError
+from qsync_testing.ports import free_port
 
 HERE = Path(__file__).resolve().parent
 STREAM = {"name": "bench", "subjects": ["bench"], "storage": "file", "num_replicas": 3}

@@ -1,6 +1,6 @@
 """`make bench-journals`: appends to journals beside Gazette, NATS JetStream and Redis Streams.
 
-    python e2e/bench/journals.py [--rounds 2] [--seconds 2.5] [--write]
+    python -m e2e.bench.journals [--rounds 2] [--seconds 2.5] [--write]
 
 Each system has three copies of one journal or stream on this machine. Rounds alternate between the
 systems. Limits of the machine are measured in the same run by a plain program: three threads, one
@@ -29,16 +29,14 @@ import uvloop
 from rich.console import Console
 from rich.progress import Progress
 
+from e2e.bench.journal_clients import JOURNAL, append_by_grpc, channel, client_of
+from e2e.bench.journal_peers import cpu_seconds, jetstream, processes, redis
+from e2e.journals.peers import gazette
+from e2e.local_cluster import LocalCluster
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "e2e"), str(ROOT / "e2e" / "journals")]
-from journal_clients import JOURNAL, append_by_grpc, channel, client_of  # noqa: E402  # found above
-from journal_peers import cpu_seconds, jetstream, processes, redis  # noqa: E402  # found by the path above
-from local_cluster import LocalCluster  # noqa: E402  # found by the path above
-from peers import gazette  # noqa: E402  # found by the path above
-from ports import free_port  # noqa: E402  # found by the path above
+from qsync_testing.paths import ROOT
+from qsync_testing.ports import free_port
 
 BEGIN = "<!-- journals: written by `make bench-journals` -->\n"
 END = "<!-- end of journals -->\n"

@@ -1,6 +1,6 @@
 """One operator and many clusters, against a real API server: memory, idle CPU, time to act.
 
-    python e2e/bench/many_clusters.py [--clusters 100] [--write]
+    python -m e2e.bench.many_clusters [--clusters 100] [--write]
 
 Members are simulated (`simulated_nodes.py`), and all objects of Kubernetes are real. The operator
 is a local process, so that its resources can be measured. The installed operator is scaled down
@@ -22,10 +22,9 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from kube import ROOT, Namespace, bring_up, run
-from operators import set_operators
+from e2e.kube import Namespace, bring_up, run
+from e2e.operators import set_operators
+from qsync_testing.paths import ROOT
 
 NAMESPACE = "qsync-many"
 PAGE = ROOT / "docs" / "kubernetes-scale.md"

@@ -1,6 +1,6 @@
 """`make many-journals`: 10,000 journals on one local cluster, with the memory and CPU they need.
 
-    python e2e/bench/many_journals.py [--journals 10000] [--write]
+    python -m e2e.bench.many_journals [--journals 10000] [--write]
 
 Three brokers get all journals with two copies each. The program measures the time until every
 journal accepts appends, the brokers' memory before and afterwards, their CPU time while nothing
@@ -29,14 +29,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.progress import Progress
 
+from e2e.bench.journal_peers import processes
+from e2e.local_cluster import LocalCluster
 from qsync_broker.client import JournalClient
 from qsync_broker.spec import FragmentSpec, JournalSpec
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / one) for one in ("e2e", "e2e/journals", "node/tests")]
-from journal_peers import processes  # noqa: E402  # found by the path above
-from local_cluster import LocalCluster  # noqa: E402  # found by the path above
-from ports import free_port  # noqa: E402  # found by the path above
+from qsync_testing.paths import ROOT
+from qsync_testing.ports import free_port
 
 BEGIN = "<!-- many journals: written by `make many-journals` -->\n"
 END = "<!-- end of many journals -->\n"

@@ -1,6 +1,6 @@
 """Draw docs/benchmarks.svg from the table of docs/benchmarks.md.
 
-    python e2e/bench/plot.py
+    python -m e2e.bench.plot
 
 The background is transparent and text is mid-grey, so that one file serves light and dark pages.
 Names stand at the ends of their lines, and letters are large enough for a phone.
@@ -13,7 +13,8 @@ import matplotlib as mpl
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
-from systems import ROOT
+
+from qsync_testing.paths import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURE = ROOT / "docs" / "benchmarks.svg"

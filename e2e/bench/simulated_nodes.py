@@ -6,7 +6,7 @@ member's status by HTTPS. The other one speaks IPROTO over TLS, accepts every cl
 writes a database of the cluster: the node's, without a log. `/bootstrap` founds a cluster, whose
 first member leads permanently.
 
-    python e2e/bench/simulated_nodes.py NAMESPACE ORDERS_FILE
+    python -m e2e.bench.simulated_nodes NAMESPACE ORDERS_FILE
 
 One JSON line for each order to a member, with the wall clock.
 """

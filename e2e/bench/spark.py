@@ -1,6 +1,6 @@
 """`make bench-spark`: measures the jobs of the archive, with sizes that take a few minutes.
 
-    python e2e/bench/spark.py [--rows 10000,100000,1000000] [--large] [--huge] [--write]
+    python -m e2e.bench.spark [--rows 10000,100000,1000000] [--large] [--huge] [--write]
 
 A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` adds 3 M
 and 10 M rows, a skewed key, 10,000 small segments and a segment of 4 GiB; `--huge` adds
@@ -32,8 +32,8 @@ import numpy as np
 import psutil
 import pyarrow
 import pyspark
-from made_archive import VALUE_BYTES, make_archive
 
+from e2e.bench.made_archive import VALUE_BYTES, make_archive
 from qsync_node.archive.reader import load_archive
 from qsync_spark.audit.run import audit
 from qsync_spark.audit.scan import parts_of_kind
@@ -41,10 +41,8 @@ from qsync_spark.compaction.run import Wish, compact
 from qsync_spark.facts.walk import walk
 from qsync_spark.session import make_session
 from qsync_spark.source import register
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "node" / "tests"))
-from plain_audit import plain_audit  # noqa: E402  # stands beside the tests, not in a package
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.paths import ROOT
 
 PAGE = ROOT / "docs" / "spark.md"
 HEADING = "## Costs"

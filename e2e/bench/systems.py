@@ -16,10 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qsync_testing.ports import free_port
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path.append(str(ROOT / "node" / "tests"))
-from ports import free_port  # noqa: E402  # found by the path above
 
 
 def wait(what: str, is_done: Callable[[], Any], timeout_s: float = 60) -> None:
@@ -84,7 +83,7 @@ class Qsync(System):
     name = "qsync"
 
     def start(self) -> None:
-        from processes import PASSWORD, USER, Cluster
+        from qsync_testing.processes import PASSWORD, USER, Cluster
 
         self.user, self.password = USER, PASSWORD
         self.cluster = Cluster(self.folder / "nodes", 3)

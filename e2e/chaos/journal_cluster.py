@@ -20,15 +20,14 @@ from typing import Any
 
 import aiohttp
 import grpc
-from local_cluster import LocalCluster
-from object_server import ObjectServer
-from ports import free_port
-from relays import Relay
 
+from e2e.chaos.relays import Relay
+from e2e.local_cluster import LocalCluster
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_testing.object_server import ObjectServer
+from qsync_testing.ports import free_port
 
-HERE = Path(__file__).resolve().parent
 LEASE_S = 1.5
 BROKERS = 5
 MANIFEST = """
@@ -102,7 +101,12 @@ class Broker:
             return
         with (self.folder / "broker.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "trapped_broker.py"), str(self.folder / "broker.yaml")],
+                [
+                    sys.executable,
+                    "-m",
+                    "qsync_testing.brokers.trapped",
+                    str(self.folder / "broker.yaml"),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -121,7 +125,7 @@ class Broker:
             self.process.wait()
 
     def order(self, text: str) -> None:
-        """Order the process to kill itself at a point (`trapped_broker`); "" cancels it."""
+        """Order the process to kill itself at a point (`brokers.trapped`); "" cancels it."""
         if self.is_running:
             assert self.process is not None
             assert self.process.stdin is not None
@@ -174,7 +178,7 @@ class JournalCluster:
     def restart_killed(self) -> None:
         """Start the brokers that were killed.
 
-        Several brokers may reach the point of an order (`trapped_broker`), the last one late. A
+        Several brokers may reach the point of an order (`brokers.trapped`), the last one late. A
         broker that ended for another reason stays down, which the campaign must find.
         """
         for broker in self.brokers:

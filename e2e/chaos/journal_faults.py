@@ -34,7 +34,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-from journal_cluster import (
+
+from e2e.chaos.journal_cluster import (
     JOURNALS,
     LEASE_S,
     OBJECTS,
@@ -43,9 +44,9 @@ from journal_cluster import (
     signal_process,
     until,
 )
-from journal_load import Appender, Style
-from journal_traps import Traps
-from object_server import Weakness
+from e2e.chaos.journal_traps import Traps
+from qsync_testing.brokers.load import Appender, Style
+from qsync_testing.object_server import Weakness
 
 EXIT_S = 15.0
 WEAK_S = 15.0

@@ -1,4 +1,4 @@
-"""Kills of brokers at chosen points of their work (`trapped_broker` lists them).
+"""Kills of brokers at chosen points of their work (`brokers.trapped` lists them).
 
 All brokers have the same order, and the first one that reaches the point kills itself. Meanwhile,
 the campaign causes the event that leads to the point.
@@ -24,9 +24,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-from journal_cluster import JOURNALS, LEASE_S, Broker, JournalCluster
-from journal_load import Appender
-from trapped_broker import POINTS
+
+from e2e.chaos.journal_cluster import JOURNALS, LEASE_S, Broker, JournalCluster
+from qsync_testing.brokers.load import Appender
+from qsync_testing.brokers.trapped import POINTS
 
 TRIES_S = 30.0
 """Time in which a broker must reach the point."""

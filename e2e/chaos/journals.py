@@ -1,17 +1,17 @@
 """`make chaos-journals`: faults of brokers under load, and a check of every append and read.
 
-    python e2e/chaos/journals.py [--faults 200] [--seed 1] [--only PATTERN] [--keep FOLDER]
+    python -m e2e.chaos.journals [--faults 200] [--seed 1] [--only PATTERN] [--keep FOLDER]
                                  [--plant MUTANT]
 
 Three voters, five brokers and seven journals run as processes. Writers and readers, in a process of
-their own, keep a ledger of each request (`journal_load`). One fault after another is injected
+their own, keep a ledger of each request (`brokers.load`). One fault after another is injected
 (`journal_faults`). Between most of them, all journals must accept appends again. At the end, each
-journal is read from each broker and compared with the ledgers (`journal_checker`). `--only` draws
+journal is read from each broker and compared with the ledgers (`brokers.checker`). `--only` draws
 from faults whose names match a pattern, for example "at-copy-*". `--plant` runs brokers with a bug
 of `node/mutants`, which the campaign must find.
 
 A campaign of 200 faults also fails if no broker was killed at one of the points of
-`trapped_broker`.
+`brokers.trapped`.
 """
 
 import argparse
@@ -28,20 +28,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "node" / "tests")]
-
 from aiohttp import ClientSession
-from journal_checker import check, ends_of, read_ledgers
-from journal_cluster import JOURNALS, JournalCluster, until
-from journal_faults import Faults
-from journal_load import Appender, new_session, read
-from journal_traps import Traps
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from e2e.chaos.journal_cluster import JOURNALS, JournalCluster, until
+from e2e.chaos.journal_faults import Faults
+from e2e.chaos.journal_traps import Traps
 from qsync_sim.planted_bugs import DIRECTORY, apply_edits, copy_sources, read_mutant
+from qsync_testing.brokers.checker import check, ends_of, read_ledgers
+from qsync_testing.brokers.load import Appender, new_session, read
 
 AVAILABLE_S = 60.0
 READ_S = 30.0
@@ -113,7 +110,7 @@ class Campaign:
             "--brokers", urls, "--journals", ",".join(JOURNALS), "--seed", str(self.seed),
             "--ledger", str(self.ledgers[0]),
         ]  # fmt: skip
-        return subprocess.Popen([sys.executable, str(HERE / "journal_load.py"), *arguments])
+        return subprocess.Popen([sys.executable, "-m", "qsync_testing.brokers.load", *arguments])
 
     async def _inject(self, faults: Faults, load: subprocess.Popen[bytes]) -> None:
         """Inject all faults: each kind once, then the same again in another order."""

@@ -1,6 +1,6 @@
 """Snapshots and joins of a large state: how long do writes wait, and does the leader stay?
 
-    python e2e/chaos/large_state.py [--tuples 700000]
+    python -m e2e.chaos.large_state [--tuples 700000]
 
 Three members hold tuples with keys of two parts. While one client writes, the leader takes a
 snapshot on demand, a fourth voter joins with an empty disk, all members take automatic checkpoints
@@ -19,12 +19,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import asynctnt
+from rich.progress import Progress
 
-HERE = Path(__file__).resolve().parent
-sys.path[0:0] = [str(HERE.parent), str(HERE.parents[1] / "node" / "tests")]
-
-from demo import console
-from processes import (
+from e2e.demo import console
+from qsync_testing.processes import (
     PASSWORD,
     USER,
     Cluster,
@@ -32,7 +30,6 @@ from processes import (
     running_cluster,
     wait_until,
 )
-from rich.progress import Progress
 
 SPACE = 512
 TRANSACTION_ROWS = 500

@@ -1,6 +1,6 @@
 """Rounds of `kill -9` of the leader under load: how long until the next write is accepted?
 
-    python e2e/chaos/leader_kills.py [--rounds 50] [--members 3]
+    python -m e2e.chaos.leader_kills [--rounds 50] [--members 3]
 
 A writer in a separate process records a ledger over all members. Each round kills the leader, waits
 until all members follow again, and measures the time from the kill to the first acknowledgement of
@@ -16,13 +16,12 @@ import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from demo import console, space_id, unavailability_ms
-from local_cluster import ROOT, LocalCluster, kill, temporary_cluster
 from rich.progress import Progress
-from timeouts import CONVERGE_S, WRITER_S
+
+from e2e.demo import HERE, console, space_id, unavailability_ms
+from e2e.local_cluster import LocalCluster, kill, temporary_cluster
+from e2e.timeouts import CONVERGE_S, WRITER_S
+from qsync_testing.paths import ROOT
 
 MEDIAN_GOAL_MS = 300
 WORST_GOAL_MS = 2000
@@ -46,7 +45,7 @@ def run(cluster: LocalCluster, folder: Path, rounds: int) -> int:
         "--space", str(space), "--ledger", str(ledger),
     ]  # fmt: skip
     writer = subprocess.Popen(
-        [sys.executable, str(HERE.parent / "writer.py"), *common, "--rate", "500",
+        [sys.executable, str(HERE / "writer.py"), *common, "--rate", "500",
          "--workers", "32"],
         env=environment,
     )  # fmt: skip
@@ -76,7 +75,7 @@ def judge(ledger: Path, kills: list[float], common: list[str], environment: dict
     measured = [unavailability_ms(ledger, killed_at) for killed_at in kills]
     times = [value for value in measured if value is not None]
     check = subprocess.run(
-        [sys.executable, str(HERE.parent / "checker.py"), *common],
+        [sys.executable, str(HERE / "checker.py"), *common],
         env=environment, capture_output=True, text=True, timeout=WRITER_S, check=False,
     )  # fmt: skip
     median, worst = percentile(times, 0.5), max(times)

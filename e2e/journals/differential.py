@@ -1,6 +1,6 @@
 """The same requests to Qsync's brokers and to Gazette's, answer by answer.
 
-    python e2e/journals/differential.py [--seeds 0..19] [--steps 120]
+    python -m e2e.journals.differential [--seeds 0..19] [--steps 120]
 
 Each seed is a random series of requests of one client: specifications, appends with and without
 preconditions, suspensions, broken and malformed appends, reads and listings. The parts of answers
@@ -21,17 +21,15 @@ from random import Random
 from typing import Any
 
 import grpc
-from peers import gazette
-from ports import free_port  # in the path by peers
 from rich.console import Console
 from rich.progress import Progress
 
+from e2e.journals.peers import gazette
+from e2e.local_cluster import LocalCluster
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.convert import enum_value
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from local_cluster import LocalCluster
+from qsync_testing.ports import free_port
 
 MANIFEST = """
 apiVersion: qsync.dev/v1alpha1

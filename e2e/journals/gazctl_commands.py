@@ -1,6 +1,6 @@
 """An unmodified gazctl against a local cluster with three brokers.
 
-    .venv/bin/python e2e/journals/gazctl_commands.py
+    .venv/bin/python -m e2e.journals.gazctl_commands
 
 Each command of `gazctl journals` runs as a user would run it. A broker is killed in between, and
 every byte that gazctl reported as appended must be read again. A second run uses TLS and tokens.
@@ -18,13 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from peers import build
-from ports import free_port  # in the path by peers
 from rich.console import Console
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "e2e"))
-from local_cluster import LocalCluster  # noqa: E402  # found by the path above
+from e2e.journals.peers import build
+from e2e.local_cluster import LocalCluster
+from qsync_testing.paths import ROOT
+from qsync_testing.ports import free_port
 
 MANIFEST = """
 apiVersion: qsync.dev/v1alpha1

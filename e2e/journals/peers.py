@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -11,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from qsync_testing.ports import free_port
+
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parents[1] / "node" / "tests"))
-from ports import free_port  # noqa: E402  # found by the path above
 
 FOLDER = Path(os.environ.get("QSYNC_PEERS", Path.home() / ".cache" / "qsync" / "peers"))
 PACKAGES = (

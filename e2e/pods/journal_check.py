@@ -1,4 +1,4 @@
-"""Reads journals from each broker, and compares them with the ledger of `journal_load`.
+"""Reads journals from each broker, and compares them with the ledger of `brokers.load`.
 
     python journal_check.py counts LEDGER                       acknowledged appends by journal
     python journal_check.py check LEDGER BROKER,... JOURNAL,... the findings
@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from journal_checker import check, ends_of, read_ledgers
-from journal_load import new_session, read
+from qsync_testing.brokers.checker import check, ends_of, read_ledgers
+from qsync_testing.brokers.load import new_session, read
 
 WHOLE_S = 60.0
 """Time in which all brokers must return all bytes of a journal."""

@@ -1,6 +1,6 @@
 """Scenarios on Kubernetes by topic; importing this package registers all of them."""
 
-from scenarios import (
+from e2e.scenarios import (
     audits,
     certificates,
     clocks,

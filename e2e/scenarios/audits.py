@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import archive_server
-from clients import rows_of
-from kube import run
-from scenario import QSYNC, Scene, Wrong, scenario
-from timeouts import CONVERGE_S, LATE_S, READY_S, ROLL_S, SETTLE_S, SPARK_S
+from e2e import archive_server
+from e2e.clients import rows_of
+from e2e.kube import run
+from e2e.scenario import QSYNC, Scene, Wrong, scenario
+from e2e.timeouts import CONVERGE_S, LATE_S, READY_S, ROLL_S, SETTLE_S, SPARK_S
 
 RESTORED = "orders-again"
 FOLDED = "orders-folded"

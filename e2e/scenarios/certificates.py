@@ -8,10 +8,9 @@ import time
 from base64 import b64decode
 from datetime import UTC, datetime
 
-from clients import forwarded
-from scenario import Scene, Wrong, scenario
-from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, LATE_S, READY_S, ROLL_S
-
+from e2e.clients import forwarded
+from e2e.scenario import Scene, Wrong, scenario
+from e2e.timeouts import CHANGE_PAUSE_MS, CONVERGE_S, LATE_S, READY_S, ROLL_S
 from qsync_operator.resources.authority import renew
 
 PLAIN, TLS = 3301, 3302

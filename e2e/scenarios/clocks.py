@@ -6,9 +6,9 @@ import time
 from datetime import datetime
 from functools import partial
 
-from kube import IMAGES, KIND_NAME, run
-from scenario import Scene, Wrong, scenario
-from timeouts import CHANGE_PAUSE_MS, FAILOVER_S, IMAGE_BUILD_S, LATE_S, READY_S, SETTLE_S
+from e2e.kube import IMAGES, KIND_NAME, run
+from e2e.scenario import Scene, Wrong, scenario
+from e2e.timeouts import CHANGE_PAUSE_MS, FAILOVER_S, IMAGE_BUILD_S, LATE_S, READY_S, SETTLE_S
 
 IMAGE = "qsync-node:e2e-clock"
 AHEAD, HURRIED = "orders-1", "orders-2"

@@ -2,10 +2,10 @@
 
 import time
 
-from machines import Process, api_server, frozen, whether
-from operators import acting, operator_log, operator_pods, operator_process, set_operators
-from scenario import Scene, scenario
-from timeouts import (
+from e2e.machines import Process, api_server, frozen, whether
+from e2e.operators import acting, operator_log, operator_pods, operator_process, set_operators
+from e2e.scenario import Scene, scenario
+from e2e.timeouts import (
     API_SERVER_BACK_S,
     API_SERVER_STOPPED_S,
     CHANGE_PAUSE_MS,

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import archive_server
-from kube import IMAGES, ROOT, SYSTEM, run
-from machines import Process
-from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import CHART_S, CONVERGE_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
-
+from e2e import archive_server
+from e2e.kube import IMAGES, SYSTEM, run
+from e2e.machines import Process
+from e2e.scenario import CLUSTER, Scene, Wrong, scenario
+from e2e.timeouts import CHART_S, CONVERGE_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
 from qsync_cli.replace import SELECTED_NODE
+from qsync_testing.paths import ROOT
 
 PAGES = ROOT / "docs"
 INSTALLING = ("docker build", "kind load", "helm install")

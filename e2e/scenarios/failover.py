@@ -3,8 +3,8 @@
 import time
 from functools import partial
 
-from scenario import Pauses, Scene, scenario, summary
-from timeouts import (
+from e2e.scenario import Pauses, Scene, scenario, summary
+from e2e.timeouts import (
     ALL_PAUSE_MS,
     CONVERGE_S,
     DELETE_PAUSE_MS,

@@ -3,17 +3,12 @@
 import base64
 import json
 import subprocess
-import sys
 from typing import Any
 
-from kube import ROOT
-from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import COMMAND_S, CONVERGE_S, FAILOVER_S
-
-from scenarios.journals import KILL, POD, start_pod
-
-sys.path.insert(0, str(ROOT / "e2e" / "journals"))
-from peers import PeerError, build  # found by the path above
+from e2e.journals.peers import PeerError, build
+from e2e.scenario import CLUSTER, Scene, Wrong, scenario
+from e2e.scenarios.journals import KILL, POD, start_pod
+from e2e.timeouts import COMMAND_S, CONVERGE_S, FAILOVER_S
 
 PROGRAM = "/ledger/gazctl"
 BROKERS = f"http://{CLUSTER}-journals:8080"

@@ -21,17 +21,20 @@ import json
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import archive_server
-from clients import HERE, writer_pod
-from machines import cut_off
-from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import CONVERGE_S, READY_S, WRITER_S
-
+from e2e import archive_server
+from e2e.clients import HERE, writer_pod
+from e2e.machines import cut_off
+from e2e.scenario import CLUSTER, Scene, Wrong, scenario
+from e2e.timeouts import CONVERGE_S, READY_S, WRITER_S
 from qsync_broker.config import ServerConfig
+from qsync_testing.paths import ROOT
 
 LEDGER = "/ledger/load"
+LOAD = "qsync_testing.brokers.load"
+HELPERS = ROOT / "node" / "qsync_testing" / "brokers"
 POD = "writer"
 SEED = 1
 ROUNDS = 3
@@ -170,30 +173,32 @@ def _declare(scene: Scene) -> None:
 
 def _start_load(scene: Scene) -> None:
     """Start the load in a pod, with the checker beside it."""
-    scripts = [
-        HERE / "chaos" / "journal_load.py",
-        HERE / "chaos" / "journal_checker.py",
-        HERE / "pods" / "journal_check.py",
-    ]
+    scripts = {
+        "journal_check.py": HERE / "pods" / "journal_check.py",
+        "qsync_testing/brokers/load.py": HELPERS / "load.py",
+        "qsync_testing/brokers/checker.py": HELPERS / "checker.py",
+    }
     config = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": POD},
-        "data": {path.name: path.read_text() for path in scripts},
+        "data": {Path(place).name: path.read_text() for place, path in scripts.items()},
     }
     pod = json.loads(writer_pod(scene, ""))
     command = (
-        f"python /script/journal_load.py --brokers {','.join(BROKERS)}"
+        f"cd /script; python -m {LOAD} --brokers {','.join(BROKERS)}"
         f" --journals {','.join(JOURNALS)} --ledger {LEDGER} --writers 4 --seed {SEED};"
         f" echo $? > {LEDGER}.ended; sleep 3600"
     )
     pod["spec"]["containers"][0]["command"] = ["sh", "-c", command]
+    items = [{"key": Path(place).name, "path": place} for place in scripts]
+    pod["spec"]["volumes"][0]["configMap"]["items"] = items
     for document in (config, pod):
         scene.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
 
 def _stop_load(scene: Scene) -> None:
-    scene.kubectl("exec", POD, "--", "python", "-c", SIGNAL, "/script/journal_load.py", "TERM")
+    scene.kubectl("exec", POD, "--", "python", "-c", SIGNAL, LOAD, "TERM")
 
     def code() -> str:
         ended = f"cat {LEDGER}.ended 2>/dev/null || true"

@@ -4,13 +4,12 @@ import json
 from collections import Counter
 from typing import Any
 
-import archive_server
-from clients import HERE, writer_pod
-from kube import run
-from scenario import CLUSTER, QSYNC, Scene, Wrong, scenario
-from timeouts import CONVERGE_S, READY_S, ROLL_S, SPARK_S
-
-from scenarios.audits import SMALL
+from e2e import archive_server
+from e2e.clients import HERE, writer_pod
+from e2e.kube import run
+from e2e.scenario import CLUSTER, QSYNC, Scene, Wrong, scenario
+from e2e.scenarios.audits import SMALL
+from e2e.timeouts import CONVERGE_S, READY_S, ROLL_S, SPARK_S
 
 POD, JOURNAL, RESOURCE = "writer", "orders/eu", "orders-eu"
 RESTORED = "orders-again"

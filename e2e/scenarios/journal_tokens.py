@@ -4,11 +4,10 @@ import base64
 import json
 import os
 
-from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import CONVERGE_S, MOUNT_S
-
+from e2e.scenario import CLUSTER, Scene, Wrong, scenario
+from e2e.scenarios.journals import JOURNAL, POD, RESOURCE, start_pod
+from e2e.timeouts import CONVERGE_S, MOUNT_S
 from qsync_broker.auth import Authorizer, Capability
-from scenarios.journals import JOURNAL, POD, RESOURCE, start_pod
 
 SECRET = "journal-keys"
 TOKEN_S = 3600

@@ -4,11 +4,10 @@ import contextlib
 import json
 from typing import Any
 
-from clients import HERE, writer_pod
-from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, WRITER_S
-
-from scenarios.documentation import PAGES, as_printed, as_somebody_there
+from e2e.clients import HERE, writer_pod
+from e2e.scenario import CLUSTER, Scene, Wrong, scenario
+from e2e.scenarios.documentation import PAGES, as_printed, as_somebody_there
+from e2e.timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, WRITER_S
 
 JOURNAL, RESOURCE = "orders/eu", "orders-eu"
 URL = f"http://{CLUSTER}-journals:8080/{JOURNAL}"

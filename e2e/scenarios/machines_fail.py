@@ -3,11 +3,11 @@
 import time
 from functools import partial
 
-from kube import SYSTEM, run
-from machines import control_plane, cut_off, machine_of, paused
-from operators import operator_pods, set_operators
-from scenario import Scene, Wrong, scenario, summary
-from timeouts import (
+from e2e.kube import SYSTEM, run
+from e2e.machines import control_plane, cut_off, machine_of, paused
+from e2e.operators import operator_pods, set_operators
+from e2e.scenario import Scene, Wrong, scenario, summary
+from e2e.timeouts import (
     CONVERGE_S,
     FAILOVER_S,
     LATE_S,

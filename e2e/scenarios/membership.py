@@ -3,8 +3,8 @@
 import time
 from functools import partial
 
-from scenario import Scene, scenario
-from timeouts import CHANGE_PAUSE_MS, LATE_S, ROLL_S
+from e2e.scenario import Scene, scenario
+from e2e.timeouts import CHANGE_PAUSE_MS, LATE_S, ROLL_S
 
 
 @scenario(quick=True, load=True)

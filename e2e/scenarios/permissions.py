@@ -2,10 +2,11 @@
 
 import json
 
-from audit import granted_rights, used_rights
-from kube import ROOT, SYSTEM, Namespace, run
-from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import CONVERGE_S, READY_S, ROLL_S
+from e2e.audit import granted_rights, used_rights
+from e2e.kube import SYSTEM, Namespace, run
+from e2e.scenario import CLUSTER, Scene, Wrong, scenario
+from e2e.timeouts import CONVERGE_S, READY_S, ROLL_S
+from qsync_testing.paths import ROOT
 
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:qsync-operator"
 MONITORING = ("podmonitors", "prometheusrules")

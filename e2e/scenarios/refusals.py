@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kube import ROOT, Namespace
-from scenario import Scene, Wrong, scenario
-from timeouts import COMMAND_S
+from e2e.kube import Namespace
+from e2e.scenario import Scene, Wrong, scenario
+from e2e.timeouts import COMMAND_S
+from qsync_testing.paths import ROOT
 
 ARCHIVE = {"url": "s3://bucket/orders"}
 PRIMARY = {"name": "primary", "parts": [{"field": 1, "type": "string"}]}

@@ -4,10 +4,11 @@ import shlex
 import time
 from typing import Any
 
-from kube import IMAGES, ROOT, load_images, run
-from machines import machines
-from scenario import Scene, Wrong, scenario
-from timeouts import CHANGE_PAUSE_MS, DRAIN_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
+from e2e.kube import IMAGES, load_images, run
+from e2e.machines import machines
+from e2e.scenario import Scene, Wrong, scenario
+from e2e.timeouts import CHANGE_PAUSE_MS, DRAIN_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
+from qsync_testing.paths import ROOT
 
 EARLIER = "qsync-node:e2e-earlier"
 EARLIER_COMMIT = "b371f5583e9e93e81b5757a4a98e96c8883b8e54"

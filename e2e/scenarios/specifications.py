@@ -4,10 +4,10 @@ import json
 import subprocess
 import time
 
-from clients import credentials
-from operators import set_operators
-from scenario import Scene, scenario
-from timeouts import CONVERGE_S, IDLE_S, NUMBERS_S, READY_S, ROLL_S, SETTLE_S
+from e2e.clients import credentials
+from e2e.operators import set_operators
+from e2e.scenario import Scene, scenario
+from e2e.timeouts import CONVERGE_S, IDLE_S, NUMBERS_S, READY_S, ROLL_S, SETTLE_S
 
 
 @scenario(modest=True, not_local="users")

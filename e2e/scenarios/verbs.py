@@ -2,8 +2,8 @@
 
 import json
 
-from scenario import SPACE, Scene, scenario
-from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S
+from e2e.scenario import SPACE, Scene, scenario
+from e2e.timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S
 
 
 @scenario(modest=True)

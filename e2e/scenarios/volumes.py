@@ -4,10 +4,10 @@ import json
 import time
 from collections.abc import Callable
 
-from kube import run
-from machines import Process, SmallDisk
-from scenario import Scene, Wrong, scenario
-from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, READY_S, ROLL_S, SETTLE_S
+from e2e.kube import run
+from e2e.machines import Process, SmallDisk
+from e2e.scenario import Scene, Wrong, scenario
+from e2e.timeouts import CHANGE_PAUSE_MS, CONVERGE_S, READY_S, ROLL_S, SETTLE_S
 
 CLASS = "qsync-e2e-expandable"
 

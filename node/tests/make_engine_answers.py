@@ -20,21 +20,14 @@ from typing import Any
 import msgpack
 
 from qsync_client.protocol.constants import Key, Type
+from qsync_testing.engine_answers import ANSWERS, read_answers
 
-ANSWERS = Path(__file__).parent / "engine_answers" / "answers.bin"
 _PORT = 33907
 _BOOT = """
 box.cfg{{work_dir='{directory}', listen='127.0.0.1:{port}', log='{directory}/log', wal_mode='none'}}
 box.schema.user.passwd('admin', 'secret')
 require('fiber').create(function() while true do require('fiber').sleep(1) end end)
 """
-
-
-def read_answers() -> list[Any]:
-    """Return the scenarios: [name, [[user, type, body, answer, is_ok], ...]]."""
-    packed = zlib.decompress(ANSWERS.read_bytes())
-    scenarios: list[Any] = msgpack.unpackb(packed, unicode_errors="surrogateescape")
-    return scenarios
 
 
 def _scramble(password: str, salt: bytes) -> bytes:

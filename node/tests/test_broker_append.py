@@ -1,177 +1,37 @@
 """The append machine, stepped by hand: each state with each of its exits."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from qsync_broker import messages as msg
-from qsync_broker.allocator import wanted_replicas
 from qsync_broker.append import REGISTERS_BYTES_MAX, AppendMachine
-from qsync_broker.health import StoreState
-from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_broker.keyspace import Change, Deleted, KeySpace, Written
+from qsync_broker.index import RemoteFragment
+from qsync_broker.keyspace import Deleted
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
-from qsync_broker.operations import Operation
 from qsync_broker.registers import REGISTERS_MAX, pack_registers
-from qsync_broker.replica import Replica, Settings
 from qsync_broker.requests import Append, Break, Finish, Input, Piece, Suspend
 from qsync_broker.spool import Spool
 from qsync_broker.states import State
 from qsync_broker.status import Status
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
-    NO_ROUTE,
     AssignmentRow,
-    BrokerId,
-    BrokerRow,
-    JournalRow,
     Route,
-    Row,
-    encode_row,
-    space_of,
 )
-from qsync_sim.journals.keys import SPEC
-
-A, B, C = BrokerId("z", "broker-a"), BrokerId("z", "broker-b"), BrokerId("z", "broker-c")
-NAME = "a/journal"
-
-
-def state_of(append: AppendMachine) -> State:
-    """Return the state. mypy narrows the type of an attribute, but not that of a result."""
-    return append.state
-
-
-class Hand:
-    """A broker whose every event the test decides; it is `A`, and `B` is its only peer."""
-
-    me = A
-    unix_s = 1_700_000_000
-
-    def __init__(self) -> None:
-        self.keys = KeySpace()
-        self.replicas: dict[str, Replica] = {}
-        self.changes: list[tuple[Change, Callable[[bool], None]]] = []
-        self.sent: list[msg.Message] = []
-        self.stores: list[Callable[[], None]] = []
-        self.listeners: list[tuple[Callable[[msg.Message], None], Callable[[str], None]]] = []
-        self.asked = self.finished = 0
-        self.is_awake = False
-        self.health = StoreState(True)
-        self.space_problem = ""
-        journal = JournalRow(NAME, {"replication": 2, **SPEC}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
-        self.put(journal, broker(A), broker(B))
-        self.put(AssignmentRow(NAME, A, 0, 4, 4), AssignmentRow(NAME, B, 1, 5, 5))
-        settings = Settings(1, 4096, 0, True)
-        self.replica_of_a = self.replicas[NAME] = Replica(self, Spool(NAME, 2, 1), settings)
-
-    def put(self, *rows: Row) -> None:
-        for row in rows:
-            self.keys.apply(Written(space_of(row), encode_row(row)))
-        self.keys.revision += 1
-
-    @property
-    def row(self) -> JournalRow:
-        return self.keys.journals[NAME]
-
-    # --- Host ---------------------------------------------------------------------------------
-
-    def replica(self, journal: str) -> Replica | None:
-        return self.replicas.get(journal)
-
-    def desired_replicas(self, journal: JournalRow) -> int:
-        return wanted_replicas(journal, 9)
-
-    def stated_replicas(self, journal: JournalRow) -> int:
-        return wanted_replicas(journal._replace(suspend_level=0), 9)
-
-    def store_state(self, url: str) -> StoreState:
-        return self.health
-
-    def transact(self, change: Change, done: Callable[[bool], None]) -> None:
-        self.changes.append((change, done))
-
-    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
-        self.stores.append(done)
-
-    def open(self, peer: BrokerId, on_message: Any, on_lost: Any) -> int:
-        self.listeners.append((on_message, on_lost))
-        return 1
-
-    def send(self, peer: BrokerId, stream: int, message: msg.Message) -> None:
-        self.sent.append(message)
-
-    def close(self, peer: BrokerId, stream: int) -> None:
-        self.sent.append(msg.Close())
-
-    def wake(self, append: AppendMachine) -> None:
-        self.is_awake = True
-
-    def wake_journal(self, journal: str) -> None:
-        self.is_awake = True
-
-    def ask_content(self, append: AppendMachine) -> None:
-        self.asked += 1
-
-    def content_sent(self, append: AppendMachine) -> None:
-        self.asked += 1
-
-    def finish(self, append: AppendMachine) -> None:
-        self.finished += 1
-
-    def completed(self, replica: Replica, fragment: LocalFragment) -> None:
-        """Do nothing."""
-
-    def readable(self, journal: str) -> None:
-        """Do nothing."""
-
-    # --- events -------------------------------------------------------------------------------
-
-    def commit(self) -> None:
-        """Commit the last transaction, and deliver its rows."""
-        change, done = self.changes.pop()
-        self.put(*change.written)
-        done(True)
-
-    def stored(self) -> None:
-        stores, self.stores = self.stores, []
-        for done in stores:
-            done()
-
-    def answer(self, message: msg.Message) -> None:
-        self.listeners[-1][0](message)
-
-
-def broker(identity: BrokerId) -> BrokerRow:
-    return BrokerRow(identity, f"http://{identity.suffix}", "x:1", 9, False, 1000, "p", 1, 1, 1)
-
-
-def begin(hand: Hand, **fields: Any) -> AppendMachine:
-    return AppendMachine(hand, 1, Append(NAME, **fields), 1 << 62)
-
-
-def promised(epoch: int = 0, end: int = 0, begin: int = 0) -> msg.Promised:
-    return msg.Promised(epoch, begin, end, bytes(20), b"", 1)
-
-
-def until(hand: Hand, append: AppendMachine, state: State) -> None:
-    """Advance with friendly answers until the machine waits in a state."""
-    for _ in range(20):
-        append.advance()
-        if append.state is state:
-            return
-        if state_of(append) is State.RESERVE_EPOCH or (
-            state_of(append) is State.UPDATE_ASSIGNMENTS and hand.changes
-        ):
-            hand.commit()
-        elif state_of(append) is State.RECV_PIPELINE_SYNC:
-            hand.stored()
-            if isinstance(hand.sent[-1], msg.Prepare):
-                hand.answer(promised())
-            else:
-                hand.answer(msg.Acked(0))
-    raise AssertionError(f"the append waits in {append.state}")
-
+from qsync_testing.brokers.hand import (
+    NAME,
+    A,
+    B,
+    C,
+    Hand,
+    begin,
+    broker,
+    promised,
+    ready,
+    state_of,
+    until,
+)
 
 # --- resolve --------------------------------------------------------------------------------------
 
@@ -527,17 +387,6 @@ def test_too_many_brokers_are_waited_for() -> None:
     until(hand, append, State.RECV_PIPELINE_SYNC)
     assert hand.desired_replicas(hand.row) == 2
     append.fail("enough seen")
-
-
-def ready(hand: Hand, **fields: Any) -> AppendMachine:
-    """Return a second append over a pipeline that is ready."""
-    first = begin(hand)
-    until(hand, first, State.STREAM_CONTENT)
-    hand.replica_of_a.sender = None
-    hand.asked = 0
-    append = begin(hand, **fields)
-    append.advance()
-    return append
 
 
 @pytest.mark.parametrize(

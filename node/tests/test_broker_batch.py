@@ -12,8 +12,6 @@ from typing import Any
 import aiohttp
 import msgpack
 import pytest
-from broker_servers import Node, brokers
-from test_broker_rpc import Client
 
 from qsync_broker import batch as batches
 from qsync_broker import pipelining
@@ -26,9 +24,11 @@ from qsync_broker.pipelining import AppendPipeline
 from qsync_broker.requests import Append, Finish, Piece
 from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
+from qsync_testing.brokers.grpc_client import Client
+from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.paths import DOCS
 
 JOURNAL = "a/journal"
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def primary(nodes: list[Node]) -> Node:

@@ -9,8 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from processes import ADMIN_PASSWORD, PASSWORD, REPLICASET, USER, Cluster, running_cluster
-from raw import Raw
 
 from qsync_broker.combining import GROUP_MAX, next_group
 from qsync_broker.coordination import GROUPS_MAX, Coordination
@@ -37,6 +35,15 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import NOP, Key, Type
 from qsync_node.format.mp import pack, unpack
+from qsync_testing.processes import (
+    ADMIN_PASSWORD,
+    PASSWORD,
+    REPLICASET,
+    USER,
+    Cluster,
+    running_cluster,
+)
+from qsync_testing.raw import Raw
 
 A = BrokerId("zone", "broker-a")
 JOURNAL = JournalRow("a/journal", {"replication": 3}, 0, 0, 0, 0, NO_ROUTE, 2, 2)

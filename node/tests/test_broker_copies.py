@@ -6,9 +6,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import Node, create, is_ready, start_broker
-from ports import free_ports
-from test_broker_append import A, B, C, Hand, broker
 
 from qsync_broker import messages as msg
 from qsync_broker.copier import AGAIN_MIN_NS, Copier
@@ -23,6 +20,9 @@ from qsync_broker.wholeness import partial_after
 from qsync_node.format.journals import AssignmentRow, BrokerId, JournalRow, Members, Route
 from qsync_sim.journals.keys import SPEC, Keys
 from qsync_sim.journals.moves import Moves
+from qsync_testing.brokers.hand import A, B, C, Hand, broker
+from qsync_testing.brokers.servers import Node, create, is_ready, start_broker
+from qsync_testing.ports import free_ports
 
 NAME = "a/journal"
 D = BrokerId("z", "broker-d")

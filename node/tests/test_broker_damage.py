@@ -7,11 +7,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import Node, brokers, create, start_broker
-from ports import free_ports
 
 from qsync_broker.operations import Batch
 from qsync_sim.journals.keys import Keys
+from qsync_testing.brokers.servers import Node, brokers, create, start_broker
+from qsync_testing.ports import free_ports
 
 JOURNAL = "a/journal"
 LARGE = 100_000  # more than a record of the commit log includes

@@ -8,8 +8,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import brokers, create, start_broker
-from ports import free_ports
 
 from qsync_broker import persister, reader, space
 from qsync_broker.batch import encode_items
@@ -17,6 +15,8 @@ from qsync_broker.events import GapRead
 from qsync_broker.lease import Lease
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.status import Status
+from qsync_testing.brokers.servers import brokers, create, start_broker
+from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
 

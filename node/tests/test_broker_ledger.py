@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from broker_servers import brokers
 
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.ledger import (
@@ -19,6 +18,7 @@ from qsync_broker.ledger import (
 )
 from qsync_broker.pipelining import AppendPipeline
 from qsync_broker.status import Status
+from qsync_testing.brokers.servers import brokers
 
 JOURNAL = "a/journal"
 SUM = hashlib.sha1(b"one").digest()

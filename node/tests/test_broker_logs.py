@@ -10,12 +10,12 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-from broker_servers import Node, brokers
-from journal_stores import url_of
-from object_server import ObjectServer, Weakness
 
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.stores import url_of
+from qsync_testing.object_server import ObjectServer, Weakness
 
 pytestmark = pytest.mark.asyncio
 

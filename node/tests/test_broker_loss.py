@@ -10,8 +10,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import Node, create, start_broker
-from ports import free_ports
 
 from qsync_broker.copier import Copier
 from qsync_broker.keyspace import Change, Deleted, KeySpace, Written, absent
@@ -27,6 +25,8 @@ from qsync_node.format.journals import (
     space_of,
 )
 from qsync_sim.journals.keys import Keys
+from qsync_testing.brokers.servers import Node, create, start_broker
+from qsync_testing.ports import free_ports
 
 JOURNAL = "a/journal"
 ACCEPT = {"X-Accept-Loss": "true"}

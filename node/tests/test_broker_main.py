@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ports import free_ports
+
+from qsync_testing.ports import free_ports
 
 
 def run(folder: Path, **changes: Any) -> subprocess.CompletedProcess[str]:

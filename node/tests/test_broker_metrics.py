@@ -6,7 +6,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import Node, brokers, create
 from prometheus_client.parser import text_string_to_metric_families
 
 from qsync_broker.census import COUNTED_MIN, PASS_TICKS, Census
@@ -19,6 +18,7 @@ from qsync_node.format.journals import (
     Route,
     encode_row,
 )
+from qsync_testing.brokers.servers import Node, brokers, create
 
 JOURNAL = "a/journal"
 ME, OTHER = BrokerId("a", "me"), BrokerId("b", "other")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_broker_append import Hand
 
 from qsync_broker import events as ev
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
@@ -21,6 +20,7 @@ from qsync_broker.persister import (
 from qsync_broker.reader import GAP_S, find
 from qsync_broker.replica import Replica, Settings
 from qsync_node.format.journals import BrokerId, JournalRow, Route
+from qsync_testing.brokers.hand import Hand
 
 STORE = "file:///store/"
 SUM = bytes(range(20))

@@ -1,7 +1,6 @@
 """Publications at the brokers: appended once, in order, and removed after acknowledgement."""
 
 import pytest
-from test_broker_sim import JOURNAL, NAMES, Bench
 
 from qsync_broker import publisher
 from qsync_broker.keyspace import Absent, Change
@@ -11,6 +10,7 @@ from qsync_broker.requests import Suspend
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, PublisherRow
 from qsync_sim.journals.clock import MS, SECOND
+from qsync_testing.brokers.bench import JOURNAL, NAMES, Bench
 
 
 def publish(bench: Bench, *numbers: int, size: int = 3) -> None:

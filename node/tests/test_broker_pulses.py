@@ -7,12 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import Node, brokers, create, start_broker
-from ports import free_ports
 
 from qsync_broker import description, pulses
 from qsync_broker.lease import Lease
 from qsync_sim.journals.keys import Keys
+from qsync_testing.brokers.servers import Node, brokers, create, start_broker
+from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
 JOURNAL = "a/journal"

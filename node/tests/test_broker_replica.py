@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from test_broker_append import A, B, C, Hand, broker
 
 from qsync_broker import messages as msg
 from qsync_broker.events import Messages
@@ -11,6 +10,7 @@ from qsync_broker.pipeline import choose
 from qsync_broker.replica import PeerStream, Replica
 from qsync_broker.spool import Choice
 from qsync_node.format.journals import AssignmentRow, Route
+from qsync_testing.brokers.hand import A, B, C, Hand, broker
 
 ROUTE = Route((A, B), 1)
 SUM_OF_ONE = bytes.fromhex("fe05bcdcdc4928012781a5f1a2a77cbb5398e106")  # of b"one"

@@ -8,11 +8,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import Node, brokers
-from test_broker_tls import bearer, claims, guarded
 
 from qsync_broker.auth import Capability
 from qsync_broker.rpc import rest
+from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.tokens import bearer, claims, guarded
 
 pytestmark = pytest.mark.asyncio
 JOURNAL = "a/journal"

@@ -4,14 +4,11 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from broker_servers import Node, brokers, start_broker
-from ports import free_ports
 
 from qsync_broker import persister
 from qsync_broker.auth import Authorizer, Capability
@@ -19,71 +16,16 @@ from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.rpc import content as early_content
 from qsync_broker.rpc import journal_pb2 as pb
-from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc import service
 from qsync_broker.rpc.proxies import Proxies
 from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId, BrokerRow
 from qsync_sim.journals.keys import Keys
+from qsync_testing.brokers.grpc_client import JOURNAL, LOST, Client
+from qsync_testing.brokers.servers import Node, brokers, start_broker
+from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
-
-JOURNAL = "a/journal"
-
-
-LOST = "Internal error from Core"
-"""gRPC may replace the error of a call that the broker ends while the client still writes."""
-
-
-class Client:
-    """A client of one broker."""
-
-    def __init__(self, node: Node, token: str = "") -> None:
-        self.channel = grpc.aio.insecure_channel(node.url.removeprefix("http://"))
-        self.stub: Any = pb_grpc.JournalStub(self.channel)
-        self.metadata = [("authorization", f"Bearer {token}")] if token else []
-
-    async def __aenter__(self) -> "Client":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.channel.close()
-
-    async def append(self, *contents: bytes, is_committed: bool = True, **fields: Any) -> Any:
-        """Append contents, and return the answer."""
-        fields.setdefault("journal", JOURNAL)
-
-        async def requests() -> AsyncIterator[pb.AppendRequest]:
-            yield pb.AppendRequest(**fields)
-            for content in contents:
-                yield pb.AppendRequest(content=content)
-            if is_committed:
-                yield pb.AppendRequest()
-
-        for _ in range(5):
-            try:
-                return await self.stub.Append(requests(), metadata=self.metadata)
-            except grpc.aio.AioRpcError as error:
-                if error.details() != LOST:
-                    raise
-        raise AssertionError("gRPC lost the broker's error five times")
-
-    async def read(self, **fields: Any) -> list[Any]:
-        """Return the messages of a read."""
-        request = pb.ReadRequest(**{"journal": JOURNAL, **fields})
-        return [message async for message in self.stub.Read(request, metadata=self.metadata)]
-
-    async def content(self, **fields: Any) -> bytes:
-        return b"".join(message.content for message in await self.read(**fields))
-
-    async def list(self, **fields: Any) -> list[Any]:
-        """Return the listed journals."""
-        listed = self.stub.List(pb.ListRequest(**fields), metadata=self.metadata)
-        return [journal async for message in listed for journal in message.journals]
-
-    async def apply(self, *changes: Any) -> Any:
-        request = pb.ApplyRequest(changes=changes)
-        return await self.stub.Apply(request, metadata=self.metadata)
 
 
 def spec(name: str, **fields: Any) -> pb.JournalSpec:

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spool_model import DIRECTORY, SMALL, extended, found, fresh, open_small, sum_of
-from spool_model import Open as ModelSpool
 
 from qsync_broker.operations import (
     NO_SUM,
@@ -45,6 +43,16 @@ from qsync_broker.storage.records import (
 from qsync_broker.storage.spools import spool_name
 from qsync_broker.storage.storage import Settings, Storage
 from qsync_sim.journals.files import SimFiles
+from qsync_testing.brokers.spool_model import (
+    DIRECTORY,
+    SMALL,
+    extended,
+    found,
+    fresh,
+    open_small,
+    sum_of,
+)
+from qsync_testing.brokers.spool_model import Open as ModelSpool
 
 BEGUN = fresh("a/journal", 7, 100)
 KEY = BEGUN.key

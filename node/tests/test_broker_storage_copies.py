@@ -3,7 +3,6 @@
 import hashlib
 
 import pytest
-from spool_model import DIRECTORY, fresh, open_small
 
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import (
@@ -20,6 +19,7 @@ from qsync_broker.recovered import recovered_journals
 from qsync_broker.spool import Choice
 from qsync_broker.storage.storage import Storage
 from qsync_sim.journals.files import SimFiles
+from qsync_testing.brokers.spool_model import DIRECTORY, fresh, open_small
 
 OPEN = fresh("a/journal", 7, 100)
 KEY = OPEN.key._replace(begin=10)

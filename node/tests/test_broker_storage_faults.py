@@ -11,13 +11,13 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from spool_model import DIRECTORY, SMALL, Batches, Model, found, open_small
 
 from qsync_broker.operations import Operation
 from qsync_broker.storage.log import PREFIX
 from qsync_broker.storage.spools import spool_name
 from qsync_broker.storage.storage import Storage
 from qsync_sim.journals.files import Fault, PowerLoss, SimFiles
+from qsync_testing.brokers.spool_model import DIRECTORY, SMALL, Batches, Model, found, open_small
 
 NAMES = ["a/one", "a/two", "b/three"]
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,7 +4,6 @@ import time
 from random import Random
 
 import pytest
-from spool_model import DIRECTORY, Open, extended, found, fresh, open_small
 
 from qsync_broker.operations import (
     NO_SUM,
@@ -20,6 +19,7 @@ from qsync_broker.storage.frames import decode_header, encode_header
 from qsync_broker.storage.spools import spool_name
 from qsync_broker.storage.storage import Settings, Storage
 from qsync_sim.journals.files import Fault, SimFiles
+from qsync_testing.brokers.spool_model import DIRECTORY, Open, extended, found, fresh, open_small
 
 LOG = f"{DIRECTORY}/commits-0000000000000001"
 BEGUN = fresh("a/journal", 7)

@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 import pytest
 import zstandard
-from broker_servers import Node, brokers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from qsync_broker.codecs import PIECE, Codec, CodecError, compressor, decompress
 from qsync_broker.fragments import content_name, parse_path, path_of
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.stores import SPARE, FragmentMissing, FragmentStores, StoreError
+from qsync_testing.brokers.servers import Node, brokers
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 

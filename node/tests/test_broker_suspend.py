@@ -1,8 +1,6 @@
 """Unhealthy stores, and the suspension of idle journals."""
 
 import pytest
-from test_broker_append import A, Hand, begin, ready, state_of
-from test_broker_sim import JOURNAL, Bench
 
 from qsync_broker import events as ev
 from qsync_broker import pulses
@@ -15,6 +13,8 @@ from qsync_broker.states import State
 from qsync_broker.status import Status
 from qsync_sim.journals.clock import SECOND
 from qsync_sim.journals.keys import SPEC, STORE
+from qsync_testing.brokers.bench import JOURNAL, Bench
+from qsync_testing.brokers.hand import A, Hand, begin, ready, state_of
 
 NOW = 1_700_000_000
 

@@ -14,11 +14,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import Node, brokers
-from test_node_tls import another_certificate, certificates
 
 from qsync_broker import server as server_module
-from qsync_broker.auth import AuthError, Authorizer, Capability
+from qsync_broker.auth import AuthError, Capability
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.config import split_address
 from qsync_broker.handshake import Handshake, HandshakeError
@@ -26,6 +24,9 @@ from qsync_broker.keyfile import BYTES_MAX, KeyFile
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
 from qsync_node.server.tlsconfig import TlsConfig
+from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.tokens import bearer, claims, guarded
+from qsync_testing.certificates import another_certificate, certificates
 
 pytestmark = pytest.mark.asyncio
 NAMES = "DNS:events.brokers.qsync.local,DNS:localhost,IP:127.0.0.1"
@@ -254,28 +255,6 @@ async def test_silent_connections_hold_back_no_broker(
 
 
 # --- tokens ---------------------------------------------------------------------------------------
-
-
-def claims(
-    selector: dict[str, Any],
-    seconds: int,
-    capability: Capability = Capability.ALL,
-    key: str = "c2VjcmV0",
-) -> str:
-    authorizer = Authorizer.of_text(key)
-    return authorizer.sign(capability, selector, seconds)
-
-
-@contextlib.asynccontextmanager
-async def guarded(folder: Path, count: int = 1) -> AsyncIterator[list[Node]]:
-    keys = folder / "keys"
-    keys.write_text("c2VjcmV0")
-    async with brokers(folder, count, auth_keys_file=keys) as nodes:
-        yield nodes
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 async def test_gateway_wants_a_token(tmp_path: Path) -> None:

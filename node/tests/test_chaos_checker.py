@@ -1,15 +1,14 @@
 """The checker of the campaign on journals finds each violation that is planted into its inputs."""
 
-import importlib
-import sys
+import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "e2e" / "chaos"))
-checker: Any = importlib.import_module("journal_checker")
+from qsync_testing.brokers import checker
 
 JOURNAL = "a/journal"
 Entry = dict[str, Any]
@@ -45,7 +44,7 @@ class Scene:
         self.entries.append({**entry, "started": number, "ended": number + 0.5, **fields})
 
     def read(self, begin: int, data: bytes, is_whole: bool = True, **fields: int) -> None:
-        digest = checker.hashlib.sha1(data).hexdigest()
+        digest = hashlib.sha1(data).hexdigest()
         entry = {"kind": "read", "journal": JOURNAL, "broker": "one", "offset": begin}
         entry |= {"begin": begin, "length": len(data), "sha1": digest, "is_whole": is_whole}
         self.entries.append({**entry, **fields})
@@ -158,7 +157,7 @@ VIOLATIONS: list[tuple[Callable[[Scene], None], str]] = [
 def test_checker_finds_planted_violation(plant: Callable[[Scene], None], text: str) -> None:
     scene = Scene()
     plant(scene)
-    assert any(checker.re.search(text, problem) for problem in scene.check())
+    assert any(re.search(text, problem) for problem in scene.check())
 
 
 def test_incomplete_last_line_of_a_ledger_is_ignored(tmp_path: Path) -> None:

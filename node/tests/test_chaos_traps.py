@@ -1,19 +1,13 @@
 """Brokers of the campaign on journals kill themselves at each stated point."""
 
 import functools
-import importlib
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qsync_sim.journals.losses import Losses
 from qsync_sim.journals.moves import Moves
 from qsync_sim.journals.schedule import Schedule
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "e2e" / "chaos"))
-broker: Any = importlib.import_module("trapped_broker")
+from qsync_testing.brokers import trapped as broker
 
 
 def test_simulated_brokers_reach_each_point_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from ports import free_port
-from processes import ADMIN_PASSWORD, PASSWORD, USER, Cluster, running_cluster
 
 from qsync_client import (
     AccessDenied,
@@ -35,6 +33,8 @@ from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.constants import Type
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.requests import Request
+from qsync_testing.ports import free_port
+from qsync_testing.processes import ADMIN_PASSWORD, PASSWORD, USER, Cluster, running_cluster
 
 ACCOUNTS, COUNTERS = 512, 513
 FORMAT = [

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from fake_member import FakeMember, committed, serving
 
 from qsync_client import Client, InvalidArgument, RequestKey, SyncClient
+from qsync_testing.fake_member import FakeMember, committed, serving
 
 SPACE = 512
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import PASSWORD, USER, Cluster, running_cluster
 
 import qsync_client
 from qsync_client import SyncClient
 from qsync_client.protocol.constants import Type
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.spaces import SystemSpace
+from qsync_testing.paths import EXAMPLES, ROOT
+from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "docs" / "examples"
 SPACE = 512
 FORMAT = [{"name": "id", "type": "unsigned"}, {"name": "balance", "type": "integer"}]
 

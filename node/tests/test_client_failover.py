@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ports import free_port
-from processes import PASSWORD, USER, Cluster, NodeProcess, running_cluster, wait_until
-from raw import Raw
 
 from qsync_client import (
     AccessDenied,
@@ -31,6 +28,16 @@ from qsync_client import (
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.session import Session
+from qsync_testing.ports import free_port
+from qsync_testing.processes import (
+    PASSWORD,
+    USER,
+    Cluster,
+    NodeProcess,
+    running_cluster,
+    wait_until,
+)
+from qsync_testing.raw import Raw
 
 SPACE = 512
 

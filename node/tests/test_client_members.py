@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
 
 from qsync_client import (
     Client,
@@ -21,6 +20,7 @@ from qsync_client import (
 )
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Type
+from qsync_testing.fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
 
 SPACE = 512
 

@@ -12,13 +12,13 @@ from zipfile import ZipFile
 
 import msgpack
 import pytest
-from processes import PASSWORD, USER, running_cluster
 
 import qsync_client
 from qsync_node import __version__
+from qsync_testing.paths import ROOT
+from qsync_testing.processes import PASSWORD, USER, running_cluster
 
 SOURCE = Path(qsync_client.__file__).parent
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
 
 PROGRAM = """

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_member import Asked, FakeMember, committed, refused, serving
 
 from qsync_client import (
     Client,
@@ -27,6 +26,7 @@ from qsync_client import (
 )
 from qsync_client.keys import Keys
 from qsync_client.protocol.constants import Key, Type
+from qsync_testing.fake_member import Asked, FakeMember, committed, refused, serving
 
 SPACE = 512
 GIVEN = RequestKey("task", 1, 5)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from qsync_testing.paths import ROOT
+
 PARTS = (ROOT / "node", ROOT / "operator")
 
 Graph = dict[str, dict[str, int]]

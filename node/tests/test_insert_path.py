@@ -7,18 +7,17 @@ the call, the write, the entry of the log. `docs/architecture.md` shows the same
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from worlds import INSERT, Driven, node_of, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.engine.overlay import Executed
 from qsync_node.transactions.calls import Call, Write
+from qsync_testing.paths import ROOT
+from qsync_testing.worlds import INSERT, Driven, node_of, put
 
-PAGE = Path(__file__).parents[2] / "docs/architecture.md"
+PAGE = ROOT / "docs/architecture.md"
 CARRIERS = (fx.Request, Call, Write, Executed, Entry)
 MODULES_MAX = 14
 ENTERED_MAX = 3

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import SECRET, Cluster, NodeProcess
 
 from qsync_node.adminport import AdminPort
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_node.server.admin import SERVED_MAX, SKIP_BYTES_MAX
+from qsync_testing.processes import SECRET, Cluster, NodeProcess
 
 
 @pytest.fixture(scope="module")

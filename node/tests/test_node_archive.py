@@ -15,12 +15,9 @@ from typing import Any, ClassVar, cast
 import pytest
 import tarantool
 import zstandard
-from object_server import Weakness, object_server, used_by_this_process
-from processes import PASSWORD, USER, Cluster, NodeProcess, running_cluster, wait_until
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.compaction import Changes, Merged, decode_changes, encode_changes
-from qsync_node.archive.description import describe
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import (
     ROLLBACK,
@@ -41,40 +38,28 @@ from qsync_node.archive.uploads import (
     still_named,
 )
 from qsync_node.consensus.history import TermStart
-from qsync_node.format.keys import REPLACE
-from qsync_node.format.mp import pack
-from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import (
     BLOCK_ROWS_BYTES_MAX,
-    XLOG,
     ZROW_MAGIC,
-    FileHeader,
     XlogError,
     checksum,
     decode_block_data,
-    encode_file,
 )
 from qsync_node.server.archiver import Archiver
 from qsync_node.server.config import ArchiveConfig, NodeConfig
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
 from qsync_node.storage.storage import SegmentRange, Storage
-
-UUID = "11111111-1111-4111-8111-111111111111"
-SET_UUID = "22222222-2222-4222-8222-222222222222"
-
-
-def rows_file(first_lsn: int, count: int, replica_id: int = 1) -> bytes:
-    rows = [
-        encode_row(Row(REPLACE, replica_id, lsn, 5.0 + lsn, pack({16: 512, 33: [lsn, "v"]})))
-        for lsn in range(first_lsn, first_lsn + count)
-    ]
-    header = FileHeader(XLOG, UUID, {replica_id: first_lsn - 1} if first_lsn > 1 else {})
-    return encode_file(header, [b"".join(rows)])
-
-
-def entry_of(data: bytes, source: str = "00000000000000000000.xlog") -> FileEntry:
-    return describe(data, SEGMENT, source, 3)
+from qsync_testing.archives.segments import SET_UUID, UUID, entry_of, rows_file
+from qsync_testing.object_server import Weakness, object_server, used_by_this_process
+from qsync_testing.processes import (
+    PASSWORD,
+    USER,
+    Cluster,
+    NodeProcess,
+    running_cluster,
+    wait_until,
+)
 
 
 def test_a_segment_is_known_by_its_name_and_its_last_row() -> None:

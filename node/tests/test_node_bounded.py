@@ -15,18 +15,6 @@ from typing import Any
 
 import pytest
 from msgpack import packb
-from worlds import (
-    BEGIN,
-    COMMIT,
-    DELETE,
-    INSERT,
-    REPLACE,
-    SELECT,
-    UPSERT,
-    Driven,
-    node_of,
-    put,
-)
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
@@ -41,6 +29,18 @@ from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE as SPACE_OF_WORLD
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
+from qsync_testing.worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    SELECT,
+    UPSERT,
+    Driven,
+    node_of,
+    put,
+)
 
 TUPLES = 700_000
 SPACE, HASH_SPACE = 600, 601

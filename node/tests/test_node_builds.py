@@ -4,19 +4,6 @@ from typing import Any
 
 import pytest
 from msgpack import packb
-from worlds import (
-    BEGIN,
-    COMMIT,
-    DELETE,
-    INSERT,
-    REPLACE,
-    ROLLBACK,
-    SELECT,
-    UPDATE,
-    Driven,
-    node_of,
-    put,
-)
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND
@@ -29,6 +16,19 @@ from qsync_node.node import Node
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
+from qsync_testing.worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    ROLLBACK,
+    SELECT,
+    UPDATE,
+    Driven,
+    node_of,
+    put,
+)
 
 TUPLES = 60
 SPACES, INDEXES, TRUNCATIONS = 280, 288, 330

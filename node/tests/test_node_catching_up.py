@@ -4,13 +4,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from worlds import REPLACE, Driven, node_of, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_node.node import Node, Observer
+from qsync_testing.worlds import REPLACE, Driven, node_of, put
 
 ROWS = 400
 

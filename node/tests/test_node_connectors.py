@@ -13,7 +13,8 @@ import asynctnt
 import pytest
 import tarantool
 from asynctnt.exceptions import TarantoolDatabaseError
-from processes import PASSWORD, USER, Cluster, running_cluster, running_tarantool
+
+from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster, running_tarantool
 
 SPACE, HASHED = 700, 701
 STREAM = asynctnt.Connection.stream  # a connection to Tarantool 2.6 replaces it in the class

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from processes import Cluster, NodeProcess, wait_until
+from qsync_testing.processes import Cluster, NodeProcess, wait_until
 
 
 class Strangers(Cluster):

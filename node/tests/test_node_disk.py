@@ -14,6 +14,7 @@ from qsync_node.server.disk import Disk
 from qsync_node.storage.errors import DiskError, DiskFull
 from qsync_node.storage.files import File, OsFileSystem
 from qsync_node.storage.storage import Storage
+from qsync_testing.disks import disk_of
 
 BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 
@@ -32,22 +33,6 @@ class FullStorage:
         if self.refusals:
             self.refusals -= 1
             raise DiskFull("no space")
-
-
-def disk_of(storage: Any) -> tuple[Disk, list[Any], list[str], threading.Event]:
-    told: list[Any] = []
-    broken: list[str] = []
-    heard = threading.Event()
-
-    def deliver(inputs: list[Any]) -> None:
-        told.extend(inputs)
-        heard.set()
-
-    def on_broken(reason: str) -> None:
-        broken.append(reason)
-        heard.set()
-
-    return Disk(cast(Storage, storage), deliver, on_broken), told, broken, heard
 
 
 def test_a_ballot_waits_for_space_and_a_newer_one_takes_its_place() -> None:

@@ -16,8 +16,7 @@ from qsync_node.explanations import ENGINE_CODES, EXPLANATIONS, ORDER_EXPLANATIO
 from qsync_node.format.proofs import ORDER_SCHEME, admin_password
 from qsync_node.server import admin, orders
 from qsync_node.server.limits import LIMITS, size
-
-ROOT = Path(__file__).resolve().parents[2]
+from qsync_testing.paths import ROOT
 
 
 def explanations_of(name: ErrorCode | OrderRefusal) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgpack
 import pytest
-from make_engine_answers import read_answers
 
 from qsync_client.protocol.constants import Key
 from qsync_node.engine import Database, Executed, Pending, Select, decode_request
 from qsync_node.errors import ClientError
+from qsync_testing.engine_answers import read_answers
 
 SCENARIOS: list[Any] = read_answers()
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"

@@ -1,7 +1,6 @@
 """The system spaces: a new database's contents, users, invalid DDL rows, foreign snapshots."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -15,9 +14,9 @@ from qsync_node.errors import ClientError
 from qsync_node.format.body import put_body
 from qsync_node.format.row import decode_rows
 from qsync_node.format.xlog import Block, decode_file_header, read_blocks
+from qsync_testing.paths import VECTORS
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
-VECTORS = Path(__file__).parent / "vectors"
 
 
 def row(space_id: int, *fields: Any) -> bytes:

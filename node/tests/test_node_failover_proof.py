@@ -1,8 +1,7 @@
 """The proof of a failover that discards rows (E8) holds while the voters are being changed."""
 
-from worlds import INSERT, SELECT, Driven, get, node_of, put
-
 from qsync_sim.shell import Shell
+from qsync_testing.worlds import INSERT, SELECT, Driven, get, node_of, put
 
 
 def _elected(driven: Driven, former: Shell) -> bool:

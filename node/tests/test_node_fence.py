@@ -1,9 +1,8 @@
 """A fence is durable before it is reported, and a fenced leader leaves leadership (E10)."""
 
-from worlds import REPLACE, Driven, put
-
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
+from qsync_testing.worlds import REPLACE, Driven, put
 
 ADMIN = 7
 

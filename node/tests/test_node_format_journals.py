@@ -1,7 +1,6 @@
 """Rows of the key space of journals."""
 
 import pytest
-from worlds import INSERT, REPLACE, SELECT, Driven
 
 from qsync_node.engine.fields import decode
 from qsync_node.format.journals import (
@@ -22,6 +21,7 @@ from qsync_node.format.journals import (
     space_of,
 )
 from qsync_sim.clients import build_body
+from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven
 
 A, B = BrokerId("z1", "broker-a"), BrokerId("z2", "broker-b")
 JOURNAL = JournalRow(

@@ -35,8 +35,8 @@ from qsync_node.format.xlog import (
     encode_file_header,
     read_blocks,
 )
+from qsync_testing.paths import VECTORS
 
-VECTORS = Path(__file__).parent / "vectors"
 FILES = sorted(path for path in VECTORS.iterdir() if path.suffix in (".xlog", ".snap"))
 WIRE: dict[str, Any] = json.loads((VECTORS / "wire.json").read_text())
 STREAM: dict[str, Any] = json.loads((VECTORS / "stream.json").read_text())

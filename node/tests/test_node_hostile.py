@@ -10,13 +10,13 @@ from typing import Any
 
 import msgpack
 import pytest
-from processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
-from raw import Raw
 
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import encode_request
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.mp import pack, unpack
+from qsync_testing.processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
+from qsync_testing.raw import Raw
 
 SPACE = 512
 BEGIN, COMMIT, WATCH, EVENT = 14, 15, 74, 76

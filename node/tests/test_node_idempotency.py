@@ -4,7 +4,16 @@ from typing import Any
 
 import msgpack
 import pytest
-from worlds import (
+
+from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.consensus import effects as fx
+from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.cluster import ADMIN_SESSION, KEY_WINDOW_ROWS
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
     INSERT,
@@ -17,15 +26,6 @@ from worlds import (
     node_of,
     put,
 )
-
-from qsync_client.protocol.constants import Key
-from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.consensus import effects as fx
-from qsync_node.errors import ErrorCode
-from qsync_sim.clients import build_body
-from qsync_sim.cluster import ADMIN_SESSION, KEY_WINDOW_ROWS
-from qsync_sim.model import SPACE
-from qsync_sim.shell import Shell
 
 KEY = ["client-1", 1, 0]
 

@@ -1,6 +1,6 @@
 """Inherited rows that most members cannot apply: the next PROMOTE decides about them (T7, E12)."""
 
-from worlds import INSERT, REPLACE, Driven, node_of, put
+from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
 
 def with_inherited_row() -> Driven:

@@ -2,7 +2,14 @@
 
 import msgpack
 import pytest
-from worlds import (
+
+from qsync_client.protocol.constants import Key
+from qsync_node.consensus.settings import MILLISECOND
+from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
     DELETE,
@@ -16,13 +23,6 @@ from worlds import (
     node_of,
     put,
 )
-
-from qsync_client.protocol.constants import Key
-from qsync_node.consensus.settings import MILLISECOND
-from qsync_node.errors import ErrorCode
-from qsync_sim.clients import build_body
-from qsync_sim.model import SPACE
-from qsync_sim.shell import Shell
 
 LEASE_MS = 400
 

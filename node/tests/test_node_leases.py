@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from worlds import BEGIN, COMMIT, DELETE, INSERT, REPLACE, SELECT, Driven, node_of, put
 
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
@@ -16,6 +15,17 @@ from qsync_node.format.journals import (
 from qsync_node.transactions.leases import LOOK_MAX, LOOK_NS
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
+from qsync_testing.worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    SELECT,
+    Driven,
+    node_of,
+    put,
+)
 
 _INDEX = 288
 LEASE_MS = 3_000

@@ -3,7 +3,6 @@
 from random import Random
 
 import pytest
-from worlds import REPLACE, SELECT, Driven, get, node_of, put
 
 from qsync_node.archive.restore.origin import LevelError, restored_bodies
 from qsync_node.consensus import effects as fx
@@ -14,6 +13,7 @@ from qsync_node.node import Node
 from qsync_sim.cluster import ADMIN_SESSION
 from qsync_sim.shell import Shell
 from qsync_sim.versions import LATER, Versions
+from qsync_testing.worlds import REPLACE, SELECT, Driven, get, node_of, put
 
 UUID = "00000000-0000-4000-8000-00000000000{}"
 LINK = 99_999

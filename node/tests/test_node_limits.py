@@ -10,7 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import (
+
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.errors import ErrorCode
+from qsync_node.format.mp import pack
+from qsync_testing.processes import (
     ADMIN_PASSWORD,
     PASSWORD,
     USER,
@@ -19,13 +25,7 @@ from processes import (
     running_cluster,
     wait_until,
 )
-from raw import Raw
-
-from qsync_client.protocol.constants import Key, Type
-from qsync_client.protocol.frame import encode_request
-from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.errors import ErrorCode
-from qsync_node.format.mp import pack
+from qsync_testing.raw import Raw
 
 SPACE = 512
 SELECT, REPLACE, AUTH, PING, WATCH, WATCH_ONCE, ID = 1, 3, 7, 64, 74, 77, 73

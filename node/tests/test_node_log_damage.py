@@ -4,7 +4,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from log_files import OTHER, SMALL, UUID, batch, body, damage, filled, indexes, segments
 
 from qsync_client.protocol.markers import FIXSTR
 from qsync_node.format.row import encode_uint
@@ -22,6 +21,17 @@ from qsync_node.storage.errors import CorruptionError
 from qsync_node.storage.files import FileSystem, OsFileSystem
 from qsync_node.storage.storage import Storage
 from qsync_sim.disk import SimDisk
+from qsync_testing.log_files import (
+    OTHER,
+    SMALL,
+    UUID,
+    batch,
+    body,
+    damage,
+    filled,
+    indexes,
+    segments,
+)
 
 
 def test_a_flipped_bit_is_refused_with_file_and_offset(place: tuple[FileSystem, str]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from log_files import SMALL, UUID, batch, body, damage, filled, indexes, segments
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.row import Row, encode_rows
@@ -21,6 +20,7 @@ from qsync_node.storage.errors import DiskError, DiskFull, NotInLog
 from qsync_node.storage.files import FileSystem, OsFile, OsFileSystem, lock_directory
 from qsync_node.storage.storage import Limits, Storage
 from qsync_sim.disk import Fault, SimDisk
+from qsync_testing.log_files import SMALL, UUID, batch, body, damage, filled, indexes, segments
 
 
 def test_rows_are_read_from_any_index_before_and_after_a_restart(

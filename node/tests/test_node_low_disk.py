@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from processes import Cluster, NodeProcess, running_cluster, wait_until
-from raw import Raw
 
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
@@ -18,6 +16,8 @@ from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
 from qsync_node.storage.errors import DiskError
 from qsync_node.storage.storage import Storage
+from qsync_testing.processes import Cluster, NodeProcess, running_cluster, wait_until
+from qsync_testing.raw import Raw
 
 INSERT, SPACE = 2, 512
 

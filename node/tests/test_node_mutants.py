@@ -18,6 +18,7 @@ from qsync_sim.planted_bugs import (
     copy_sources,
     read_mutant,
 )
+from qsync_testing.paths import DOCS
 
 MUTANTS = all_mutants()
 AREAS = "Keys|Leases|Limits|Loss|Membership|Orders|Peering|Persistence|Reads|Snapshots|Storage|Time"
@@ -71,7 +72,6 @@ def test_a_mutant_is_found() -> None:
     assert "D1" in verdict.problem
 
 
-DOCS = Path(__file__).parents[2] / "docs"
 RULES = {"L": 9, "D": 8, "T": 11, "R": 2, "E": 13, "M": 6, "S": 6, "P": 3, "F": 5, "G": 3}
 
 

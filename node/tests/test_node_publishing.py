@@ -4,19 +4,6 @@ from typing import Any
 
 import msgpack
 import pytest
-from worlds import (
-    BEGIN,
-    COMMIT,
-    DELETE,
-    INSERT,
-    REPLACE,
-    ROLLBACK,
-    SELECT,
-    UPDATE,
-    Driven,
-    get,
-    put,
-)
 
 from qsync_client.protocol.constants import Key
 from qsync_client.protocol.spaces import SystemSpace
@@ -37,6 +24,19 @@ from qsync_node.format.journals import (
 )
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
+from qsync_testing.worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    ROLLBACK,
+    SELECT,
+    UPDATE,
+    Driven,
+    get,
+    put,
+)
 
 CALL, CALL_16 = 10, 6
 _INDEX = 288

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from worlds import BEGIN, COMMIT, DELETE, REPLACE, Driven, get, node_of, put
-
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
+from qsync_testing.worlds import BEGIN, COMMIT, DELETE, REPLACE, Driven, get, node_of, put
 
 
 def set_limits(driven: Driven, **limits: Any) -> None:

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from worlds import REPLACE, SELECT, Driven, get, node_of, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.errors import ErrorCode
+from qsync_testing.worlds import REPLACE, SELECT, Driven, get, node_of, put
 
 LINK = 99_999
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_copy import Copy, is_user
-from archives import is_eventful, lives
 
 from qsync_client.protocol.constants import Key
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, Manifest
@@ -26,6 +24,8 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.mp import pack, unpack
 from qsync_node.storage.checkpoint import open_snapshot
 from qsync_node.storage.files import OsFileSystem
+from qsync_testing.archives.archive_copy import Copy, is_user
+from qsync_testing.archives.simulated import is_eventful, lives
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import obstore
 import pytest
-from journal_stores import url_of
-from object_server import ObjectServer, Weakness
 
 from qsync_node.archive.location import open_store
 from qsync_node.archive.restore import journals
@@ -39,6 +37,8 @@ from qsync_node.format.journals import (
 from qsync_node.format.keys import INSERT
 from qsync_node.format.mp import pack
 from qsync_node.transactions.own_rows import rows_of
+from qsync_testing.brokers.stores import url_of
+from qsync_testing.object_server import ObjectServer, Weakness
 
 BROKER = BrokerId("zone", "broker-0")
 NAME = "a/journal"

@@ -1,12 +1,11 @@
 """A request that a former leader returns unlogged runs at the leader that is known then (T10)."""
 
-from worlds import LINEARIZABLE, REPLACE, SELECT, Driven, get, node_of, put
-
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.messages import ForwardReply, ReadIndexReply
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN, COMMIT
+from qsync_testing.worlds import LINEARIZABLE, REPLACE, SELECT, Driven, get, node_of, put
 
 
 def test_request_that_a_paused_leader_returns_runs_at_the_new_leader() -> None:

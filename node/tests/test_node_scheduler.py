@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_node_disk import disk_of
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.encoding import encode_transactions
@@ -25,6 +24,7 @@ from qsync_node.storage.scheduler import (
     Seal,
 )
 from qsync_node.storage.storage import Storage
+from qsync_testing.disks import disk_of
 
 BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 FULL = DiskFull("no space left on device")

@@ -13,7 +13,15 @@ from typing import Any
 
 import msgpack
 import pytest
-from processes import (
+
+from qsync_client import Client, Committed, Refused
+from qsync_client.protocol.auth import scramble
+from qsync_client.protocol.constants import HelloKey, Key, Type
+from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.format.cat import cat_file, to_json
+from qsync_node.format.proofs import peer_proof, sign_order
+from qsync_testing.processes import (
     ADMIN_PASSWORD,
     PASSWORD,
     SECRET,
@@ -23,15 +31,7 @@ from processes import (
     running_cluster,
     wait_until,
 )
-from raw import Raw
-
-from qsync_client import Client, Committed, Refused
-from qsync_client.protocol.auth import scramble
-from qsync_client.protocol.constants import HelloKey, Key, Type
-from qsync_client.protocol.frame import encode_request
-from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.format.cat import cat_file, to_json
-from qsync_node.format.proofs import peer_proof, sign_order
+from qsync_testing.raw import Raw
 
 SPACE = 800
 READ = {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: []}

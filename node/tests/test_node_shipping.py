@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_node_archive import SET_UUID, UUID, entry_of, rows_file
 
 from qsync_node.archive.compaction import Changes
 from qsync_node.archive.manifest import FileEntry, Manifest
@@ -24,6 +23,7 @@ from qsync_node.archive.uploads import Contents
 from qsync_node.consensus.history import TermStart
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentRange
+from qsync_testing.archives.segments import SET_UUID, UUID, entry_of, rows_file
 
 FIRST = SegmentRange("/d/00000000000000000000.xlog", 0, 3)
 SECOND = SegmentRange("/d/00000000000000000003.xlog", 3, 5)

@@ -1,13 +1,13 @@
 """The simulator is deterministic: a seed defines a schedule, and every finding is reported."""
 
 import pytest
-from worlds import INSERT, Driven, put
 
 from qsync_node.consensus import messages as msg
 from qsync_sim.__main__ import MUST_HAPPEN, run_seed
 from qsync_sim.schedule import FAULTS_MIN, OPERATIONS_MIN, Schedule
 from qsync_sim.violation import Violation
 from qsync_sim.world import World
+from qsync_testing.worlds import INSERT, Driven, put
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))

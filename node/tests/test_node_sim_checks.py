@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from worlds import REPLACE, Driven, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Kind
@@ -19,6 +18,7 @@ from qsync_sim.operation import Operation
 from qsync_sim.sessions import Sessions
 from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
+from qsync_testing.worlds import REPLACE, Driven, put
 
 SECOND = 1_000_000_000
 FIRST, SECOND_TUPLE = [1, "first", 0], [1, "second", 0]

@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import ADMIN_PASSWORD, Cluster, NodeProcess, running_cluster, wait_until
-from raw import Raw
-from test_node_start import run_node, sentence
 
 from qsync_client.protocol.constants import Key
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.errors import ErrorCode
 from qsync_node.format.cat import cat_file
+from qsync_testing.processes import (
+    ADMIN_PASSWORD,
+    Cluster,
+    NodeProcess,
+    running_cluster,
+    wait_until,
+)
+from qsync_testing.raw import Raw
+from qsync_testing.startup import run_node, sentence
 
 ORDERS, PRIVATE = 800, 801
 SELECT, INSERT, FETCH_SNAPSHOT = 1, 2, 69

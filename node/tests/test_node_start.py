@@ -1,41 +1,16 @@
 """A node that cannot start prints one sentence and sets an exit code, without a traceback."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from log_files import SMALL, UUID, batch
-from ports import free_port
-from processes import REPLICASET, SECRET, NodeProcess, wait_until
 
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.storage.files import OsFileSystem
 from qsync_node.storage.storage import Storage
-
-
-def run_node(folder: Path, **changes: Any) -> "subprocess.CompletedProcess[str]":
-    config = {
-        "directory": str(folder / "data"),
-        "name": "n0",
-        "listen": f"127.0.0.1:{free_port()}",
-        "admin_listen": f"127.0.0.1:{free_port()}",
-        "replicaset_uuid": REPLICASET,
-        "secret": SECRET,
-        **changes,
-    }
-    path = folder / "node.yaml"
-    path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "qsync_node", "--config", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def sentence(done: "subprocess.CompletedProcess[str]") -> str:
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
-    assert len(lines) == 1, done.stderr
-    return lines[0]
+from qsync_testing.log_files import SMALL, UUID, batch
+from qsync_testing.processes import REPLICASET, NodeProcess, wait_until
+from qsync_testing.startup import run_node, sentence
 
 
 @pytest.mark.parametrize(

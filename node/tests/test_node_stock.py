@@ -13,8 +13,14 @@ from uuid import uuid4
 import msgpack
 import pytest
 import tarantool
-from ports import free_port
-from processes import (
+
+from qsync_client import Client, Committed, RolledBack
+from qsync_client.protocol.auth import stored_hash
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.frame import encode_request
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_testing.ports import free_port
+from qsync_testing.processes import (
     ADMIN_PASSWORD,
     REPLICASET,
     Cluster,
@@ -22,13 +28,7 @@ from processes import (
     running_cluster,
     wait_until,
 )
-from raw import Raw
-
-from qsync_client import Client, Committed, RolledBack
-from qsync_client.protocol.auth import stored_hash
-from qsync_client.protocol.constants import Key, Type
-from qsync_client.protocol.frame import encode_request
-from qsync_client.protocol.spaces import SystemSpace
+from qsync_testing.raw import Raw
 
 USER, PASSWORD = "replicator", "secret"
 SPACE = 700

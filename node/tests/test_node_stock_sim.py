@@ -14,8 +14,6 @@ from typing import Any
 
 import msgpack
 import pytest
-from raw import KeyT
-from worlds import Driven
 
 from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import FrameDecoder
@@ -27,6 +25,8 @@ from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
+from qsync_testing.raw import KeyT
+from qsync_testing.worlds import Driven
 
 JOIN, SUBSCRIBE, FETCH_SNAPSHOT, REGISTER, OK, NOP = 65, 66, 69, 70, 0, 12
 UNSUPPORTED, INVALID_MSGPACK, GAP = 5, 20, 219

@@ -3,11 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from processes import PASSWORD, USER, running_cluster, wait_until
-
 from qsync_client import Client, Committed
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.server.trace import replay
+from qsync_testing.processes import PASSWORD, USER, running_cluster, wait_until
 
 SPACE = 512
 

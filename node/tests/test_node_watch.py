@@ -1,7 +1,6 @@
 """Checks of the simulator on leaderships, orders and links, and bugs that they found."""
 
 import pytest
-from worlds import INSERT, SELECT, Driven, get, node_of, put
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.lease import Lease
@@ -12,6 +11,7 @@ from qsync_sim.members import check
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
 from qsync_sim.world import World
+from qsync_testing.worlds import INSERT, SELECT, Driven, get, node_of, put
 
 
 def test_leader_without_a_quorum_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

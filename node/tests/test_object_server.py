@@ -7,12 +7,12 @@ from pathlib import Path
 
 import obstore
 import pytest
-from object_server import ObjectServer, Weakness, object_server, used_by_this_process
 from obstore.exceptions import AlreadyExistsError
 
 from qsync_broker.index import RemoteFragment
 from qsync_broker.stores import FragmentStores, StoreError
 from qsync_node.archive.location import open_store
+from qsync_testing.object_server import ObjectServer, Weakness, object_server, used_by_this_process
 
 URL = "s3://fragments/"
 CONTENT = bytes(range(250)) * 40

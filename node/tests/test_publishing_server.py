@@ -19,22 +19,22 @@ from typing import Any
 import asynctnt
 import pytest
 from asynctnt.exceptions import TarantoolError
-from ports import free_ports
-from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
-from raw import Raw
 
 from qsync_client import Client, Committed
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow, definitions, encode_row
 from qsync_sim.journals.keys import SPEC
+from qsync_testing.paths import ROOT
+from qsync_testing.ports import free_ports
+from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+from qsync_testing.raw import Raw
 
 JOURNAL = "orders/eu"
 ACCOUNTS, EVENTS, TURNS = 600, 601, 602
 NAMES = ("alice", "bob", "carol")
 WRITERS = 3
 KILLS = 6
-ROOT = Path(__file__).parents[2]
 
 
 class BrokerProcess:

@@ -8,11 +8,11 @@ observers of the simulator compare the insides of all members, and are excepted,
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from qsync_testing.paths import ROOT
+
 PARTS = (ROOT / "node", ROOT / "operator")
 ATTRIBUTES_MAX = 3
 DATA = frozenset({"cluster", "manifest", "spec", "aiohttp", "kubernetes", "pyarrow"})

@@ -10,23 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from archive_copy import Copy
-from compactions import publish, removed
-from damage import (
-    confirm_of_a_row_of_another_term,
-    confirm_of_another_term,
-    confirmed_then_rolled_back,
-    lost_everywhere,
-    promote_behind_a_row_of_another_term,
-)
-from plain_audit import plain_audit
-from row_damage import confirmed, held_rows, impossible, keyed, present_before
 
 from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE
 from qsync_node.format.row import Row
 from qsync_spark.audit.run import audit
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.compactions import publish, removed
+from qsync_testing.archives.damage import (
+    confirm_of_a_row_of_another_term,
+    confirm_of_another_term,
+    confirmed_then_rolled_back,
+    lost_everywhere,
+    promote_behind_a_row_of_another_term,
+)
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.row_damage import (
+    confirmed,
+    held_rows,
+    impossible,
+    keyed,
+    present_before,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,14 +8,14 @@ from copy import copy as copied
 from pathlib import Path
 
 import pytest
-from archive_copy import Copy
-from plain_audit import plain_audit
 
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
 from qsync_spark.report.findings import VIOLATED, Result
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.plain_audit import plain_audit
 
 SEEDS = range(30)
 BEGINS_LATE = "its first snapshot is not verified"

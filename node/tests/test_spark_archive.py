@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from archive_copy import Copy
-from archives import archived_run
-from damage import missing_row
-from plain_audit import plain_audit
 
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME
 from qsync_node.archive.reader import load_archive
 from qsync_spark.report.page import write_report
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.damage import missing_row
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.simulated import archived_run
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archive_copy import Copy
-from damage import (
-    changed_by_another_index,
-    ledger_line,
-    missing_row,
-    nop_everywhere,
-    snapshot_off_by_one,
-)
-from plain_audit import plain_audit
 
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.archive.reader import load_archive
@@ -33,6 +24,15 @@ from qsync_spark.progress import Step, Watch
 from qsync_spark.report.findings import Result
 from qsync_spark.report.page import write_report
 from qsync_spark.source import register
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.damage import (
+    changed_by_another_index,
+    ledger_line,
+    missing_row,
+    nop_everywhere,
+    snapshot_off_by_one,
+)
+from qsync_testing.archives.plain_audit import plain_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

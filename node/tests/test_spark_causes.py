@@ -10,17 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from archive_copy import Copy
-from archives import is_eventful, lives
-from plain_audit import plain_audit
-from row_damage import (
-    confirmed,
-    held_rows,
-    impossible,
-    keyed,
-    last_snapshot,
-    present_before,
-)
 
 from qsync_node.archive.compaction import Compaction, StoredFile
 from qsync_node.archive.reader import load_archive
@@ -36,6 +25,17 @@ from qsync_spark.audit.fold import Fold, Snapshots
 from qsync_spark.audit.run import check_tables
 from qsync_spark.decode.schema_rows import KEYS
 from qsync_spark.report.findings import Result
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.row_damage import (
+    confirmed,
+    held_rows,
+    impossible,
+    keyed,
+    last_snapshot,
+    present_before,
+)
+from qsync_testing.archives.simulated import is_eventful, lives
 
 IMPOSSIBLE, LOST = "impossible row", "lost row"
 

@@ -10,9 +10,6 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from archive_copy import Copy
-from damage import VIOLATIONS
-from plain_audit import plain_audit
 
 from qsync_client.protocol.constants import Key
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
@@ -46,6 +43,9 @@ from qsync_spark.facts.kinds import OldestRequest, SnapshotTerms
 from qsync_spark.facts.table import FactList, facts_of
 from qsync_spark.report.findings import VIOLATED
 from qsync_spark.source import table as walk_rows_module
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.damage import VIOLATIONS
+from qsync_testing.archives.plain_audit import plain_audit
 
 KEYS = [
     0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63, -1, -32, -33, 1.5, None, True,

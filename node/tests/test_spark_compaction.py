@@ -18,10 +18,6 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pyarrow.parquet as pq
 import pytest
-from archive_copy import Copy
-from archives import journal_archive
-from damage import missing_row
-from plain_audit import plain_audit
 
 from qsync_client.protocol.constants import Key
 from qsync_node.archive.location import ArchiveError, store_of
@@ -39,6 +35,10 @@ from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.removal import plan_removal
 from qsync_spark.compaction.run import Outcome, Wish, compact
 from qsync_spark.compaction.typed import REST, columns_of, schema_of, values_of
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.damage import missing_row
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.simulated import journal_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

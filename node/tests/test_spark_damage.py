@@ -9,13 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from archive_copy import Copy
-from archives import has_lost_a_disk, is_eventful, lives
-from damage import LOSSES, VIOLATIONS, Planted, confirm_in_a_cut_tail, lost_everywhere, second_file
-from plain_audit import plain_audit
 
 from qsync_sim.faults import lose_disk
 from qsync_spark.report.findings import PASSED
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.damage import (
+    LOSSES,
+    VIOLATIONS,
+    Planted,
+    confirm_in_a_cut_tail,
+    lost_everywhere,
+    second_file,
+)
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.simulated import has_lost_a_disk, is_eventful, lives
 
 RUNS = 3
 

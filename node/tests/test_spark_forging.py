@@ -4,9 +4,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from archive_copy import Copy
-from archives import calm_archive
-from plain_audit import plain_audit
 
 from qsync_node.archive.manifest import (
     SEGMENT,
@@ -15,6 +12,9 @@ from qsync_node.format.keys import RAFT_PROMOTE
 from qsync_node.format.row import encode_row
 from qsync_spark.decode.blocks import HASH_BYTES, SECRET_BYTES, RowHash, new_secret
 from qsync_spark.report.findings import VIOLATED
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.simulated import calm_archive
 
 CHANGE_S = 2.0**-10
 
@@ -65,7 +65,7 @@ def test_changes_that_cancel_need_the_key_of_the_audit(tmp_path: Path, is_key_kn
         row.timestamp += CHANGE_S
     copy.rewrite(member, entry, rows)
     drawn = secret if is_key_known else new_secret()
-    with mock.patch("plain_audit.new_secret", return_value=drawn):
+    with mock.patch("qsync_testing.archives.plain_audit.new_secret", return_value=drawn):
         result = plain_audit(copy.folder)
     found = {one.lsn for one in result.violations if 1 in one.proofs}
     if is_key_known:

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from archive_copy import Copy, is_user
-from plain_audit import plain_audit
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive.location import ArchiveError
@@ -22,6 +20,8 @@ from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.report.findings import INCOMPLETE, VIOLATED
 from qsync_spark.source.table import rows_of
+from qsync_testing.archives.archive_copy import Copy, is_user
+from qsync_testing.archives.plain_audit import plain_audit
 
 
 @pytest.mark.parametrize("garbage", [b"\xc0\xc0", b"\x81\x00\x03\x93\x01\x02\x03", b"\xc1"])

@@ -10,10 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from archive_copy import Copy
-from archives import archived_run, is_eventful, lives
-from object_server import object_server
-from processes import wait_until
 
 from qsync_node.archive.manifest import MANIFEST_NAME, ROOT_NAME
 from qsync_spark.pod_main import (
@@ -25,6 +21,11 @@ from qsync_spark.pod_main import (
     session_conf,
 )
 from qsync_spark.session import JAVA_BANNER
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.simulated import archived_run, is_eventful, lives
+from qsync_testing.object_server import object_server
+from qsync_testing.paths import ROOT
+from qsync_testing.processes import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 JOBS = ("qsync_spark.audit", "qsync_spark.compaction")
@@ -84,7 +85,7 @@ def test_the_line_for_a_spark_of_ones_own(whole: Path, tmp_path: Path) -> None:
 
     Java prints one line before it reads any setting of Spark or Log4j.
     """
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    page = (ROOT / "docs" / "spark.md").read_text()
     lines = page[page.index("JOBS=$(") :].partition("```")[0]
     for printed, here in (
         ("spark://master:7077", "'local[2]'"),
@@ -259,7 +260,7 @@ def test_arguments_of_pods_are_those_of_the_jobs() -> None:
 
 
 def test_image_of_spark_has_every_package_that_the_jobs_import() -> None:
-    root = Path(__file__).parents[2]
+    root = ROOT
     script = """
 import importlib, importlib.metadata, pkgutil, sys
 import qsync_spark

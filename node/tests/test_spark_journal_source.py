@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from journal_stores import JOURNAL, Store, make_store
 from pyspark.errors.exceptions.base import PySparkException
 
 from qsync_broker.codecs import Codec
@@ -18,6 +17,7 @@ from qsync_spark.journals.ranges import Range, lines_of
 from qsync_spark.journals.source import SCHEMA, JournalStreamReader, Settings, journal_of
 from qsync_spark.session import make_session
 from qsync_spark.source import register
+from qsync_testing.brokers.stores import JOURNAL, Store, make_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import change_journals, journal_archive
-from journal_stores import CODECS, JOURNAL, Store, make_store
-from object_server import ObjectServer
 
 from qsync_broker.codecs import Codec
 from qsync_broker.ledger import Append
@@ -27,6 +24,9 @@ from qsync_spark.compaction.run import Wish, compact
 from qsync_spark.journals.catalogue import JournalsError, decode_journals
 from qsync_spark.report.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
 from qsync_spark.report.page import write_report
+from qsync_testing.archives.simulated import change_journals, journal_archive
+from qsync_testing.brokers.stores import CODECS, JOURNAL, Store, make_store
+from qsync_testing.object_server import ObjectServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import obstore
 import pytest
-from broker_servers import brokers
-from journal_stores import JOURNAL, Store, make_store, url_of
-from object_server import ObjectServer, Weakness
 
 from qsync_broker.codecs import Codec
 from qsync_broker.fragments import content_name
@@ -34,6 +31,9 @@ from qsync_spark.journals.merging import (
     remove,
 )
 from qsync_spark.report.findings import Result
+from qsync_testing.brokers.servers import brokers
+from qsync_testing.brokers.stores import JOURNAL, Store, make_store, url_of
+from qsync_testing.object_server import ObjectServer, Weakness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_server import object_server, used_by_this_process
 
 from qsync_spark.audit import lines as ledger
 from qsync_spark.places import PlaceError, find_files, put_files
+from qsync_testing.object_server import object_server, used_by_this_process
 
 SUFFIX = ledger.PARQUET
 

@@ -13,10 +13,6 @@ from unittest import mock
 
 import obstore
 import pytest
-from archive_copy import Copy
-from compactions import publish, removed
-from damage import archive_lost, missing_row
-from plain_audit import plain_audit
 
 from qsync_node.archive.compaction import (
     CHANGES_NAME,
@@ -40,6 +36,10 @@ from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import plan_removal
 from qsync_spark.compaction.run import Outcome, Wish, latest_time
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.compactions import publish, removed
+from qsync_testing.archives.damage import archive_lost, missing_row
+from qsync_testing.archives.plain_audit import plain_audit
 
 
 def state(folder: Path, into: Path, **point: Any) -> tuple[int, list[bytes], str]:

@@ -12,8 +12,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from archive_copy import Copy
-from plain_audit import plain_audit
 
 from qsync_node.archive import description as describe_module
 from qsync_node.archive.description import TERM_SPACE, describe
@@ -43,6 +41,8 @@ from qsync_node.node import Node
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.decode import runs as runs_module
 from qsync_spark.report.findings import INCOMPLETE, PASSED, VIOLATED
+from qsync_testing.archives.archive_copy import Copy
+from qsync_testing.archives.plain_audit import plain_audit
 
 SET = "22222222-2222-4222-8222-222222222222"
 MEMBERS = [f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2, 3)]

@@ -11,10 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from archive_copy import Copy, split
-from damage import changed_by_another_index
 from msgpack import ExtType
-from plain_audit import plain_audit
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.archive import description as describe
@@ -37,6 +34,9 @@ from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.decode.parts import parts_of
 from qsync_spark.facts.walk import walk
 from qsync_spark.report.findings import INCOMPLETE, PASSED, VIOLATED
+from qsync_testing.archives.archive_copy import Copy, split
+from qsync_testing.archives.damage import changed_by_another_index
+from qsync_testing.archives.plain_audit import plain_audit
 
 YEAR_S = 365 * 86400.0
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archive_copy import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
 from qsync_node.archive.compaction import (
@@ -25,6 +24,7 @@ from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.session import make_session
 from qsync_spark.source import register
 from qsync_spark.source.stream import WalStreamReader
+from qsync_testing.archives.archive_copy import Copy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from local_clusters import Home
+from qsync_testing.operator.local_clusters import Home
 
 
 def cluster(home: Home, spec: str = "{}") -> None:

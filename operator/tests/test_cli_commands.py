@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from local_clusters import EXAMPLES, Home
 from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -27,8 +26,8 @@ from qsync_operator.api.jobs import QsyncAudit
 from qsync_operator.api.manifest import parse_cluster
 from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.members.links import LinkError
-
-VECTORS = Path(__file__).parents[2] / "node" / "tests" / "vectors"
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES, ROOT, VECTORS
 
 
 @pytest.fixture
@@ -211,7 +210,7 @@ def test_plain_tables_have_aligned_columns() -> None:
 
 def test_two_names_are_one_program() -> None:
     assert isinstance(app, typer.Typer)
-    names = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    names = (ROOT / "pyproject.toml").read_text()
     assert 'kubectl-qsync = "qsync_cli.main:main"' in names
 
 
@@ -305,7 +304,7 @@ def test_installing_packages_restores_the_service_policy(
         (commands_folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (commands_folder / name).chmod(0o755)
     environment = {"PATH": f"{commands_folder}:{os.environ['PATH']}", "POLICY_FILE": str(policy)}
-    program = Path(__file__).parents[2] / ".ci" / "debian"
+    program = ROOT / ".ci" / "debian"
     done = subprocess.run([program], env=environment, capture_output=True, check=False)
     assert (done.returncode == 0) == (apt == "true"), done.stderr
     assert "exit 101" in seen.read_text()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from local_clusters import EXAMPLES, Home
 
 from qsync_cli.data.values import cell_of, json_of, operation_of, row_of, table_of, value_of
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_clusters import EXAMPLES, Home
+
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 ROWS = 6000
 

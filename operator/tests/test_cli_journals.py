@@ -18,19 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_clusters import EXAMPLES, Home
 
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_cli.journals.read import read
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-
-from ports import free_port
+from qsync_testing.operator.local_clusters import Home, ask
+from qsync_testing.paths import EXAMPLES, ROOT
+from qsync_testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(400)
-ROOT = Path(__file__).parents[2]
 EXAMPLE = EXAMPLES / "journals.yaml"
 SHARED = "/tmp/qsync-clicks"  # folder of docs/examples/journals-archive.yaml
 
@@ -68,17 +65,6 @@ def brokers(home: Home) -> dict[str, dict[str, int]]:
         (home.directory / "events" / "brokers.json").read_text()
     )
     return document
-
-
-def ask(method: str, url: str, data: bytes | None = None) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, data=data, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except OSError:
-        return 0, b""
 
 
 def test_commands_of_the_page_work_as_printed(home: Home, tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.client import exit_code
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
+from qsync_testing.paths import ROOT
 
-XLOG = Path(__file__).parents[2] / "node" / "tests" / "vectors" / "00000000000000000000.xlog"
+XLOG = ROOT / "node" / "tests" / "vectors" / "00000000000000000000.xlog"
 
 
 def document(name: str = "orders", **status: Any) -> dict[str, Any]:

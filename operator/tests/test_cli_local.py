@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,16 +14,14 @@ from pathlib import Path
 import pytest
 import tarantool
 import yaml
-from local_clusters import EXAMPLES, Home
 
 from qsync_cli import waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_local.store import Store
 from qsync_operator.api.manifest import parse_manifest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-
-from ports import free_port
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
+from qsync_testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 THREE = EXAMPLES / "three-nodes.yaml"

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-
-from processes import PASSWORD, SECRET, Cluster, running_cluster, wait_until
+from qsync_testing.processes import PASSWORD, SECRET, Cluster, running_cluster, wait_until
 
 QSYNC = str(Path(sys.executable).parent / "qsync")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow
 import pytest
-from local_clusters import EXAMPLES, Home
 from pyarrow import parquet
 
 from qsync_cli import clusters
@@ -16,6 +15,8 @@ from qsync_cli.data import query
 from qsync_cli.data.connecting import Target
 from qsync_cli.failure import Failure
 from qsync_node.archive import reader
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 
 @pytest.mark.parametrize(

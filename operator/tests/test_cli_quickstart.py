@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_clusters import Home
 
-ROOT = Path(__file__).parents[2]
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import ROOT
 
 
 @pytest.fixture

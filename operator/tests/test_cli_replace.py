@@ -3,12 +3,12 @@
 from typing import Any, cast
 
 import pytest
-from fake_api import FakeApi
 
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes.session import Session
 from qsync_cli.replace import SELECTED_NODE, replace_volume, replacement_error
 from qsync_operator.kubernetes.client import KubernetesApi
+from qsync_testing.operator.fake_api import FakeApi
 
 
 def status(*dead: str, voters: int = 3, quorum: int = 2) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import tarantool
-from local_clusters import Home
 
 from qsync_agent.start import restore_first
-from qsync_node.adminport import AdminPort
 from qsync_operator.api.manifest import ManifestError, parse_manifest
+from qsync_testing.operator.local_clusters import Home, archive_now
 
 pytestmark = pytest.mark.timeout(300)
 SPACE, COUNTED = 600, 601
@@ -36,13 +35,6 @@ def manifest(folder: Path, name: str, **spec: Any) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(document))
     return path
-
-
-def archive_now(home: Home, name: str) -> None:
-    secret = json.loads((home.directory / name / "secrets.json").read_text())["cluster"]
-    for member in home.members(name).values():
-        status, text = AdminPort(member["adminAddress"], secret).post("/archive", b"{}", 60)
-        assert status == 200, text
 
 
 def make_spaces(connection: tarantool.Connection) -> None:

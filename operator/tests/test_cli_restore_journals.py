@@ -1,19 +1,19 @@
 """`qsync restore` of a cluster with journals, with real brokers and a store of fragments."""
 
 import json
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_clusters import EXAMPLES, Home
-from test_cli_journals import ask
-from test_cli_restore import archive_now
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-from object_server import object_server, used_by_this_process  # found by the path above
+from qsync_testing.object_server import (  # found by the path above
+    object_server,
+    used_by_this_process,
+)
+from qsync_testing.operator.local_clusters import Home, archive_now, ask
+from qsync_testing.paths import EXAMPLES
 
 pytestmark = pytest.mark.timeout(400)
 JOURNAL = "clicks/eu"

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import typer
-from local_clusters import EXAMPLES, Home
 
 from qsync_cli.data.connecting import Endpoint
 from qsync_cli.shell.completion import completions
@@ -37,6 +36,8 @@ from qsync_client import (
     TransactionLost,
     Unknown,
 )
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 ORDERS = Space(
     512, "orders", (Field("id", "unsigned"), Field("customer", "string")),

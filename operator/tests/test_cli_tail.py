@@ -11,7 +11,6 @@ from typing import Any
 
 import msgpack
 import pytest
-from local_clusters import EXAMPLES, Home
 
 from qsync_cli.data import following
 from qsync_cli.data.connecting import Endpoint
@@ -20,6 +19,8 @@ from qsync_cli.failure import Failure
 from qsync_client.feed import Changed, Feed, FeedRefused, Started, Stored
 from qsync_client.protocol.constants import Type
 from qsync_client.schema import Field, Index, Space
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 GREETING = (b"Tarantool 2.11.0 (Binary) 00000000-0000-0000-0000-000000000000".ljust(63) + b"\n" +
             b"A" * 43 + b"=".ljust(20) + b"\n")  # fmt: skip

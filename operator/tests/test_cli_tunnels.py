@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 from aiohttp import WSMsgType, web
-from local_clusters import EXAMPLES, Home
 
 from qsync_operator.resources.authority import Bundle, renew
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 SECRET = "/api/v1/namespaces/shop/secrets/orders-app"
 CLUSTERS = "/apis/qsync.dev/v1alpha1/namespaces/shop/qsyncclusters"

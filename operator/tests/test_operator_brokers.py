@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from test_operator_desired import IMAGE, built, cluster_of, one, state_of
 
 from qsync_agent import broker as pod_broker
 from qsync_agent import leave as pod_leave
@@ -23,6 +22,7 @@ from qsync_operator.resources.monitoring import build_monitoring
 from qsync_operator.resources.network import build_network_policy
 from qsync_operator.resources.pods import build_pod_template, restart_inputs
 from qsync_operator.resources.secrets import decoded
+from qsync_testing.operator.desired import IMAGE, built, cluster_of, one, state_of
 
 
 def template_of(kind: Any = "voter", **journals: Any) -> dict[str, Any]:

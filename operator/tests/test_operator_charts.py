@@ -10,8 +10,8 @@ import yaml
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.cluster_test import targets
+from qsync_testing.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "charts" / "qsync-cluster"
 pytestmark = pytest.mark.skipif(
     shutil.which("helm") is None, reason="helm renders charts, and is not installed"

@@ -15,8 +15,8 @@ from qsync_operator.api.crds.reference import reference
 from qsync_operator.api.crds.structural import SchemaError, structural_schema
 from qsync_operator.api.crds.values import values_schema
 from qsync_operator.api.manifest import parse_manifest
+from qsync_testing.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 BYTES_MAX = 200_000
 """Limit of the size of one file.
 

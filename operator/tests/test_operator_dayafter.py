@@ -5,14 +5,13 @@ Fences, pauses, hibernation, supervised rollouts, growing volumes, lost data.
 
 from dataclasses import replace
 
-from cluster_model import World
-from plan_worlds import cluster_of, decide, formed, run
-
 from qsync_operator.api.annotations import FENCED, PAUSED
 from qsync_operator.api.status import Condition
 from qsync_operator.plan.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
 from qsync_operator.plan.observed import DISK_FULL, StorageView
 from qsync_operator.plan.planner import Plan, plan
+from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
 def planned(world: World, storage: StorageView | None = None) -> Plan:

@@ -17,7 +17,6 @@ from qsync_agent.start import PodError, node_document
 from qsync_node.server.config import NodeConfig
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.manifest import load_manifest
-from qsync_operator.api.names import wanted_members
 from qsync_operator.resources.certificates import certificate_names
 from qsync_operator.resources.config import member_settings
 from qsync_operator.resources.labels import INPUTS_ANNOTATION
@@ -28,37 +27,10 @@ from qsync_operator.resources.pods import build_pod_template, restart_inputs
 from qsync_operator.resources.secrets import build_identity, decoded
 from qsync_operator.resources.state import ClusterState
 from qsync_operator.settings import Site
+from qsync_testing.operator.desired import IMAGE, UUID, built, cluster_of, one, state_of
+from qsync_testing.paths import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 GOLDEN = Path(__file__).parent / "golden"
-UUID = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
-IMAGE = "qsync-node:test"
-
-
-def cluster_of(**spec: Any) -> QsyncCluster:
-    return QsyncCluster.model_validate(
-        {
-            "apiVersion": "qsync.dev/v1alpha1",
-            "kind": "QsyncCluster",
-            "metadata": {"name": "orders", "namespace": "ns", "uid": "cluster-uid"},
-            "spec": spec,
-        }
-    )
-
-
-def state_of(cluster: QsyncCluster) -> ClusterState:
-    state = ClusterState(UUID, "cluster-secret", IMAGE)
-    for name, kind in wanted_members(cluster.name, cluster.spec).items():
-        state = state.with_member(name, kind)
-    return state
-
-
-def built(cluster: QsyncCluster, **sizes: str) -> list[dict[str, Any]]:
-    return build_objects(cluster, state_of(cluster), "app-password", IMAGE, sizes)
-
-
-def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    return next(o for o in objects if (o["kind"], o["metadata"]["name"]) == (kind, name))
 
 
 @pytest.mark.parametrize("example", ["three-nodes", "async-and-readers"])

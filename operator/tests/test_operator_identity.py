@@ -4,10 +4,6 @@ import base64
 from typing import Any, cast
 
 import pytest
-from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, keep, observed, opened
-from test_operator_access import Catalogue
-from test_operator_kubernetes_clusters import settled
 
 from qsync_operator.kubernetes import platform as kubernetes
 from qsync_operator.kubernetes.cache import Cache
@@ -18,6 +14,17 @@ from qsync_operator.members.iproto import Connection
 from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.secrets import text_of
+from qsync_testing.operator.catalogue import Catalogue
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import (
+    IMAGE,
+    cluster_of,
+    document_of,
+    keep,
+    observed,
+    opened,
+    settled,
+)
 
 IDENTITY, APP = ("Secret", "ns", "orders-identity"), ("Secret", "ns", "orders-app")
 

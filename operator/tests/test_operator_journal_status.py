@@ -17,17 +17,9 @@ from qsync_operator.plan.journalstatus import (
     first_problem,
     sights,
 )
+from qsync_testing.operator.journal_documents import document, report
 
 NOW_S = 1_700_000_000.0
-
-
-def document(name: str = "orders-eu", journal: str = "orders/eu", **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "qsync.dev/v1alpha1",
-        "kind": "QsyncJournal",
-        "metadata": {"name": name, "namespace": "ns", "generation": 3},
-        "spec": {"cluster": "orders", "journal": journal, **spec},
-    }
 
 
 def resource(status: JournalStatus | None = None, **spec: Any) -> QsyncJournal:
@@ -35,25 +27,6 @@ def resource(status: JournalStatus | None = None, **spec: Any) -> QsyncJournal:
     if status is not None:
         journal.status = status
     return journal
-
-
-def report(**changes: Any) -> dict[str, Any]:
-    """Return the report of the primary of a journal in good order."""
-    return {
-        "name": "orders/eu",
-        "replication": 2,
-        "brokers": ["orders-0", "orders-1"],
-        "primary": "orders-1",
-        "is_consistent": True,
-        "suspend_level": 0,
-        "is_ready": True,
-        "write_head": 100,
-        "fragments": 3,
-        "stores": 1,
-        "store_error": "",
-        "is_head_known": True,
-        **changes,
-    }
 
 
 def parsed(**changes: Any) -> Report:

@@ -1,17 +1,12 @@
 """The brokers' user: its privileges on a real cluster, and its creation in an older one."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-
-from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
 from qsync_client import AccessDenied, Client, Committed
 from qsync_client.protocol.auth import stored_hash
@@ -31,6 +26,7 @@ from qsync_operator.api.users import BROKER_USER, GrantSpec
 from qsync_operator.members import keyspace as journals
 from qsync_operator.members.access import AccessRefused, Principal, bring, differing
 from qsync_operator.members.iproto import Connection, DatabaseError
+from qsync_testing.processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
 ACCESS_DENIED, NO_SUCH_SPACE, BAD_PASSWORD = 42, 36, 47
 USER_SPACE, PRIV_SPACE = 304, 312

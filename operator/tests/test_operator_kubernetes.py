@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, keep, observed, opened, pod_of
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
@@ -19,6 +17,16 @@ from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import (
+    IMAGE,
+    cluster_of,
+    document_of,
+    keep,
+    observed,
+    opened,
+    pod_of,
+)
 
 
 @pytest.mark.asyncio

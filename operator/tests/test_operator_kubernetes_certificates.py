@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import observed, opened
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.certificates import CertificateReconciler
 from qsync_operator.resources.authority import Bundle, renew
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import observed, opened
 
 KEY = ("ns", "orders")
 

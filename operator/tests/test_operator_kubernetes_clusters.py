@@ -4,8 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, opened, pod_of
 
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.cache import Cache
@@ -17,6 +15,8 @@ from qsync_operator.plan.planner import Plan
 from qsync_operator.reconcile import controller as controller_module
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.settings import Site
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import IMAGE, cluster_of, document_of, opened, pod_of, settled
 
 
 @pytest.mark.asyncio
@@ -39,12 +39,6 @@ async def test_a_new_cluster_gets_all_its_members_and_then_nothing_is_written() 
     status = api.named("QsyncCluster", "orders")["status"]
     assert status["phase"] == "Creating"
     assert status["selector"] == "qsync.dev/cluster=orders,qsync.dev/kind=voter"
-
-
-async def settled(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.asyncio

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import cluster_of, keep, observed, opened
 
 from qsync_operator.plan.actions import (
     CreateMember,
@@ -16,6 +14,8 @@ from qsync_operator.plan.actions import (
     RemoveMember,
 )
 from qsync_operator.resources.secrets import decoded
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import cluster_of, keep, observed, opened
 
 
 class Crash(BaseException):

@@ -3,20 +3,11 @@
 import base64
 import contextlib
 import json
-import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_api import FakeApi
-from platforms import KEY, cluster_of, observed, opened
-from test_operator_journal_status import document, report
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-
-from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
 from qsync_broker.auth import AuthError, Authorizer, Capability
 from qsync_node.format.journals import (
@@ -39,6 +30,10 @@ from qsync_operator.members import keyspace as journals
 from qsync_operator.members.iproto import Connection, DatabaseError
 from qsync_operator.plan.actions import CreateMember
 from qsync_operator.plan.observed import BrokersView
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.journal_documents import document, report
+from qsync_testing.operator.platforms import KEY, cluster_of, observed, opened
+from qsync_testing.processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
 
 @pytest.fixture(scope="module")

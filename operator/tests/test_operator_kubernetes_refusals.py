@@ -8,8 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, keep, observed, opened, pod_of
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
@@ -23,6 +21,16 @@ from qsync_operator.reconcile.platform import NameTaken
 from qsync_operator.resources.labels import INPUTS_ANNOTATION
 from qsync_operator.resources.nodeconfig import Drift
 from qsync_operator.settings import SparkSupply
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import (
+    IMAGE,
+    cluster_of,
+    document_of,
+    keep,
+    observed,
+    opened,
+    pod_of,
+)
 
 SPARK = SparkSupply("qsync-spark:test", "spark-role")
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import cluster_of, observed, opened
 
 from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.plan.actions import CreateMember, GrowStorage
 from qsync_operator.plan.observed import StorageView
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.labels import selector
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import cluster_of, observed, opened
 
 
 def claim_of(name: str, size: str) -> dict[str, Any]:

@@ -6,8 +6,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fake_api import FakeApi
-from platforms import cluster_of, keep, observed, opened, pod_of
 
 from qsync_operator import __main__ as main
 from qsync_operator.kubernetes.api import ApiError
@@ -16,6 +14,8 @@ from qsync_operator.manager import lease as module
 from qsync_operator.manager.health import serve_health
 from qsync_operator.manager.lease import Lease
 from qsync_operator.plan.actions import CreateMember
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import cluster_of, keep, observed, opened, pod_of
 
 
 @pytest.fixture

@@ -14,12 +14,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from json_handler import JsonHandler
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
-
-from ports import free_port
-from processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess
 
 from qsync_client.protocol.auth import stored_hash
 from qsync_operator.api.cluster import QsyncCluster
@@ -30,6 +24,9 @@ from qsync_operator.members.links import LinkError, NodeLinks
 from qsync_operator.members.livelinks import LiveLinks
 from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.resources.authority import Authority, Bundle, renew
+from qsync_testing.json_handler import JsonHandler
+from qsync_testing.ports import free_port
+from qsync_testing.processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess
 
 NAMES = ["orders-leader", "localhost"]
 OTHERS = ["shop-leader", "localhost"]

@@ -14,8 +14,7 @@ from qsync_operator.api.base import duration_ns, quantity
 from qsync_operator.api.manifest import ManifestError, parse_manifest
 from qsync_operator.api.podtemplate import refuse_privileged, refuse_template
 from qsync_operator.api.spec import ClusterSpec, spec_warnings, without_local_meaning
-
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+from qsync_testing.paths import EXAMPLES
 
 
 def cluster(**spec: Any) -> str:

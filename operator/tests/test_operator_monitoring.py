@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from local_clusters import EXAMPLES, Home
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,8 +20,9 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus, LastFailover, LastRun
 from qsync_operator.members.links import NodeLinks
 from qsync_operator.resources.monitoring import build_monitoring
+from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
 TESTS = Path(__file__).with_name("alerts.yaml")
 DASHBOARD = ROOT / "charts" / "qsync-operator" / "files" / "dashboard.json"

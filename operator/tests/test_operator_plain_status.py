@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from fake_api import FakeApi
-from json_handler import JsonHandler
-from platforms import cluster_of, observed, opened, pod_of
 
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.kubernetes.cache import Cache
@@ -20,6 +17,9 @@ from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed
 from qsync_operator.plan.planner import plan
 from qsync_operator.resources.state import TLS_IMAGES_MAX, ClusterState
+from qsync_testing.json_handler import JsonHandler
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import cluster_of, observed, opened, pod_of
 
 REAL, FALSE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000009"
 NEW, EARLIER = "sha256:new", "sha256:earlier"

@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 
-from cluster_model import World
-from plan_worlds import cluster_of, decide, formed, run
-
 from qsync_operator.plan.actions import (
     Bootstrap,
     CreateMember,
@@ -20,6 +17,8 @@ from qsync_operator.plan.observed import Record
 from qsync_operator.plan.planner import plan
 from qsync_operator.plan.transitions import record_of, state_after
 from qsync_operator.resources.state import ClusterState
+from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
 def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:

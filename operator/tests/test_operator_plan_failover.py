@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from plan_worlds import cluster_of, decide, formed
-
 from qsync_operator.api.reasons import FailoverReason
 from qsync_operator.plan.actions import Nominate
 from qsync_operator.plan.failover import after_nomination
 from qsync_operator.plan.planner import plan
+from qsync_testing.operator.plan_worlds import cluster_of, decide, formed
 
 
 def test_the_longest_log_that_answers_is_nominated_in_the_greatest_term_seen() -> None:

@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 
-from cluster_model import Entry, Life
-from plan_worlds import cluster_of, decide, formed, run
-
 from qsync_operator.plan.actions import (
     CreateMember,
     DrainBroker,
@@ -15,6 +12,8 @@ from qsync_operator.plan.actions import (
 )
 from qsync_operator.plan.observed import BrokersView
 from qsync_operator.plan.planner import Plan, plan
+from qsync_testing.operator.cluster_model import Entry, Life
+from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
 def test_scale_out_is_one_voter_at_a_time() -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster_model import World
-from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.api.reasons import Reason
 from qsync_operator.plan.actions import Configure, Nominate, Restart
 from qsync_operator.plan.observed import BrokersView, NodeStatus, Trouble
 from qsync_operator.plan.planner import plan
+from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from cluster_model import Entry, Life, World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plan_worlds import QUIET_STEPS, STEPS_MAX, cluster_of, decide, formed, run
 
 from qsync_node.consensus.quorum import needed
 from qsync_operator.api.names import Kind, wanted_members
 from qsync_operator.plan.observed import Memory
 from qsync_operator.resources.nodeconfig import Drift
+from qsync_testing.operator.cluster_model import Entry, Life, World
+from qsync_testing.operator.plan_worlds import (
+    QUIET_STEPS,
+    STEPS_MAX,
+    cluster_of,
+    decide,
+    formed,
+    run,
+)
 
 _DRIFTS: list[Drift] = ["none", "none", "live", "restart"]
 _SETTINGS = settings(

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from fake_api import FakeApi
-from platforms import cluster_of
 from pydantic import ValidationError
 
 from qsync_operator.api.cluster import QsyncCluster
@@ -22,6 +20,8 @@ from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.resources.jobs import RUN_LABEL, RunKind, build_runs, run_labels
 from qsync_operator.settings import SparkSupply
 from qsync_spark.pod_main import audit_word
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import cluster_of
 
 KEY = ("ns", "orders")
 IMAGE = "qsync-spark:test"

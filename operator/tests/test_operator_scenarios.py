@@ -3,18 +3,17 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from qsync_testing.paths import ROOT
 
 
 def test_the_page_of_scenarios_is_theirs() -> None:
-    runner = ROOT / "e2e" / "kubernetes_run.py"
     listed = subprocess.run(
-        [sys.executable, str(runner), "--list"], capture_output=True, text=True, check=True
-    ).stdout
+        [sys.executable, "-m", "e2e.kubernetes_run", "--list"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    ).stdout  # fmt: skip
     page = (ROOT / "docs" / "testing-kubernetes.md").read_text()
     assert listed.strip() == page.partition("--list -->\n")[2].strip(), (
         "docs/testing-kubernetes.md differs from the scenarios: run `make references`"
@@ -24,13 +23,13 @@ def test_the_page_of_scenarios_is_theirs() -> None:
 @pytest.mark.parametrize("page", ["kubernetes.md", "operations.md"])
 def test_commands_of_a_page_are_complete(page: str) -> None:
     script = (
-        "import json, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from scenarios.documentation import commands\n"
-        "print(json.dumps(commands(sys.argv[2])))"
+        "import json, sys\n"
+        "from e2e.scenarios.documentation import commands\n"
+        "print(json.dumps(commands(sys.argv[1])))"
     )
     listed = subprocess.run(
-        [sys.executable, "-c", script, str(ROOT / "e2e"), page],
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", script, page],
+        capture_output=True, text=True, check=True, cwd=ROOT,
     ).stdout  # fmt: skip
     commands = json.loads(listed)
     assert len(commands) > 10

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, opened
 
 from qsync_agent.start import node_document
 from qsync_node.server.config import load_config
@@ -20,6 +18,8 @@ from qsync_operator.plan.actions import CreateMember
 from qsync_operator.resources.config import member_settings
 from qsync_operator.resources.secrets import decoded, encoded
 from qsync_operator.resources.state import ClusterState
+from qsync_testing.operator.fake_api import FakeApi
+from qsync_testing.operator.platforms import IMAGE, cluster_of, document_of, opened
 
 NEWER_STATUS = {
     "phase": "Levitating",

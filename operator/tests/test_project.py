@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from qsync_testing.paths import ROOT
+
 HOOK = ROOT / ".ci" / "hooks" / "commit-msg"
 
 

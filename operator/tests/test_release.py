@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from qsync_node import __version__
+from qsync_testing.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "deploy" / "release"
 NEEDS_HELM = pytest.mark.skipif(shutil.which("helm") is None, reason="helm renders the chart")
 

@@ -10,8 +10,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archive_copy import Copy, is_user
-
 from qsync_node.archive.description import describe
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
 from qsync_node.format.keys import NOP, RAFT_CONFIRM, RAFT_PROMOTE, RAFT_ROLLBACK, UPDATE, Key
@@ -20,6 +18,7 @@ from qsync_node.format.row import Row, encode_row
 from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.decode.schema_rows import CLUSTER, KEYS, PRIV, SCHEMA, SCHEMA_VERSION_KEY, TERMS
+from qsync_testing.archives.archive_copy import Copy, is_user
 
 FUNCTION = 296
 

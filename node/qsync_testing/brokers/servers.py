@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from ports import free_ports
-
 from qsync_broker.config import ServerConfig
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, Written
@@ -17,6 +15,7 @@ from qsync_broker.serving import Interfaces
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow
 from qsync_sim.journals.keys import SPEC, Keys
+from qsync_testing.ports import free_ports
 
 
 class FakeCoordination:

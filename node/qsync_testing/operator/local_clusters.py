@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from typing import Any
 import tarantool
 
 from qsync_cli.failure import FailureReason
+from qsync_node.adminport import AdminPort
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PATIENCE_S = 60.0
 POLL_S = 0.05
 
@@ -143,3 +145,21 @@ class Home:
         self.kill_supervisors()
         for pid in self.all_pids():
             os.kill(pid, signal.SIGKILL)
+
+
+def ask(method: str, url: str, data: bytes | None = None) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, data=data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except OSError:
+        return 0, b""
+
+
+def archive_now(home: Home, name: str) -> None:
+    secret = json.loads((home.directory / name / "secrets.json").read_text())["cluster"]
+    for member in home.members(name).values():
+        status, text = AdminPort(member["adminAddress"], secret).post("/archive", b"{}", 60)
+        assert status == 200, text

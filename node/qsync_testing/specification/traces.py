@@ -1,6 +1,6 @@
 """`make spec`: compare recorded runs with the specification `Steps.tla`.
 
-    python node/spec/traces.py JAR [--seeds 0..49]
+    python -m qsync_testing.specification.traces JAR [--seeds 0..49]
 
 Each seed is a simulated cluster under load and faults. `Trace.tla` maps recorded events to actions
 of the specification. TLC follows the events of a run, and stops at one that is no step of the
@@ -19,8 +19,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tlc import INVARIANTS, SPEC, STEPS_SWITCHES, configuration, search
-
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.node import Node
 from qsync_node.server.trace import Birth, Step, read_trace
@@ -29,6 +27,7 @@ from qsync_sim.clients import Client
 from qsync_sim.recorder import Event, Recorder, Recording
 from qsync_sim.violation import Violation
 from qsync_sim.world import World
+from qsync_testing.specification.tlc import INVARIANTS, SPEC, STEPS_SWITCHES, configuration, search
 
 FAULTS = 24
 EVENTS_MAX = 700

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from cluster_model import Entry, Life, World
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import wanted_members
 from qsync_operator.plan.observed import Memory
 from qsync_operator.plan.planner import plan
+from qsync_testing.operator.cluster_model import Entry, Life, World
 
 STEPS_MAX = 250
 QUIET_STEPS = 12

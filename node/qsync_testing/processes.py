@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ports import free_port
-
 from qsync_node.adminport import AdminPort, trusting
 from qsync_node.format.proofs import admin_password
+from qsync_testing.ports import free_port
 
 SECRET = "a cluster's secret"
 ADMIN_PASSWORD = admin_password(SECRET)

@@ -1,16 +1,16 @@
 """Documents, and an open platform over the fake API, for tests of the Kubernetes platform."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
-
-from fake_api import FakeApi
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.plan.observed import Memory, Observed, Trouble
+from qsync_testing.operator.fake_api import FakeApi
 
 KEY = ("ns", "orders")
 IMAGE = "qsync-node:test"
@@ -66,3 +66,9 @@ async def keep(
     inputs = (await observed(platform, cluster)).inputs
     assert inputs is not None
     return await platform.reconcile(cluster, look, inputs.objects)
+
+
+async def settled(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)

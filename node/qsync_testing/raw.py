@@ -5,13 +5,12 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from processes import PASSWORD, USER
-
 from qsync_client.protocol.auth import scramble
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import decode_greeting
 from qsync_node.format.mp import pack, unpack
+from qsync_testing.processes import PASSWORD, USER
 
 PING = 64
 KeyT = TypeVar("KeyT", bound=int)

@@ -1,6 +1,6 @@
 """A broker that kills itself at a stated point, as often as a campaign orders it.
 
-    python e2e/chaos/trapped_broker.py CONFIG
+    python -m qsync_testing.brokers.trapped CONFIG
 
 It runs `qsync_broker`, observed at the points below. Each line of its standard input is an order:
 `POINT COUNT DELAY` sends SIGKILL to the process when it reaches the point for the COUNT-th time;

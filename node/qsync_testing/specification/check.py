@@ -1,6 +1,6 @@
 """`make spec`: check the specifications in this folder with TLC.
 
-    python node/spec/check.py JAR [--small] [MODEL ...]
+    python -m qsync_testing.specification.check JAR [--small] [MODEL ...]
 
 Each model is a specification with bounds. Sound models are searched exhaustively and must have no
 violation. Models with a planted bug must have one: they show that the invariants can fail. The jar
@@ -18,7 +18,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tlc import INVARIANTS, STEPS_SWITCHES, SWITCHES, configuration, search
+from qsync_testing.specification.tlc import (
+    INVARIANTS,
+    STEPS_SWITCHES,
+    SWITCHES,
+    configuration,
+    search,
+)
 
 MODEL_S = 900
 """Time after which the search of a model counts as failed."""

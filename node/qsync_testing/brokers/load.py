@@ -1,10 +1,10 @@
 """Writers and readers of journals that keep a ledger. It imports no code of Qsync.
 
-    python e2e/chaos/journal_load.py --brokers URL,... --journals NAME,... --ledger FILE
+    python -m qsync_testing.brokers.load --brokers URL,... --journals NAME,... --ledger FILE
 
 Each writer appends one record at a time to a random journal through a random broker: at once, in
 slow pieces, or without finishing. Each reader follows all journals through random brokers, and
-sometimes reads older bytes again. Every attempt gets a line in the ledger (`journal_checker`).
+sometimes reads older bytes again. Every attempt gets a line in the ledger (`checker`).
 The process ends on SIGTERM, once all requests have ended.
 """
 
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-from journal_checker import record_of
+
+from qsync_testing.brokers.checker import record_of
 
 TIMEOUT_S = 8.0
 SIZES = (20, 200, 200, 1500, 1500, 6000)

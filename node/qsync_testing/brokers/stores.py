@@ -10,15 +10,14 @@ import random
 import shutil
 from pathlib import Path
 
-from broker_servers import brokers
-from object_server import ObjectServer
-
 from qsync_broker.codecs import Codec, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path
 from qsync_broker.index import RemoteFragment
 from qsync_broker.ledger import Append, AppendLedger, append_of_line
 from qsync_broker.pipelining import AppendPipeline
 from qsync_broker.spec import JournalSpec
+from qsync_testing.brokers.servers import brokers
+from qsync_testing.object_server import ObjectServer
 
 JOURNAL = "a/journal"
 CODECS = (Codec.NONE, Codec.GZIP, Codec.ZSTANDARD, Codec.SNAPPY)

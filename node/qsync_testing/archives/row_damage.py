@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from archive_copy import Copy, is_user
-
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.consensus.decisions import Decision, effective, is_covered
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, Key, Type
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
+from qsync_testing.archives.archive_copy import Copy, is_user
 
 
 def confirmed(copy: Copy) -> list[tuple[int, Row]]:

@@ -1,4 +1,4 @@
-"""TLC, the model checker of TLA+, run on the modules in this folder."""
+"""TLC, the model checker of TLA+, run on the modules of `node/spec`."""
 
 import os
 import re
@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-SPEC = Path(__file__).parent
+from qsync_testing.paths import ROOT
+
+SPEC = ROOT / "node" / "spec"
 SWITCHES = (
     "WithChanges", "WithRollbacks", "WithConfirms", "WithRestarts",
     "RestoreOnConfirm", "CountInherited", "VoteForShorterLogs", "CountCovered",

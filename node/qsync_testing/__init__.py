@@ -1,0 +1,1 @@
+"""Helpers that tests, benchmarks and end-to-end scenarios share. No product code imports them."""

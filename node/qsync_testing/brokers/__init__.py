@@ -1,0 +1,1 @@
+"""Brokers of journals: as processes, in this process, simulated, and stepped by hand."""

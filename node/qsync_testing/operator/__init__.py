@@ -1,0 +1,1 @@
+"""Models and fakes around the operator, its platforms and its plan."""
