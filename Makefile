@@ -101,7 +101,7 @@ check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, 
 	$(BIN)/mypy node/qsync_testing node/tests node/spec e2e
 	$(BIN)/mypy operator/tests
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q node/tests/test_imports.py
+	$(BIN)/python -m pytest -q node/tests/unit/test_imports.py
 	$(BIN)/vale $(PROSE)
 
 SEEDS ?= 0..9999

@@ -145,5 +145,6 @@ async def brokers(
 
 
 def is_ready(node: Node, count: int) -> bool:
-    row = node.server.core.keys.journals.get("a/journal")
+    keys = node.server.core.keys
+    row = keys.journals.get("a/journal")
     return row is not None and len(row.route.members) == count

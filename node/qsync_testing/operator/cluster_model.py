@@ -102,7 +102,8 @@ class World:
         return len(self.live_voters()) >= self.quorum(len(self.voters()))
 
     def quorum(self, voters: int) -> int:
-        return needed(voters, self.cluster.spec.replication.quorum) if voters else 0
+        replication = self.cluster.spec.replication
+        return needed(voters, replication.quorum) if voters else 0
 
     def _life_of(self, uuid: str) -> Life | None:
         return next((m for m in self.lives.values() if m.uuid == uuid and m.is_running), None)
