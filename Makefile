@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' node/qsync_node/__init__.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 LOCKED := $(PIP) install --require-hashes -r
-EDITABLE := $(PIP) install --no-deps --no-build-isolation -e . -e node/qsync_testing
+EDITABLE := $(PIP) install --no-deps --no-build-isolation -e . -e node/qsync_testing -e e2e
+HELPERS := node/qsync_testing/pyproject.toml e2e/pyproject.toml
 SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
@@ -18,12 +19,12 @@ help:                         ## this list
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
-$(VENV)/.test: pyproject.toml node/qsync_testing/pyproject.toml locks/test.txt $(SERVICES) | $(BIN)/python
+$(VENV)/.test: pyproject.toml $(HELPERS) locks/test.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/test.txt
 	$(EDITABLE)
 	touch $@
 
-$(VENV)/.all: pyproject.toml node/qsync_testing/pyproject.toml locks/all.txt $(SERVICES) | $(BIN)/python
+$(VENV)/.all: pyproject.toml $(HELPERS) locks/all.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/all.txt
 	$(EDITABLE)
 	touch $@ $(VENV)/.test $(VENV)/.spark

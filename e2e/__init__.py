@@ -1,0 +1,1 @@
+"""Programs that try whole clusters: the demo, scenarios, campaigns of faults, and benchmarks."""
