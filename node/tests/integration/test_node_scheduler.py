@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.encoding import encode_transactions
-from qsync_node.format.batch import LogBatch
 from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull
 from qsync_node.storage.files import File, OsFileSystem
 from qsync_node.storage.scheduler import (
@@ -23,27 +21,13 @@ from qsync_node.storage.scheduler import (
     Scheduler,
     Seal,
 )
-from qsync_node.storage.storage import Storage
-from qsync_testing.disks import disk_of
+from qsync_testing.disks import batch, disk_of, storage_in
 
-BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 FULL = DiskFull("no space left on device")
-
-
-def batch(index: int) -> LogBatch:
-    data, _ = encode_transactions([[(2, BODY, None)]], 1, index, 0.0, 0)
-    return LogBatch(index, index, 1, index, data)
 
 
 def write(index: int, epoch: int = 0) -> fx.WriteLog:
     return fx.WriteLog(epoch, [batch(index)])
-
-
-def storage_in(directory: Path, files: OsFileSystem | None = None) -> Storage:
-    uuid = "11111111-0000-4000-8000-000000000001"
-    storage = Storage.create(files or OsFileSystem(), str(directory / "data"), uuid)
-    storage.install_snapshot({}, [])
-    return storage
 
 
 # --- decisions ------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from processes import NodeProcess, running_cluster, wait_until
-from raw import Raw
-from test_node_scheduler import batch, storage_in
 
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.storage.errors import DiskError
 from qsync_node.storage.scheduler import CheckFiles, LogLane
+from qsync_testing.disks import batch, storage_in
+from qsync_testing.processes import NodeProcess, running_cluster, wait_until
+from qsync_testing.raw import Raw
 
 SPACE = 512
 
