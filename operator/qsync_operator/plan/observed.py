@@ -19,6 +19,9 @@ from qsync_operator.resources.nodeconfig import Drift
 
 DISK_FULL = "its disk is full"
 """The member acknowledges nothing; with a nearly full disk it still does."""
+DISK_LOW = "its disk is nearly full"
+ARCHIVE_PATIENCE_S = 30.0
+"""Age of the oldest row that is not archived after which a failing archive is a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class NodeStatus:
     is_fenced: bool = False
     ro_reason: str = ""
     disk: str = ""  # problem of the disk, or ""
+    archive_error: str = ""  # of the last request to the archive
+    archive_lag_s: float = 0.0  # age of the oldest confirmed row that is not archived
     takes_orders: bool = True  # False for versions before signed orders, which can only be observed
     registered: tuple[Registered, ...] = ()
     is_proven: bool = True  # False if the answer may come from an intermediary
@@ -90,6 +95,8 @@ class NodeStatus:
             is_fenced=bool(said.get("is_fenced", False)),
             ro_reason=str(said.get("ro_reason") or ""),
             disk=_disk(said),
+            archive_error=str((said.get("archive") or {}).get("error") or ""),
+            archive_lag_s=float((said.get("archive") or {}).get("lag_seconds") or 0.0),
             takes_orders=ORDER_SCHEME in (said.get("order_schemes") or ()),
             registered=tuple(
                 Registered(
@@ -110,7 +117,7 @@ class NodeStatus:
 def _disk(said: Mapping[str, Any]) -> str:
     if said.get("is_disk_full"):
         return DISK_FULL
-    return "its disk is nearly full" if said.get("is_space_low") else ""
+    return DISK_LOW if said.get("is_space_low") else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ PAUSE = (
 KEPT_FINDINGS = (Reason.NO_LEADER, Reason.HIBERNATED, Reason.PAUSED)
 """Reasons that describe a cluster better than the refusal of one of its objects."""
 DATA_LOST = (
-    "all data of the cluster is lost: every volume is new. Restore the old volumes. To "
+    "all data of the cluster is lost: every volume is new or gone. Restore the old volumes. To "
     "create an empty cluster instead, delete this one with its volumes and its identity "
     "(docs/operations.md) and apply it again"
 )
@@ -94,6 +94,14 @@ def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) 
         )
     status = build_status(cluster, observed, wanted, finding, wall_s)
     return Plan(actions, status, observed.inputs)
+
+
+def live_finding(cluster: QsyncCluster, observed: Observed, now_ns: int) -> Finding:
+    """Return the finding for a status between two turns: the cause if no member accepts writes."""
+    if observed.writable_leader() is not None:
+        return Finding("", "")
+    wanted = wanted_members(cluster.name, cluster.spec)
+    return _decide(cluster, observed, wanted, now_ns)[1]
 
 
 def _decide(
@@ -147,11 +155,12 @@ def plan_mends(observed: Observed) -> tuple[Action, ...]:
 
 
 def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
-    """Return whether every voter answers and none has a row of the cluster that existed."""
+    """Return whether no voter has a row of the cluster that existed: its volume is new or gone."""
     voters = [observed.member(name) for name, kind in wanted.items() if kind == "voter"]
     known = [member for member in observed.members if member.name not in wanted]
     return observed.record.is_formed and all(
-        member is not None and member.is_empty for member in (*voters, *known)
+        member is not None and (member.is_empty or not member.has_disk)
+        for member in (*voters, *known)
     )
 
 

@@ -14,7 +14,14 @@ from qsync_operator.api.names import Kind, ordinal_of
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.spec import spec_warnings
 from qsync_operator.api.status import ClusterStatus, Condition, MemberStatus, Role
-from qsync_operator.plan.observed import DISK_FULL, MemberView, Observed, Trouble
+from qsync_operator.plan.observed import (
+    ARCHIVE_PATIENCE_S,
+    DISK_FULL,
+    DISK_LOW,
+    MemberView,
+    Observed,
+    Trouble,
+)
 
 ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "Reconciled", "SplitBrain"]
 _ROLES = frozenset(get_args(Role))
@@ -27,6 +34,11 @@ _PHASES: dict[str, str] = {
     Reason.HIBERNATED: "Hibernated",
     Reason.PAUSED: "Paused",
 }
+_REFUSALS = {
+    Reason.CREATING_SPACES: Reason.SCHEMA_REFUSED,
+    Reason.GRANTING_ACCESS: Reason.ACCESS_REFUSED,
+}
+"""Reasons of progress that the database may refuse, and the reason of such a refusal."""
 RESTING = (Reason.HIBERNATED, Reason.PAUSED)
 """Reasons for which no action is taken, as requested."""
 
@@ -87,15 +99,46 @@ def build_status(
         warnings=[
             *spec_warnings(cluster.spec),
             *_fences(observed),
-            *_disks(observed),
+            *_disks(observed, DISK_FULL),
+            *_disks(observed, DISK_LOW),
+            *_archives(observed, 0.0),
             *_unordered(observed),
             *observed.warnings,
         ],
     )
-    is_well = not down and not observed.troubles
-    status.phase = _phase(finding, is_well, leader is not None)
-    status.conditions = _conditions(cluster, observed, finding, down, wall_s)
+    weaknesses = () if finding.reason in RESTING else _weaknesses(observed)
+    is_well = not down and not observed.troubles and not weaknesses
+    status.phase = _phase(finding, observed, is_well=is_well)
+    status.conditions = _conditions(cluster, observed, finding, down, weaknesses, wall_s)
     return status
+
+
+def _weaknesses(observed: Observed) -> tuple[Trouble, ...]:
+    """Return the problems of a cluster whose members all answer and may accept writes."""
+    found = []
+    leader = observed.writable_leader()
+    others = [m for m in observed.members if m.kind == "voter" and m is not leader and m.status]
+    if leader is not None and others and all(m.status and m.status.is_fenced for m in others):
+        names = ", ".join(member.name for member in others)
+        sentence = f"no member can take over from {leader.name}: {names} fenced; unfence one"
+        found.append(Trouble(Reason.VOTERS_FENCED, sentence))
+    found += [Trouble(Reason.DISK_LOW, sentence) for sentence in _disks(observed, DISK_LOW)]
+    found += [
+        Trouble(Reason.ARCHIVE_FAILING, sentence)
+        for sentence in _archives(observed, ARCHIVE_PATIENCE_S)
+    ]
+    return tuple(found)
+
+
+def _archives(observed: Observed, lag_s: float) -> list[str]:
+    """Return a sentence for each member whose archive fails and lags at least `lag_s` seconds."""
+    return [
+        f"{member.name} archives nothing: {member.status.archive_error}; check spec.archive"
+        for member in observed.members
+        if member.status is not None
+        and member.status.archive_error
+        and member.status.archive_lag_s >= lag_s
+    ]
 
 
 def _fences(observed: Observed) -> list[str]:
@@ -106,11 +149,11 @@ def _fences(observed: Observed) -> list[str]:
     ]
 
 
-def _disks(observed: Observed) -> list[str]:
+def _disks(observed: Observed, problem: str) -> list[str]:
     return [
-        f"{member.name}: {member.status.disk}; free space, or increase storage.size"
+        f"{member.name}: {problem}; free space, or increase storage.size"
         for member in observed.members
-        if member.status is not None and member.status.disk
+        if member.status is not None and member.status.disk == problem
     ]
 
 
@@ -140,11 +183,19 @@ def _sick(observed: Observed, wanted: dict[str, Kind]) -> list[MemberView]:
         member
         for member in observed.members
         if member.name in wanted
-        and (member.status is None or member.is_leaving or member.status.disk == DISK_FULL)
+        and (
+            member.status is None
+            or member.is_leaving
+            or not member.has_disk
+            or member.status.disk == DISK_FULL
+        )
     ]
 
 
 def _why_sick(member: MemberView) -> str:
+    if not member.has_disk:
+        where = f" {member.directory}" if member.directory else ""
+        return f"its data directory{where} is gone"
     if member.is_leaving:
         return "it is being replaced"
     return "it does not answer" if member.status is None else member.status.disk
@@ -182,27 +233,57 @@ def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
     )
 
 
-def _phase(finding: Finding, is_well: bool, has_leader: bool) -> str:
+def _phase(finding: Finding, observed: Observed, *, is_well: bool) -> str:
+    """Return the one-word summary: a cluster without writes is never Ready or only Degraded."""
+    has_leader = observed.writable_leader() is not None
+    is_formed = observed.record.is_formed
     if finding.is_degraded:
+        return "Degraded" if has_leader or not is_formed else "Unavailable"
+    if _refused(finding, observed):
         return "Degraded"
     if finding.reason:
         return _PHASES.get(finding.reason, "Progressing")
-    return "Degraded" if not is_well else "Ready" if has_leader else "Unavailable"
+    if not has_leader:
+        return "Unavailable"
+    return "Ready" if is_well else "Degraded"
+
+
+def _refused(finding: Finding, observed: Observed) -> Reason | None:
+    """Return the reason if the database refused a change twice, not only in passing."""
+    refusal, before = observed.memory.refusal, observed.previous.condition("Ready")
+    if not refusal or before is None or refusal not in before.message or not finding.reason:
+        return None
+    return _REFUSALS.get(finding.reason)
 
 
 def _degraded(
-    finding: Finding, troubles: tuple[Trouble, ...], down: list[str]
+    finding: Finding,
+    observed: Observed,
+    down: list[str],
+    weaknesses: tuple[Trouble, ...],
 ) -> tuple[bool, str, str]:
     """Return whether there is a problem, its reason, and its sentence."""
     if finding.is_degraded:
         return True, finding.reason, finding.sentence
+    if reason := _refused(finding, observed):
+        return True, reason, observed.memory.refusal
+    troubles = observed.troubles
     if troubles:
         return True, troubles[0].reason, "; ".join(map(str, troubles))
-    return bool(down), Reason.MEMBER_DOWN if down else Reason.HEALTHY, "; ".join(down)
+    if down:
+        return True, Reason.MEMBER_DOWN, "; ".join(down)
+    if weaknesses:
+        return True, weaknesses[0].reason, "; ".join(map(str, weaknesses))
+    return False, Reason.HEALTHY, ""
 
 
 def _conditions(
-    cluster: QsyncCluster, observed: Observed, finding: Finding, down: list[str], wall_s: float
+    cluster: QsyncCluster,
+    observed: Observed,
+    finding: Finding,
+    down: list[str],
+    weaknesses: tuple[Trouble, ...],
+    wall_s: float,
 ) -> list[Condition]:
     leader = observed.writable_leader()
     refusal = observed.memory.refusal
@@ -222,7 +303,7 @@ def _conditions(
         ("Progressing", is_progressing,
          finding.reason if is_progressing or is_resting else Reason.SETTLED,
          sentence if is_progressing else ""),
-        ("Degraded", *_degraded(finding, troubles, down)),
+        ("Degraded", *_degraded(finding, observed, down, weaknesses)),
         ("Reconciled", not troubles, troubles[0].reason if troubles else "",
          "; ".join(map(str, troubles))),
         ("SplitBrain", is_split, Reason.DIVERGED if is_split else Reason.ONE_HISTORY,

@@ -149,8 +149,8 @@ class Controller:
     async def _publish(self, cluster: QsyncCluster, status: ClusterStatus) -> None:
         """Publish changes at once, and changed numbers alone every `numbers_every_s` seconds."""
         if status.phase != self.status.phase:
-            ready = status.condition("Ready")
-            why = ready.message if ready is not None else ""
+            shown = status.condition("Degraded" if status.phase == "Degraded" else "Ready")
+            why = shown.message if shown is not None else ""
             await self._reporter.report(f"Phase{status.phase}", cluster.name, why)
         before = failures(self.status)
         for member, why in failures(status).items():

@@ -93,8 +93,11 @@ def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
     world = formed(cluster_of(3))
     world.lives["c-1"].disk = "its disk is nearly full"
     status = planned(world).status
-    assert status.phase == "Ready"
+    assert status.phase == "Degraded"
     assert "c-1: its disk is nearly full; free space" in status.warnings[0]
+    low = condition(planned(world), "Degraded")
+    assert (low.status, low.reason) == ("True", "DiskLow")
+    assert condition(planned(world), "Ready").status == "True"
     world.lives["c-1"].disk = DISK_FULL
     found = planned(world)
     assert (found.actions, found.status.phase) == ((), "Degraded")

@@ -211,7 +211,16 @@ def conditions_with(reason: Reason) -> set[str]:
         entry
         for entry in clusters.CLUSTER_REASONS
         # These reasons need members, which the clusters of this test do not have.
-        if entry.name not in (Reason.READY, Reason.AVAILABLE, Reason.RECONCILED, Reason.MEMBER_DOWN)
+        if entry.name
+        not in (
+            Reason.READY,
+            Reason.AVAILABLE,
+            Reason.RECONCILED,
+            Reason.MEMBER_DOWN,
+            Reason.VOTERS_FENCED,
+            Reason.DISK_LOW,
+            Reason.ARCHIVE_FAILING,
+        )
     ],
     ids=lambda entry: str(entry.name),
 )

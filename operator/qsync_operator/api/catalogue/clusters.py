@@ -171,6 +171,29 @@ PROBLEM_REASONS = (
         severity=Severity.WARNING,
     ),
     ReasonEntry(
+        Reason.VOTERS_FENCED,
+        ("Degraded",),
+        "Every voter except the leader is fenced: no voter can take over",
+        "Unfence a voter: follow {runbook}",
+        runbook="QsyncMemberFenced",
+        severity=Severity.WARNING,
+    ),
+    ReasonEntry(
+        Reason.DISK_LOW,
+        ("Degraded",),
+        "The disk of a member is nearly full. A leader with such a disk refuses writes",
+        "Free space on the disk, or increase `spec.storage.size`",
+        severity=Severity.WARNING,
+    ),
+    ReasonEntry(
+        Reason.ARCHIVE_FAILING,
+        ("Degraded",),
+        "A member has not archived its confirmed rows for 30 seconds, because the archive fails."
+        " It keeps its log files until the archive works again",
+        "Check the address, the credentials and the space of `spec.archive`",
+        severity=Severity.WARNING,
+    ),
+    ReasonEntry(
         Reason.SCALE_REFUSED,
         ("Ready", "Degraded"),
         "A member cannot be added or removed: too few voters would be available, or the leader"
