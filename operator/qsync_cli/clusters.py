@@ -16,6 +16,7 @@ from qsync_local.store import Secrets, Store, home
 from qsync_operator.api import names
 from qsync_operator.api.patterns import NAME_PATTERN
 from qsync_operator.plan import observed as observations
+from qsync_operator.plan import planner
 from qsync_operator.plan import status as statuses
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from qsync_operator.plan.observed import Observed
 
 SUPERVISOR_START_S = 15.0
+_WITH_WRITES = ("Degraded", "Scaling", "RollingOut", "Progressing")
+"""Phases that a cluster without a leader does not have."""
+_HARMLESS = frozenset({"VotersFenced", "DiskLow", "ArchiveFailing"})
+"""Reasons of Degraded that no change of the manifest waits for."""
 
 
 def store_of(name: str) -> Store:
@@ -128,8 +133,12 @@ def merge(cluster: "QsyncCluster", observed: "Observed", saved: "ClusterStatus")
     A condition that contradicts the live answers is outdated, and corrected.
     """
     wanted = names.wanted_members(cluster.name, cluster.spec)
-    fresh = statuses.build_status(cluster, observed, wanted, statuses.Finding("", ""), time.time())
-    if saved.phase == "Ready" and saved.observed_generation == cluster.metadata.generation:
+    finding = planner.live_finding(cluster, observed, time.monotonic_ns())
+    fresh = statuses.build_status(cluster, observed, wanted, finding, time.time())
+    is_current = saved.observed_generation == cluster.metadata.generation
+    if is_current and (
+        saved.phase == "Ready" or (not fresh.leader and saved.phase in _WITH_WRITES)
+    ):
         return fresh
     messages = {member.name: member.message for member in saved.members}
     for member in fresh.members:
@@ -149,9 +158,11 @@ def is_settled(cluster: "QsyncCluster") -> bool:
     if cluster.spec.hibernate:
         is_down = all(member.role == "down" for member in status.members)
         return status.phase == "Hibernated" and is_down
+    degraded = status.condition("Degraded")
+    is_harmless = degraded is not None and degraded.reason in _HARMLESS
     return (
         status.observed_generation == cluster.metadata.generation
-        and status.phase == "Ready"
+        and (status.phase == "Ready" or (status.phase == "Degraded" and is_harmless))
         and status.is_true("Ready")
     )
 

@@ -12,10 +12,11 @@ LOCAL = (
     Command(
         "status",
         "local.status:status",
-        "Show local clusters: leader, followers with their lag, last failover.",
+        "Show local clusters: leader, followers with their lag, problems, last failover.",
         (
             "qsync local status orders",
             "qsync local status orders -o json",
+            "qsync local status orders --watch",
         ),
     ),
     Command(
@@ -271,7 +272,7 @@ COMMANDS = (
     Command(
         "status",
         "status:status",
-        "Show the members of a cluster, or the status of one node.",
+        "Show the members of a cluster and its problems, or the status of one node.",
         (
             "qsync status --local orders",
             "qsync status --address 127.0.0.1:20001",

@@ -1,7 +1,7 @@
 """`qsync` and `kubectl qsync`.
 
 Exit codes: 0 done, 1 it did not happen (one sentence on stderr), 2 wrong usage, 3 the outcome of a
-write is unknown.
+write is unknown. `status --check` adds 4 to 6 (statusview.py).
 """
 
 import sys

@@ -21,9 +21,9 @@ from qsync_cli.options import Output
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from qsync_operator.api.cluster import QsyncCluster
-
 Row = list[str]
+GAP = 2
+"""Spaces between the columns of a table."""
 _COLOURS = {
     "Ready": "green",
     "Degraded": "red",
@@ -113,76 +113,34 @@ def print_document(document: Any, output: Output) -> None:
 
 
 def print_table(titles: Row, rows: list[Row]) -> None:
+    """Print a table; on a narrow terminal its lines wrap, and no cell is shortened."""
     if sys.stdout.isatty():
-        console().print(rich_table(titles, rows))
+        shown = console()
+        shown.width = max(shown.width, sum(_widths(titles, rows)) + GAP * len(titles))
+        shown.print(rich_table(titles, rows))
     else:
         say(plain_table(titles, rows))
 
 
+def _widths(titles: Row, rows: list[Row]) -> list[int]:
+    return [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+
+
 def plain_table(titles: Row, rows: list[Row]) -> str:
-    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+    widths = _widths(titles, rows)
     lines = (
-        "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        (" " * GAP)
+        .join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        .rstrip()
         for row in (titles, *rows)
     )
     return "\n".join(lines)
 
 
 def rich_table(titles: Row, rows: list[Row]) -> "RenderableType":
-    table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)
     for row in rows:
         table.add_row(*(rich.text.Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
     return table
-
-
-def member_table(cluster: "QsyncCluster", is_wide: bool) -> tuple[Row, list[Row]]:
-    titles = ["MEMBER", "ROLE", "ADDRESS", "TERM", "SIGNATURE", "LAG"]
-    if is_wide:
-        titles += ["ID", "PID", "ADMIN", "UUID", "DIRECTORY"]
-    rows = []
-    for member in cluster.status.members:
-        is_down = member.role == "down"
-        row = [
-            member.name,
-            member.role,
-            member.address,
-            "-" if is_down else str(member.term),
-            "-" if is_down else str(member.signature),
-            "-" if is_down else str(member.lag),
-        ]
-        if is_wide:
-            row += [
-                str(member.replica_id or "-"),
-                str(member.pid or "-"),
-                member.admin_address,
-                member.uuid or "-",
-                member.directory or "-",
-            ]
-        rows.append(row)
-    return titles, rows
-
-
-def cluster_lines(cluster: "QsyncCluster") -> list[str]:
-    """Return a summary of the cluster without its members."""
-    status = cluster.status
-    leader = f"{status.leader} leads in term {status.term}" if status.leader else "no leader"
-    lines = [
-        f"{cluster.name}: {status.phase or 'Pending'} · {leader} · quorum {status.quorum}"
-        f" · confirmed {status.confirmed_signature}"
-    ]
-    ready, degraded = status.condition("Ready"), status.condition("Degraded")
-    if ready is not None and ready.status != "True" and ready.message:
-        lines.append(ready.message)
-    elif degraded is not None and degraded.status == "True" and degraded.message:
-        lines.append(degraded.message)
-    lines += [f"{m.name}: {m.message}" for m in status.members if m.message]
-    failover = status.last_failover
-    if failover is not None:
-        lines.append(
-            f"last failover: {failover.from_} -> {failover.to} ({failover.reason}), writes paused"
-            f" {failover.unavailable_milliseconds:g} ms, {failover.rolled_back_rows} rows rolled"
-            f" back, {failover.at}"
-        )
-    return lines

@@ -10,10 +10,9 @@ from rich import console
 from rich import live as rich_live
 from rich import spinner as rich_spinner
 
-from qsync_cli import output
+from qsync_cli import output, statusview
 from qsync_cli.clusters import ensure_supervisor, is_settled, look
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.options import Output
 from qsync_local.supervision import last_words
 
 if TYPE_CHECKING:
@@ -126,18 +125,10 @@ def _live_display() -> Iterator["Callable[[QsyncCluster], None]"]:
 
         def show(cluster: "QsyncCluster") -> None:
             spinner.update(text=f" {cluster.name}: {sentence(cluster)}")
-            live.update(
-                console.Group(spinner, output.rich_table(*output.member_table(cluster, False)))
-            )
+            live.update(console.Group(spinner, output.rich_table(*_table(cluster))))
 
         yield show
 
 
-def print_cluster(cluster: "QsyncCluster", chosen: "Output | None") -> None:
-    if chosen in (Output.json, Output.yaml):
-        output.print_document(cluster.document(), chosen)
-        return
-    for line in output.cluster_lines(cluster):
-        output.say(line)
-    if cluster.status.members:
-        output.print_table(*output.member_table(cluster, chosen is Output.wide))
+def _table(cluster: "QsyncCluster") -> statusview.Table:
+    return statusview.table(list(map(statusview.member_row, cluster.status.members)), False)

@@ -1,16 +1,17 @@
-"""The status table: leader, followers with their lag, pods and machines."""
+"""The status of a cluster on Kubernetes: the operator's, live answers of members, and pods."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pydantic
+
+from qsync_cli import statusview
 from qsync_cli.kubernetes.session import Document, Session, choose
 from qsync_cli.where import Where
 from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.status import MemberStatus
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
-
-TITLES = ["MEMBER", "ROLE", "READY", "RESTARTS", "MACHINE", "TERM", "SIGNATURE", "LAG", "FENCED"]
-WIDE = ["ID", "UUID", "IMAGE", "ADDRESS"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +43,73 @@ async def look(session: Session, where: Where) -> Look:
     return Look(document, pods, said, silent)
 
 
-def table(cluster: QsyncCluster, seen: Look, is_wide: bool) -> tuple[list[str], list[list[str]]]:
-    """Return the table. Live answers of members replace the status of the operator."""
-    said = seen.said
+def view_of(seen: Look) -> statusview.View:
+    """Return the view of a cluster. Live answers of members replace the status of the operator."""
+    document = {**seen.document, "metadata": {**seen.document["metadata"]}}
+    document["metadata"].pop("managedFields", None)
+    try:
+        cluster = QsyncCluster.model_validate(document)
+    except pydantic.ValidationError:
+        # The operator reports the invalid specification. The status can be shown.
+        cluster = QsyncCluster.model_validate({**document, "spec": {}})
+    phase = live_phase(cluster, seen)
+    found = [*statusview.summary(cluster, phase), *lines(cluster, seen)]
+    return statusview.View(document, found, rows(cluster, seen), statusview.health_of(phase))
+
+
+def live_phase(cluster: QsyncCluster, seen: Look) -> str:
+    """Return the phase: Unavailable if the operator reports writes, but no member accepts them."""
+    phase = cluster.status.phase or "Pending"
+    if phase not in ("Ready", "Degraded"):
+        return phase
+    if cluster.status.observed_generation != cluster.metadata.generation and phase == "Ready":
+        phase = "Progressing"
+    is_writable = any(one.get("is_writable", True) for one in _leaders(seen))
+    is_known = not seen.silent and (seen.said or not any(map(_is_running, seen.pods)))
+    return phase if is_writable or not is_known else "Unavailable"
+
+
+def _leaders(seen: Look) -> list[Any]:
+    return [one for one in seen.said.values() if one["role"] == "leader"]
+
+
+def rows(cluster: QsyncCluster, seen: Look) -> list[statusview.MemberRow]:
+    """Return a row for each member of the status and for each other pod of a member."""
     by_name = {str(pod["metadata"]["name"]): pod for pod in seen.pods}
     known = {member.name: member for member in cluster.status.members}
-    ahead = max((int(one["confirmed_index"]) for one in said.values()), default=0)
-    rows = []
-    for name in [*known, *sorted(by_name.keys() - known.keys())]:
-        pod, now, member = by_name.get(name, {}), said.get(name), known.get(name)
-        container = _container(pod)
-        signature = int(now["confirmed_index"]) if now else 0
-        row = [
-            name,
-            str(now["role"]) if now else member.role if member else "down",
-            "yes" if container.get("ready") else "no",
-            str(container.get("restartCount", "-")),
-            str(pod.get("spec", {}).get("nodeName") or "-"),
-            str(now["term"]) if now else "-",
-            str(signature) if now else "-",
-            str(max(0, ahead - signature)) if now else "-",
-            "yes" if now and now.get("is_fenced") else "-",
-        ]
-        if is_wide:
-            row += [
-                str(now["replica_id"] or "-") if now else "-",
-                str(now["uuid"]) if now else (member.uuid if member else "") or "-",
-                str(container.get("image") or "-"),
-                member.address if member else "-",
-            ]
-        rows.append(row)
-    return TITLES + (WIDE if is_wide else []), rows
+    ahead = max((int(one["confirmed_index"]) for one in seen.said.values()), default=0)
+    names = [*known, *sorted(by_name.keys() - known.keys())]
+    return [
+        _row(known.get(name) or MemberStatus(name=name), by_name.get(name, {}), seen, ahead)
+        for name in names
+    ]
+
+
+def _row(member: MemberStatus, pod: Document, seen: Look, ahead: int) -> statusview.MemberRow:
+    now, container = seen.said.get(member.name), _container(pod)
+    live: dict[str, Any] = {"signature": 0}
+    if now:
+        signature = int(now["confirmed_index"])
+        live = {
+            "role": str(now["role"]),
+            "term": int(now["term"]),
+            "signature": signature,
+            "lag": max(0, ahead - signature),
+            "fenced": bool(now.get("is_fenced")),
+            "replica_id": int(now["replica_id"]),
+            "uuid": str(now["uuid"]),
+        }
+    row = statusview.member_row(member.model_copy(update=live))
+    if not now:
+        unknown = statusview.UNKNOWN
+        row = replace(row, term=unknown, confirmed=unknown, lag=unknown)
+    return replace(
+        row,
+        ready="yes" if container.get("ready") else "no",
+        restarts=str(container.get("restartCount", statusview.UNKNOWN)),
+        location=str(pod.get("spec", {}).get("nodeName") or statusview.UNKNOWN),
+        image=str(container.get("image") or statusview.UNKNOWN),
+    )
 
 
 def lines(cluster: QsyncCluster, seen: Look) -> list[str]:
@@ -90,11 +127,9 @@ def lines(cluster: QsyncCluster, seen: Look) -> list[str]:
         )
     if cluster.status.observed_generation != cluster.metadata.generation:
         found.append("the operator has not processed the last change yet")
-    for condition in cluster.status.conditions:
-        is_bad = condition.type in ("Degraded", "SplitBrain") and condition.status == "True"
-        if is_bad and condition.message:
-            found.append(f"{condition.type} ({condition.reason}): {condition.message}")
-    return found + [f"warning: {text}" for text in cluster.status.warnings]
+    if live_phase(cluster, seen) == "Unavailable" and cluster.status.phase != "Unavailable":
+        found.append("no member accepts writes: read the messages of the members, or their logs")
+    return found
 
 
 def _is_running(pod: Document) -> bool:

@@ -11,7 +11,7 @@ import typer
 
 from qsync_broker import folders as broker_folders
 from qsync_broker import keyfile
-from qsync_cli import brokers, clusters, waiting
+from qsync_cli import brokers, clusters, statuses, statusview, waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local import journals as local_journals
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
@@ -88,7 +88,7 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
             if not is_document:
                 say(f"qsyncjournal.qsync.dev/{one.journal.name} {one.result}")
     if is_document or not no_wait:
-        waiting.print_cluster(cluster, output)
+        statuses.print_views([statusview.view_of(cluster)], output)
 
 
 def _with_kept_archive(manifest: "Manifest") -> "Manifest":

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli import clusters, waiting
+from qsync_cli import clusters, statuses, statusview, waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say
@@ -54,4 +54,4 @@ def scale(
         say(f"qsynccluster.qsync.dev/{name} scaled")
     cluster = clusters.look(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
     if is_document or not no_wait:
-        waiting.print_cluster(cluster, output)
+        statuses.print_views([statusview.view_of(cluster)], output)

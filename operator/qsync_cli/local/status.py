@@ -1,62 +1,45 @@
-"""`qsync local status`: members, roles, term, lag, last failover."""
+"""`qsync local status`: members, roles, term, lag, problems, last failover."""
 
-import sys
-import time
 from typing import Annotated
 
 import typer
 
 from qsync_cli import clusters as cli_clusters
-from qsync_cli import output as printing
-from qsync_cli import waiting
+from qsync_cli import statuses, statusview
 from qsync_cli.options import Output, OutputOption
+from qsync_cli.statuses import CheckOption, WatchOption
 
 NameArgument = Annotated[
     str | None, typer.Argument(help="Cluster. The default is all clusters.", metavar="NAME")
 ]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Continue until interrupted.")]
-WATCH_S = 0.5
 
 
 def status(
-    name: NameArgument = None, output: OutputOption = None, watch: WatchOption = False
+    name: NameArgument = None,
+    output: OutputOption = None,
+    watch: WatchOption = False,
+    check: CheckOption = False,
 ) -> None:
-    """Show local clusters: leader, followers with their lag, last failover."""
+    """Show local clusters: leader, followers with their lag, problems, last failover."""
     stores = [cli_clusters.open_store(name)] if name is not None else cli_clusters.all_stores()
     for store in stores:
         cli_clusters.ensure_supervisor(store)
-    if not stores and output is None:
-        printing.say("no clusters; run `qsync local apply -f FILE` to create one")
-        return
-    if watch:
-        _watch(name, output)
-        return
-    _show(name, output)
+    show(name, output, is_watching=watch, is_checking=check)
 
 
-def _show(name: str | None, output: Output | None) -> None:
-    if name is not None:
-        waiting.print_cluster(cli_clusters.look(cli_clusters.open_store(name)), output)
-        return
-    clusters = [cli_clusters.look(store) for store in cli_clusters.all_stores()]
-    if output in (Output.json, Output.yaml):
-        items = [cluster.document() for cluster in clusters]
-        document = {"apiVersion": "v1", "kind": "List", "items": items}
-        printing.print_document(document, output)
-        return
-    for position, cluster in enumerate(clusters):
-        if position:
-            printing.say()
-        waiting.print_cluster(cluster, output)
+def show(
+    name: str | None, output: Output | None, *, is_watching: bool = False, is_checking: bool = False
+) -> None:
+    statuses.show(
+        lambda: look(name),
+        output,
+        is_list=name is None,
+        is_watching=is_watching,
+        is_checking=is_checking,
+    )
 
 
-def _watch(name: str | None, output: Output | None) -> None:
-    try:
-        while True:
-            if sys.stdout.isatty():
-                sys.stdout.write("\x1b[H\x1b[2J")
-            _show(name, output)
-            sys.stdout.flush()
-            time.sleep(WATCH_S)
-    except KeyboardInterrupt:
-        return
+def look(name: str | None) -> list[statusview.View]:
+    """Return a cluster, or all of them, as they are now."""
+    stores = [cli_clusters.open_store(name)] if name is not None else cli_clusters.all_stores()
+    return [statusview.view_of(cli_clusters.look(store)) for store in stores]

@@ -102,7 +102,7 @@ def test_the_printed_object_has_what_tools_rely_on(orders: Home) -> None:
         assert member["address"] != member["adminAddress"]
     text = orders.do("local", "status", "orders")
     assert text.splitlines()[1].split() == [
-        "MEMBER", "ROLE", "ADDRESS", "TERM", "SIGNATURE", "LAG",
+        "MEMBER", "ROLE", "READY", "TERM", "CONFIRMED", "LAG", "FENCED", "LOCATION",
     ]  # fmt: skip
 
 
@@ -271,6 +271,29 @@ def test_a_lost_disk_becomes_a_new_instance(orders: Home) -> None:
     )
     assert "Unregister" in orders.events("orders")
     assert Path(victim["directory"]).is_dir()
+
+
+def test_deleted_data_is_noticed_without_a_write_or_a_restart(orders: Home) -> None:
+    """One member is created again; if all are gone, no member pretends to serve."""
+    members = orders.members("orders")
+    victim = next(m for m in members.values() if m["role"] == "follower")
+    shutil.rmtree(victim["directory"])
+    orders.until(
+        "orders",
+        lambda s: (
+            s["phase"] == "Ready"
+            and all(m["uuid"] not in ("", victim["uuid"]) for m in s["members"])
+        ),
+    )
+    for member in members.values():
+        shutil.rmtree(member["directory"])
+    status = orders.until(
+        "orders", lambda s: all(member["role"] == "down" for member in s["members"])
+    )
+    assert status["phase"] == "Unavailable"
+    done = orders.run("local", "status", "orders", "--check")
+    assert done.returncode == 6
+    assert "all data of the cluster is lost" in done.stdout
 
 
 def test_verbs_move_leadership(orders: Home) -> None:
