@@ -85,7 +85,10 @@ def metrics() -> str:
             "",
             "## Members",
             "",
-            *_table(_series()),
+            "A member also exports `process_*`: its memory, CPU time and open files. All",
+            "histograms have the same buckets.",
+            "",
+            *_table([*_series(), *_histograms()]),
             "",
             "## Archive of a member",
             "",
@@ -114,6 +117,11 @@ def _series() -> Iterable[tuple[str, str, str, str]]:
     ):
         yield from ((s.name, kind, "", s.help) for s in plain)
         yield from ((s.name, kind, f"`{s.label}`", s.help) for s in labelled)
+
+
+def _histograms() -> Iterable[tuple[str, str, str, str]]:
+    yield from ((s.name, "histogram", "", s.help) for s in node.HISTOGRAMS)
+    yield from ((s.name, "histogram", f"`{s.label}`", s.help) for s in node.LABELLED_HISTOGRAMS)
 
 
 def _broker_series() -> Iterable[tuple[str, str, str, str]]:

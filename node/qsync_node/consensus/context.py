@@ -21,6 +21,7 @@ from qsync_node.consensus.settings import Settings
 from qsync_node.consensus.tail import Tail
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import Flag, Type
+from qsync_node.histogram import Histogram
 
 ROW_TYPES = {
     Kind.PROMOTE: Type.RAFT_PROMOTE,
@@ -64,6 +65,7 @@ class Context:
         cut_rows: rows that this process truncated from its log; all are kept in files (L6).
         split_brain: the contradiction that stopped this replica, or empty (L4).
         unsupported_level: the cluster's feature level that stopped this replica, or 0 (P2).
+        quorum_waits: time from the local flush of own synchronous batches to their confirmation.
         is_disk_full: whether a log write failed for lack of space (D5).
         is_space_low: whether free space is below the mark.
     """
@@ -88,6 +90,7 @@ class Context:
         self.cut_rows = 0
         self.split_brain = ""
         self.unsupported_level = 0
+        self.quorum_waits = Histogram()
         self.is_disk_full = False
         self.is_space_low = False
         self.ballot_sequence = 0

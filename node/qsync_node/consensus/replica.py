@@ -227,6 +227,8 @@ class Replica:
         if removed:
             rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in removed)
             context.report("rolled_back", rows=rows, confirmed_index=index)
+        if context.is_leading:
+            self._note_waits(taken)
         self.machine.on_confirmed(taken, removed)
         context.is_relay_due = True
         if context.ballot.forced_voters:
@@ -234,6 +236,14 @@ class Replica:
         if self.repair.is_open and not self.election.is_read_only:
             # A divergent state must take no writes (T7, E1).
             self.step_down("a row was confirmed that this member could not apply")
+
+    def _note_waits(self, taken: list[Entry]) -> None:
+        """Note the waits for the quorum; they are 0 if the other voters were faster."""
+        context = self.context
+        for entry in taken:
+            if entry.is_own and entry.wait_ack:
+                begun = entry.written_at or context.now_ns
+                context.quorum_waits.observe((context.now_ns - begun) * 1e-9)
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
         """Drop the NACKs of decided rows; a confirmed one makes the state divergent (T7)."""

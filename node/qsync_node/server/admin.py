@@ -185,6 +185,7 @@ class Admin:
                 "version": __version__,
                 "order_schemes": [ORDER_SCHEME],
                 "wal_mode": server.config.wal_mode,
+                "figures": server.figures(),
             }
         )
 

@@ -7,10 +7,12 @@ running without votes, checkpoints or rows for its followers.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from qsync_node.consensus import effects as fx
+from qsync_node.histogram import Histogram
 from qsync_node.storage.errors import CorruptionError, DiskError
 from qsync_node.storage.scheduler import ArchiveFloor, Lane, Scheduler, Seal
 from qsync_node.storage.storage import Storage
@@ -112,9 +114,22 @@ class Disk:
     """Performs the core's disk effects on a `Storage`."""
 
     def __init__(
-        self, storage: Storage, deliver: Deliver, on_broken: Callable[[str], None]
+        self,
+        storage: Storage,
+        deliver: Deliver,
+        on_broken: Callable[[str], None],
+        flushes: Histogram | None = None,
     ) -> None:
+        """Start the threads.
+
+        Args:
+            storage: the data directory.
+            deliver: passes inputs to the event loop.
+            on_broken: ends the process run.
+            flushes: receives the duration of each write of the log with its flush.
+        """
         self.storage = storage
+        self._flushes = flushes or Histogram()
         self.scheduler = scheduler = Scheduler()
         self._workers: dict[Lane, Worker] = {}
         for lane in scheduler.lanes:
@@ -125,11 +140,19 @@ class Disk:
 
     def _performer(self, lane: Lane) -> Callable[[Any], Any]:
         def perform(task: Any) -> Any:
+            if type(task) is fx.WriteLog:
+                return self._timed_write(lane, task)
             if type(task) is fx.WriteSnapshot:
                 task = task._replace(bodies=self._until_stopped(task.bodies))
             return lane.perform(self.storage, task)
 
         return perform
+
+    def _timed_write(self, lane: Lane, task: fx.WriteLog) -> Any:
+        begun_ns = time.monotonic_ns()
+        result = lane.perform(self.storage, task)
+        self._flushes.observe((time.monotonic_ns() - begun_ns) * 1e-9)
+        return result
 
     @property
     def writes(self) -> int:

@@ -114,6 +114,7 @@ class Dispatch:
 
     def refuse(self, sync: int, code: int, reason: str) -> None:
         """Answer a request with an error."""
+        self._services.timings.note_error(int(code))
         self._port.write(encode_error(sync, self._schema_version(), int(code), reason))
 
     def _schema_version(self) -> int:

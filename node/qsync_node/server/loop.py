@@ -28,6 +28,7 @@ from qsync_node.server.peers import Peers
 from qsync_node.server.services import Services
 from qsync_node.server.session import Session
 from qsync_node.server.sessions import Sessions
+from qsync_node.server.timings import Timings
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace
 from qsync_node.server.turns import Turns
@@ -74,6 +75,8 @@ class NodeServer:
         self.ended: asyncio.Future[str] = self.loop.create_future()
         self.certificates: Certificates | None = None
         self.reports: dict[str, int] = {}
+        self.timings = Timings()
+        self.free_bytes: int | None = None  # on the disk, None while it is unknown
         self._is_space_unknown = False
         self.started_at = time.monotonic()
         self.server: asyncio.Server | Listener | None = None
@@ -140,7 +143,7 @@ class NodeServer:
             if reason:
                 raise StartError(f"cannot use {directory}: {reason}")
         self.trace = Trace(self.config.trace, birth) if self.config.trace is not None else None
-        self.disk = Disk(storage, self.turns.deliver, self._on_broken)
+        self.disk = Disk(storage, self.turns.deliver, self._on_broken, self.timings.flushes)
         self.archiver: Archiver | None = None
         if self.config.archive is not None:
             self.disk.allow(ArchiveFloor(0, 0, 0))  # until the manifest lists the archived files
@@ -174,6 +177,7 @@ class NodeServer:
         self.peers.set_addresses(self.config.peers)
         self._watch_space()
         self._watch_archive()
+        self.timings.watch_loop(self.loop)
         self.turns.schedule()
 
     def peer_address(self) -> tuple[str, int] | None:
@@ -202,6 +206,7 @@ class NodeServer:
             self.certificates,
             self.ended.done,
             self.peers.accept,
+            timings=self.timings,
         )
         try:
             if context is not None:
@@ -243,6 +248,7 @@ class NodeServer:
             self.trace.record(now_ns, wall_s, inputs, effects)
         for effect in effects:
             self._perform(effect)
+        self.timings.end_turn()
         self.sessions.flush()
         self.links.flush()
         self.watchers.notify(self.turns.count, self.reports.get("leader", 0))
@@ -303,6 +309,21 @@ class NodeServer:
         said = self.node.status.report()
         said["is_disk_full"] = said["is_disk_full"] or self.disk.is_full
         return said
+
+    def figures(self) -> dict[str, Any]:
+        """Return counters for live views: lists are counts by the buckets of `histogram.py`."""
+        timings = self.timings
+        return {
+            "writes": timings.writes.counts,
+            "flushes": timings.flushes.counts,
+            "quorum_waits": self.node.context.quorum_waits.counts,
+            "requests": sum(histogram.count for _, histogram in timings.requests()),
+            "errors": sum(timings.errors.values()),
+            "stalls": timings.stalls,
+            "connections": len(self.sessions),
+            "disk_free_bytes": self.free_bytes,
+            "uptime_s": round(time.monotonic() - self.started_at, 3),
+        }
 
     # --- admin ----------------------------------------------------------------------------------
 
@@ -371,6 +392,7 @@ class NodeServer:
     def close(self, is_clean: bool) -> None:
         """Release all resources. A clean stop writes the clean mark (D3)."""
         self.turns.stop()
+        self.timings.stop()
         self.peers.stop()
         for listener in (self.server, self.tls_server):
             if listener is not None:
@@ -421,9 +443,10 @@ class NodeServer:
         self.loop.call_later(SPACE_CHECK_S, self._watch_space)
         self.disk.check_files()
         try:
-            free = self.disk.storage.free_bytes()
+            free = self.free_bytes = self.disk.storage.free_bytes()
         except (DiskError, OSError) as error:
             # The free space is unknown: keep the present state until it is known.
+            self.free_bytes = None
             if not self._is_space_unknown:
                 self._is_space_unknown = True
                 self.log("disk_space_unknown", reason=str(error))

@@ -7,10 +7,19 @@ them.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from qsync_node import __version__
+from qsync_node.histogram import BOUNDS_S, Histogram
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
@@ -42,6 +51,23 @@ class LabelledSeries(NamedTuple):
     read: Callable[[Reading], Iterator[tuple[str, float]]]
 
 
+class HistogramSeries(NamedTuple):
+    """A histogram of seconds."""
+
+    name: str
+    help: str
+    read: Callable[[Reading], Histogram]
+
+
+class LabelledHistograms(NamedTuple):
+    """Histograms of seconds with one label."""
+
+    name: str
+    help: str
+    label: str
+    read: Callable[[Reading], Iterator[tuple[str, Histogram]]]
+
+
 def _lags(now: Reading) -> Iterator[tuple[str, float]]:
     for member in now.status["members"]:
         if "acknowledged_index" in member:
@@ -53,6 +79,20 @@ def _requests(now: Reading) -> Iterator[tuple[str, float]]:
     clients = now.server.node.clients
     counters = clients.counters
     yield from sorted(counters.items())
+
+
+def _errors(now: Reading) -> Iterator[tuple[str, float]]:
+    for code, count in sorted(now.server.timings.errors.items()):
+        yield str(code), count
+
+
+def _build(now: Reading) -> Iterator[tuple[str, float]]:
+    yield __version__, 1.0
+
+
+def _free_bytes(now: Reading) -> float:
+    free = now.server.free_bytes
+    return float("nan") if free is None else free
 
 
 def _reports(event: str) -> Callable[[Reading], float]:
@@ -89,6 +129,10 @@ GAUGES = (
     Series("qsync_unauthenticated_sessions", "Client connections before log-in.",
            lambda now: now.server.sessions.unauthenticated),
     Series("qsync_links", "Peer connections.", lambda now: len(now.server.links)),
+    Series("qsync_disk_free_bytes", "Free space for the log and snapshots; NaN if unknown.",
+           _free_bytes),
+    Series("qsync_disk_reserve_bytes", "Free space below which the member takes no writes.",
+           lambda now: now.server.config.disk_reserve),
     Series("qsync_uptime_seconds", "Time since the process started.",
            lambda now: time.monotonic() - now.server.started_at),
 )  # fmt: skip
@@ -109,6 +153,7 @@ ARCHIVE_GAUGES = (
 LABELLED_GAUGES = (
     LabelledSeries("qsync_follower_lag_rows", "Rows that a follower has not acknowledged.",
                    "member", _lags),
+    LabelledSeries("qsync_build_info", "Always 1; the label is the version.", "version", _build),
 )  # fmt: skip
 
 COUNTERS = (
@@ -131,12 +176,35 @@ COUNTERS = (
     Series("qsync_rollbacks", "ROLLBACK rows that this leader wrote.", _reports("rollback")),
     Series("qsync_nacks", "Rows that this replica could not apply.", _reports("nack")),
     Series("qsync_rejoins", "Re-joins by snapshot.", _reports("snapshot_installed")),
+    Series("qsync_loop_stalls", "Delays of the event loop of 0.1 seconds or more.",
+           lambda now: now.server.timings.stalls),
     Series("qsync_checkpoints", "Snapshots that this member wrote.", _reports("checkpoint")),
 )  # fmt: skip
 
 LABELLED_COUNTERS = (
     LabelledSeries("qsync_requests", "Client requests by type.", "type", _requests),
+    LabelledSeries("qsync_errors", "Answers with an error by code.", "code", _errors),
 )
+
+HISTOGRAMS = (
+    HistogramSeries("qsync_write_seconds",
+                    "Time from the receipt of a write to its answer as committed.",
+                    lambda now: now.server.timings.writes),
+    HistogramSeries("qsync_flush_seconds", "Time of a write of the log with its flush.",
+                    lambda now: now.server.timings.flushes),
+    HistogramSeries("qsync_quorum_wait_seconds",
+                    "Time from the leader's own flush of a batch to its confirmation.",
+                    lambda now: now.server.node.context.quorum_waits),
+    HistogramSeries("qsync_loop_delay_seconds",
+                    "Delay of the event loop, measured every 0.1 seconds.",
+                    lambda now: now.server.timings.loop),
+)  # fmt: skip
+
+LABELLED_HISTOGRAMS = (
+    LabelledHistograms("qsync_request_seconds",
+                       "Time from the receipt of a request to its answer, by type.", "type",
+                       lambda now: now.server.timings.requests()),
+)  # fmt: skip
 
 
 class _Collector:
@@ -161,10 +229,27 @@ class _Collector:
                 for label, value in labelled.read(now):
                     family.add_metric([label], value)
                 yield family
+        for histogram in HISTOGRAMS:
+            shown = HistogramMetricFamily(histogram.name, histogram.help)
+            _add(shown, [], histogram.read(now))
+            yield shown
+        for many in LABELLED_HISTOGRAMS:
+            shown = HistogramMetricFamily(many.name, many.help, labels=[many.label])
+            for label, one in many.read(now):
+                _add(shown, [label], one)
+            yield shown
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+    """Add a histogram with cumulative buckets."""
+    counts = accumulate(list(histogram.counts))  # another thread may observe meanwhile
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, counts, strict=True)), histogram.sum_s)
 
 
 def render_metrics(server: "NodeServer") -> str:
     """Return all series of a server in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(server))
+    ProcessCollector(registry=registry)
     return generate_latest(registry).decode()

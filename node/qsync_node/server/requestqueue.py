@@ -12,6 +12,7 @@ Their bytes count against the budget of all connections until they are gone.
 """
 
 from collections import deque
+from time import monotonic_ns
 
 from qsync_client.protocol.constants import Key
 from qsync_client.protocol.frame import Frame
@@ -34,10 +35,11 @@ class RequestQueue:
     """
 
     __slots__ = (
+        "_begun",
         "_bounds",
         "_common",
         "_next",
-        "_syncs",
+        "_received_ns",
         "returned",
         "running",
         "size_bytes",
@@ -57,8 +59,10 @@ class RequestQueue:
         self.running: dict[int, fx.Request] = {}
         self.size_bytes = 0
         self._common = common
-        self._syncs: dict[int, int] = {}  # the client's number of each running request
+        # The client's number of each running request, and when the node received it first.
+        self._begun: dict[int, tuple[int, int]] = {}
         self._next = 1
+        self._received_ns = 0  # of the newest packets; older ones wait only if a budget is used up
 
     def _count(self, size: int) -> None:
         self.size_bytes += size
@@ -66,6 +70,7 @@ class RequestQueue:
 
     def add(self, frames: list[Frame]) -> None:
         """Queue received packets."""
+        self._received_ns = monotonic_ns()
         self.waiting.extend(frames)
         self._count(sum(len(frame[3]) + REQUEST_OVERHEAD_BYTES for frame in frames))
 
@@ -78,18 +83,23 @@ class RequestQueue:
             session, number, kind, body, header.get(_STREAM, 0), user, header.get(_IDEMPOTENCY)
         )
         self.running[number] = request
-        self._syncs[number] = sync
+        self._begun[number] = (sync, self._received_ns)
         return request
 
     def drop(self, frame: Frame) -> None:
         """Stop counting a packet that the node does not receive."""
         self._count(-len(frame[3]) - REQUEST_OVERHEAD_BYTES)
 
-    def finish(self, number: int) -> tuple[fx.Request, int]:
-        """Remove an answered request, and return it and the client's number of it."""
+    def finish(self, number: int) -> tuple[fx.Request, int, int]:
+        """Remove an answered request.
+
+        Returns:
+            the request, the client's number of it, and when the node received it (nanoseconds).
+        """
         request = self.running.pop(number)
         self._count(-len(request.body) - REQUEST_OVERHEAD_BYTES)
-        return request, self._syncs.pop(number)
+        sync, begun_ns = self._begun.pop(number)
+        return request, sync, begun_ns
 
     def put_back(self, number: int) -> None:
         """Note that the node has returned a request."""

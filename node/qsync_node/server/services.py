@@ -10,6 +10,7 @@ from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.connection import ServerConnection
 from qsync_node.server.sessions import Client, Sessions
+from qsync_node.server.timings import Timings
 from qsync_node.server.tls import Certificates
 from qsync_node.server.watchers import Watchers
 
@@ -46,6 +47,7 @@ class Services:
         is_ended: returns whether this process run is over.
         accept: answers a HELLO (session, sync, fields).
         bounds: the bounds of each session.
+        timings: durations of requests, and errors.
     """
 
     config: NodeConfig
@@ -59,3 +61,4 @@ class Services:
     is_ended: Callable[[], bool]
     accept: Callable[["Newcomer", int, dict[int, Any]], None]
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
+    timings: Timings = field(default_factory=Timings)

@@ -318,7 +318,8 @@ class Session(asyncio.Protocol):
 
     def answer(self, answer: fx.Answer) -> None:
         """Add one answer of the core to the answers of this turn."""
-        request, sync = self.requests.finish(answer.sync)
+        request, sync, begun_ns = self.requests.finish(answer.sync)
+        self.services.timings.note(request.type, begun_ns, answer)
         if answer.code:
             data = encode_error(sync, self._schema_version(), answer.code, answer.reason)
         elif request.key is not None and answer.log_index:

@@ -19,6 +19,7 @@ from qsync_client.protocol.auth import scramble
 from qsync_client.protocol.constants import HelloKey, Key, Type
 from qsync_client.protocol.frame import encode_request
 from qsync_client.protocol.spaces import SystemSpace
+from qsync_node import __version__
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.proofs import peer_proof, sign_order
 from qsync_testing.processes import (
@@ -266,23 +267,55 @@ def test_an_order_is_obeyed_once_and_by_its_target_only(cluster: Cluster) -> Non
     assert order(leader, "/verb/snapshot", signed) == (401, "OrderReplayed")
 
 
+def metrics_of(node: NodeProcess) -> dict[str, float]:
+    """Return all samples of a member by name and labels."""
+    url = f"http://127.0.0.1:{node.admin_port}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
 def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
     leader = cluster.leader()
     base = f"http://127.0.0.1:{leader.admin_port}"
     for path in ("/live", "/ready"):
         with urllib.request.urlopen(base + path, timeout=5) as answer:
             assert answer.status == 200
-    with urllib.request.urlopen(base + "/metrics", timeout=5) as answer:
-        samples = dict(
-            line.rsplit(" ", 1)
-            for line in answer.read().decode().splitlines()
-            if not line.startswith("#")
-        )
+    samples = metrics_of(leader)
     status = leader.status()
     assert float(samples["qsync_is_leader"]) == 1
     assert float(samples["qsync_term"]) == status["term"]
     assert float(samples["qsync_log_writes_total"]) > 0
     assert len([name for name in samples if name.startswith("qsync_follower_lag_rows{")]) == 3
+    assert float(samples["qsync_disk_free_bytes"]) > 0
+    assert float(samples["process_resident_memory_bytes"]) > 0
+    assert f'qsync_build_info{{version="{__version__}"}}' in samples
+
+
+def test_durations_and_errors_are_counted_by_type(cluster: Cluster, raw: Raw) -> None:
+    """Every write has one flush of its own, one wait for the quorum and one answer."""
+    assert raw.log_in() == 0
+    key = {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [1]}
+    before = metrics_of(cluster.leader())
+    for number in range(5):
+        assert raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [number, "x"]})[0] == 0
+    assert raw.ask(Type.SELECT, key)[0] == 0
+    assert raw.ask(Type.SELECT, {**key, Key.SPACE_ID: 9999})[0] == 36
+    after = metrics_of(cluster.leader())
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    assert grown["qsync_write_seconds_count"] == 5
+    assert grown['qsync_request_seconds_count{type="replace"}'] == 5
+    assert grown['qsync_request_seconds_count{type="select"}'] == 2
+    assert grown["qsync_flush_seconds_count"] >= 5
+    assert grown["qsync_quorum_wait_seconds_count"] >= 5
+    assert grown["qsync_loop_delay_seconds_count"] >= 0
+    assert grown['qsync_errors_total{code="36"}'] == 1
+    figures = cluster.leader().status()["figures"]
+    assert sum(figures["writes"]) == after["qsync_write_seconds_count"]
+    assert figures["disk_free_bytes"] > 0
+    assert 0 < grown["qsync_flush_seconds_sum"] < 60
+    assert grown["qsync_write_seconds_sum"] < 60
 
 
 def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw) -> None:
