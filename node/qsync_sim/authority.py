@@ -66,6 +66,8 @@ class Authority:
         mode = node.settings.election_mode
         if not (is_fenced or ballot.divergent_index or mode == "voter"):
             return
+        if node.replica.leader is None:
+            return  # its leadership has ended in the same step
         if not node.replica.election.is_read_only:
             raise Violation(
                 f"E10: {shell.name} leads although it is fenced ({is_fenced}), "

@@ -91,7 +91,11 @@ class Applier:
 
     def on_link_down(self, link: int) -> None:
         source = self.source
-        if link == source.link and source.state is not State.IDLE and not source.is_replacing_log:
+        if link != source.link or source.state is State.IDLE:
+            return
+        if source.is_replacing_log:
+            source.stop()  # the truncation continues, but nothing follows it over this link
+        else:
             source.retry_later()
 
     def tick(self) -> None:

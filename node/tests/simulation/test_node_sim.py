@@ -48,6 +48,8 @@ def test_smoke(first: int) -> None:
         14676,
         14985,
         16059,
+        16481,
+        17009,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:

@@ -5,6 +5,7 @@ import pytest
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.lease import Lease
 from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.consensus.source import State
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.members import check
@@ -132,3 +133,22 @@ def test_request_that_a_removed_leader_never_answered_is_unknown_at_once() -> No
     driven.run(1)
     assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
     assert "removed" in driven.answers[sync].reason
+
+
+def test_follower_whose_link_breaks_during_a_truncation_follows_again() -> None:
+    driven = Driven(3)
+    world, old = driven.world, driven.leader()
+    driven.cut_off(old)
+    driven.send(old, INSERT, put(1, "lost"))
+    assert driven.run(5000, lambda: driven.world.leader() not in {old, None})
+    driven.ask(driven.leader(), INSERT, put(2, "kept"))
+    old.disk_delay_ns = SECOND
+    world.network.heal()
+    source = node_of(old).replica.source
+    assert driven.run(10_000, lambda: source.state is State.CUTTING)
+    world.network.break_some(2.0)
+    old.disk_delay_ns = MILLISECOND
+    driven.run(3000)
+    driven.ask(driven.leader(), INSERT, put(3, "new"))
+    goal = node_of(driven.leader()).context.limbo.confirmed_index
+    assert driven.run(3000, lambda: node_of(old).context.limbo.confirmed_index >= goal)
