@@ -20,6 +20,8 @@ BLOCK_NS = 150 * MILLISECOND
 """How long a slow disk gathers the rows of one block."""
 
 INSTALL_NS = 20 * MILLISECOND
+REJOIN_NS = 2 * SECOND
+"""Longest time until the snapshot arrives."""
 REFUSE_NS = 200 * MILLISECOND
 KEY_WINDOW_ROWS = 1_000
 REPAIR_NS = 25 * MILLISECOND
@@ -87,6 +89,11 @@ def power_loss_while_rejoining(world: Cluster) -> None:
     strike = partial(_cut_power_of, world, shell, "snapshot_taken", INSTALL_NS // 2)
     world.ambushes.append(("snapshot_taken", strike))
     world.after(absent_ns, partial(world.start_again, shell))
+
+    def end() -> None:
+        shell.disk_delay_ns = 200_000
+
+    world.after(absent_ns + REJOIN_NS, end)  # a member that still had all rows takes no snapshot
 
 
 def _checkpoint(world: Cluster, shell: Shell) -> None:

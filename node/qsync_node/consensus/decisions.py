@@ -7,6 +7,10 @@ effect (T5). The remaining decisions form a set of disjoint intervals. The confi
 lies inside one of them: it waits before `first` and passes `at` in one step. At that moment the
 covered rows are removed (T5).
 
+The confirmed index does not stop inside a covered decision either. Another member may receive that
+decision before the one that covers it, and would take it for a contradiction of rows that it knows
+as confirmed (L4).
+
 An effective decision after the confirmed index would have clamped it. The rows that a step of the
 confirmed index removes therefore depend only on decisions at or before it: leader, follower and
 recovery compute the same result.
@@ -42,11 +46,32 @@ def effective(decisions: Sequence[Decision]) -> list[Decision]:
     return result
 
 
+def spans(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the ranges in which no confirmed index may lie, newest first.
+
+    Args:
+        decisions: decisions by rising `at`, also those without effect.
+
+    Returns:
+        Their ranges, with overlapping and adjacent ones joined.
+    """
+    result: list[Decision] = []
+    for decision in reversed(decisions):
+        if decision.first >= decision.at:
+            continue
+        if result and decision.at >= result[-1].first:
+            newer = result.pop()
+            result.append(Decision(min(decision.first, newer.first), newer.at))
+        else:
+            result.append(decision)
+    return result
+
+
 def clamp(index: int, decisions: Sequence[Decision]) -> int:
     """Return the greatest valid confirmed index at or before `index`."""
-    for decision in effective(decisions):
-        if decision.first <= index < decision.at:
-            index = decision.first - 1
+    for span in spans(decisions):
+        if span.first <= index < span.at:
+            return span.first - 1
     return index
 
 

@@ -24,7 +24,7 @@ Sources: seeds (txn_limbo), replication.md T1-T6 and M2; Raft dissertation, sect
 from collections import deque
 from collections.abc import Iterator
 
-from qsync_node.consensus.decisions import Decision, clamp, effective, is_covered
+from qsync_node.consensus.decisions import Decision, clamp, effective, is_covered, spans
 from qsync_node.consensus.entries import Entry, Kind, configuration_after, split_entry
 from qsync_node.consensus.membership import Configuration
 
@@ -114,10 +114,10 @@ class Limbo:
             return index
         entry = next(entry for entry in self.entries if entry.batch.last_index >= limit)
         end = entry.transaction_end(limit)
-        for decision in effective(self.decisions):
-            if decision.first <= end < decision.at:
-                before = decision.first - 1
-                end = before if before > self.confirmed_index else decision.at
+        for span in spans(self.decisions):
+            if span.first <= end < span.at:
+                before = span.first - 1
+                end = before if before > self.confirmed_index else span.at
         return min(end, index)
 
     def confirm(self, index: int) -> tuple[list[Entry], list[Entry]]:

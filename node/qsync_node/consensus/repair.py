@@ -3,10 +3,11 @@
 Theory. The log is right and the state diverges from it. The replica keeps its log and continues to
 follow, acknowledge and vote, but it serves no reads. If its log is needed, it leads as a read-only
 leader until a member that may lead has that log (E1). Meanwhile it replaces its *state*. It pulls a
-snapshot from its leader at an index that its own log reaches, and loads it beside its state, chunk
-by chunk. It installs the new state at exactly that index and writes a checkpoint at once, so that a
-restart begins after the row. The mark of divergence is stored in the ballot and ends when that
-checkpoint is durable.
+snapshot at an index that its own log reaches, and loads it beside its state, chunk by chunk. It
+asks its leader first. If no answer comes, it asks the other members in turn, because the leader's
+state may diverge, too. It installs the new state at exactly that index and writes a checkpoint at
+once, so that a restart begins after the row. The mark of divergence is stored in the ballot and
+ends when that checkpoint is durable.
 
 Rows after that index are not confirmed until the installation: otherwise the state would be too old
 on its arrival, again and again, for as long as clients write. Their bytes have the bound of the
@@ -43,6 +44,8 @@ class StateRepair:
         self._view_index = 0  # of the state in transfer, 0 without one
         self._ready_index = 0  # the same, once the state has arrived
         self._asked_at_ns = 0
+        self._attempts = 0  # transfers that began since the last one that arrived
+        self._link = 0  # to the member that is asked
         self._sound_index = 0  # index at which this process installed another member's state
 
     @property
@@ -83,7 +86,21 @@ class StateRepair:
             self.machine.checkpoint()
             return
         self._begin_again()
+        self._link = self._next_link()
+        self._attempts += 1
         self._ask()
+
+    def _next_link(self) -> int:
+        """Return the link to the leader, or to other members in turn after attempts that failed."""
+        context, leader = self.context, self.source.uuid
+        others = {
+            link.peer_uuid
+            for link in context.links.values()
+            if link.peer_uuid != leader and context.configuration.by_uuid(link.peer_uuid)
+        }
+        uuids = [leader, *sorted(others)]
+        link = context.link_to(uuids[self._attempts % len(uuids)])
+        return link.number if link is not None else self.source.link
 
     def _begin_again(self) -> None:
         """Drop the loaded rows; the next request begins a new transfer."""
@@ -98,7 +115,7 @@ class StateRepair:
         self._asked_at_ns = context.now_ns
         at_least = max(context.ballot.divergent_index, context.limbo.confirmed_index)
         position = self._loader.rows if self._loader is not None else 0
-        context.send(self.source.link, SnapshotRequest(self._transfer, position, at_least))
+        context.send(self._link, SnapshotRequest(self._transfer, position, at_least))
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> bool:
         """Take the chunk if it belongs to a state repair; return whether it does."""
@@ -125,6 +142,7 @@ class StateRepair:
             self._ask()
         elif loader.checksum == chunk.checksum:
             self._ready_index = chunk.log_index
+            self._attempts = 0
             self.before_confirm(self.context.limbo.confirmed_index)
         return True
 

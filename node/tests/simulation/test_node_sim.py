@@ -50,6 +50,9 @@ def test_smoke(first: int) -> None:
         16059,
         16481,
         17009,
+        17636,
+        17712,
+        17713,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:

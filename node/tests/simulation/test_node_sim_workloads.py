@@ -43,7 +43,7 @@ def refuses(name: str, change: Callable[[Request], bool], rule: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", [1, 2, 4])
+@pytest.mark.parametrize("seed", [1, 4, 5])
 def test_workload_alone_passes_and_checks_answers(name: str, seed: int) -> None:
     schedule = Schedule(seed, workloads=[name])
     schedule.run()
