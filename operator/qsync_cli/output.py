@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 Row = list[str]
-GAP = 2
+GAP = 3
 """Spaces between the columns of a table."""
 _COLOURS = {
     "Ready": "green",
@@ -126,7 +126,7 @@ def _widths(titles: Row, rows: list[Row]) -> list[int]:
     return [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
 
 
-def plain_table(titles: Row, rows: list[Row]) -> str:
+def plain_table(titles: Row, rows: list[Row], gap: int = GAP) -> str:
     widths = _widths(titles, rows)
     lines = (
         (" " * GAP)
