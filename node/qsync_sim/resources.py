@@ -67,7 +67,10 @@ def check_step(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
 
 def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
     last = node.context.limbo.confirmed_index
-    taken = sum(ledger[index][3] for index in range(shell.confirmed_before + 1, last + 1))
+    taken = 0
+    for index in range(shell.confirmed_before + 1, last + 1):
+        # The rows of a decision are confirmed in one step, also those that it does not remove (T5).
+        taken = taken + 1 if ledger[index][3] else 0
     most = node.settings.confirm_rows_max + TRANSACTION_ROWS
     if taken > most:
         raise Violation(f"G1: {shell.name} confirms {taken} rows in a step, {most} are allowed")
