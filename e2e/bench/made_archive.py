@@ -26,10 +26,10 @@ from qsync_node.archive.manifest import (
     encode_root,
 )
 from qsync_node.consensus.entries import control_body
-from qsync_node.consensus.membership import Member
+from qsync_node.consensus.membership import ClusterMember
 from qsync_node.format.keys import INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE
 from qsync_node.format.mp import pack
-from qsync_node.format.row import Row, encode_row, encode_singles
+from qsync_node.format.row import LogRow, encode_row, encode_singles
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
 from qsync_node.node import Node
 
@@ -72,7 +72,7 @@ def first_bodies() -> list[bytes]:
     """Return the rows of the first snapshot: three voters and a space."""
     bodies = Node.bootstrap_bodies(MEMBERS[0], "bench-0", SET, 3)
     for number, uuid in enumerate(MEMBERS[1:], 2):
-        member = Member(number, uuid, f"bench-{number - 1}", "voter", True)
+        member = ClusterMember(number, uuid, f"bench-{number - 1}", "voter", True)
         bodies.append(pack({Key.SPACE_ID: SystemSpace.CLUSTER, Key.TUPLE: member.as_tuple()}))
     layout = [{"name": "id", "type": "unsigned"}, {"name": "value", "type": "string"}]
     bodies.append(
@@ -104,7 +104,7 @@ def last_bodies(writes: Writes) -> Iterator[bytes]:
 
 
 def snapshot(bodies: Iterable[bytes], clock: dict[int, int]) -> bytes:
-    rows = (encode_row(Row(INSERT, 0, n, 0.0, body)) for n, body in enumerate(bodies))
+    rows = (encode_row(LogRow(INSERT, 0, n, 0.0, body)) for n, body in enumerate(bodies))
     blocks = iter(lambda: b"".join(islice(rows, SNAPSHOT_BLOCK_ROWS)), b"")
     return encode_file(FileHeader(SNAP, MEMBERS[0], clock), blocks)
 
@@ -118,13 +118,15 @@ def blocks(first_lsn: int, count: int, writes: Writes) -> Iterator[bytes]:
         parts: list[bytes] = []
         body_lsn = lsn
         if lsn == 1:
-            parts.append(encode_row(Row(RAFT_PROMOTE, 1, 1, time_s, control_body(1, 1, 0, 0, 0))))
+            parts.append(
+                encode_row(LogRow(RAFT_PROMOTE, 1, 1, time_s, control_body(1, 1, 0, 0, 0)))
+            )
             body_lsn, size = 2, size - 1
         bodies = [(REPLACE, writes.body(n)) for n in range(body_lsn, body_lsn + size - 1)]
         parts += encode_singles(bodies, 1, body_lsn, time_s, 6)
         last = body_lsn + size - 1
         body = control_body(1, 1, last - 1, last - 1, 1)
-        parts.append(encode_row(Row(RAFT_CONFIRM, 1, last, time_s, body)))
+        parts.append(encode_row(LogRow(RAFT_CONFIRM, 1, last, time_s, body)))
         yield b"".join(parts)
         lsn = last + 1
 

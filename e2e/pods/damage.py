@@ -19,13 +19,13 @@ from qsync_node.archive.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from qsync_node.format.row import Row, decode_rows
+from qsync_node.format.row import LogRow, decode_rows
 from qsync_node.format.xlog import EOF_MARKER, Block, decode_file_header, encode_block, read_blocks
 
 WRITTEN = b"value-"  # how every value of the writer begins
 
 
-def damaged(data: bytes) -> tuple[bytes, Row] | None:
+def damaged(data: bytes) -> tuple[bytes, LogRow] | None:
     """Return the changed file and its changed row, or None if it has no row of the writer."""
     _, start = decode_file_header(data)
     parts, found = [data[:start]], None

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from qsync_broker.allocation import keep_freed_memory
-from qsync_broker.config import ConfigError, ServerConfig, load_config
+from qsync_broker.config import BrokerConfigError, ServerConfig, load_config
 from qsync_broker.coordination import Coordination
 from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
@@ -62,7 +62,7 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
         config = load_config(arguments.config)
-    except ConfigError as error:
+    except BrokerConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     keep_freed_memory()

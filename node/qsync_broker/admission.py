@@ -15,7 +15,7 @@ CONTENT_NS = 30_000_000_000
 """Time that an append has after each part of its content, at least."""
 
 
-class Admission:
+class BrokerAdmission:
     """Content on its way to the disk, and the appends that wait until they may send more.
 
     Attributes:
@@ -24,7 +24,7 @@ class Admission:
     """
 
     def __init__(
-        self, are_links_blocked: Callable[[], bool], emit: Callable[[ev.Effect], None]
+        self, are_links_blocked: Callable[[], bool], emit: Callable[[ev.BrokerEffect], None]
     ) -> None:
         self.peers: dict[int, None] = {}
         self.unstored_bytes = 0

@@ -27,7 +27,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from math import inf
 
-from qsync_broker.keyspace import Absent, Change, KeySpace, absent
+from qsync_broker.keyspace import Absent, KeyChange, KeySpace, absent
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
@@ -36,7 +36,7 @@ from qsync_node.format.journals import (
     BrokerId,
     BrokerRow,
     JournalRow,
-    Row,
+    KeySpaceRow,
     next_revision,
 )
 
@@ -46,7 +46,7 @@ EXAMINED_MAX = 256
 """Maximum number of journals that one step examines."""
 SEARCHED_MAX = 2000
 """Maximum number of journals that a search for room looks at."""
-Rows = Mapping[BrokerId, AssignmentRow]
+AssignmentRows = Mapping[BrokerId, AssignmentRow]
 AGAIN_NS = 10_000_000_000
 """Interval between two examinations of all journals."""
 
@@ -106,7 +106,9 @@ class Allocator:
         """Examine all journals: a broker came, left, or changed."""
         self._noted.update(dict.fromkeys((*keys.journals, *keys.assigned_journals())))
 
-    def step(self, keys: KeySpace, me: BrokerId, replication_max: int, now_ns: int) -> list[Change]:
+    def step(
+        self, keys: KeySpace, me: BrokerId, replication_max: int, now_ns: int
+    ) -> list[KeyChange]:
         """Return the next changes, if this broker carries them out.
 
         Args:
@@ -125,7 +127,7 @@ class Allocator:
         if not self._noted:
             return []
         examination = _Examination(keys, replication_max)
-        changes: list[Change] = []
+        changes: list[KeyChange] = []
         names = list(self._noted)[:EXAMINED_MAX]
         for name in names:
             del self._noted[name]
@@ -155,17 +157,17 @@ class _Examination:
             broker: -(-row.journal_limit * items // slots) for broker, row in self._staying.items()
         }
 
-    def changes(self, name: str) -> list[Change]:
+    def changes(self, name: str) -> list[KeyChange]:
         """Return the changes of a journal; of a deleted one, the removal of its assignments."""
         journal = self.keys.journals.get(name)
         if journal is None:
             gone = Absent(JOURNAL_SPACE, (name,))
             rows = self.keys.assignments(name).values()
-            return [Change((gone, row), (), (absent(row),)) for row in rows]
+            return [KeyChange((gone, row), (), (absent(row),)) for row in rows]
         change = self._change(journal)
         return [change] if change is not None else []
 
-    def _change(self, journal: JournalRow) -> Change | None:
+    def _change(self, journal: JournalRow) -> KeyChange | None:
         rows = self.keys.assignments(journal.name)
         live = sorted(broker for broker in rows if broker in self.keys.brokers)
         wanted = wanted_replicas(journal, self.replication_max)
@@ -193,11 +195,11 @@ class _Examination:
 
     # --- changes --------------------------------------------------------------------------
 
-    def _expected(self, journal: JournalRow) -> tuple[Row, ...]:
+    def _expected(self, journal: JournalRow) -> tuple[KeySpaceRow, ...]:
         """Return the rows that must be unchanged: the journal and all its assignments."""
         return (journal, *sorted(self.keys.assignments(journal.name).values()))
 
-    def _add(self, journal: JournalRow, brokers: list[BrokerId]) -> Change:
+    def _add(self, journal: JournalRow, brokers: list[BrokerId]) -> KeyChange:
         rows = self.keys.assignments(journal.name)
         slot = max((row.slot for row in rows.values()), default=-1) + 1
         revision = self._revision
@@ -209,20 +211,20 @@ class _Examination:
             self._primaries[brokers[0]] += 1
         self._loads.update(brokers)
         keys = [Absent(ASSIGNMENT_SPACE, tuple(row.key)) for row in added]
-        return Change((*self._expected(journal), *keys), tuple(added))
+        return KeyChange((*self._expected(journal), *keys), tuple(added))
 
-    def _remove(self, journal: JournalRow, broker: BrokerId) -> Change:
+    def _remove(self, journal: JournalRow, broker: BrokerId) -> KeyChange:
         """Remove a broker; if it is the primary, another one takes its place at once."""
         self._loads[broker] -= 1
         rows = self.keys.assignments(journal.name)
         rest = sorted(one for one in rows if one != broker and one in self.keys.brokers)
-        promoted: tuple[Row, ...] = ()
+        promoted: tuple[KeySpaceRow, ...] = ()
         if rows[broker].slot == 0 and rest:
             best = self._best_primary(journal, rest)
             promoted = (rows[best]._replace(slot=0, mod_revision=self._revision),)
-        return Change(self._expected(journal), promoted, (absent(rows[broker]),))
+        return KeyChange(self._expected(journal), promoted, (absent(rows[broker]),))
 
-    def _promote(self, journal: JournalRow, live: list[BrokerId]) -> Change:
+    def _promote(self, journal: JournalRow, live: list[BrokerId]) -> KeyChange:
         """Exchange the slots of the best broker and of the one that has slot 0, if any."""
         rows = self.keys.assignments(journal.name)
         best = self._best_primary(journal, live)
@@ -230,7 +232,7 @@ class _Examination:
         former = [row for row in rows.values() if row.slot == 0]
         moved = [row._replace(slot=rows[best].slot, mod_revision=revision) for row in former]
         promoted = rows[best]._replace(slot=0, mod_revision=revision)
-        return Change(self._expected(journal), (promoted, *moved))
+        return KeyChange(self._expected(journal), (promoted, *moved))
 
     def _best_primary(self, journal: JournalRow, live: list[BrokerId]) -> BrokerId:
         """Return the broker that becomes the primary: a synchronised one with few primaries."""
@@ -261,7 +263,9 @@ class _Examination:
             return True
         return max(Counter(broker.zone for broker in members).values(), default=0) < wanted
 
-    def _choose(self, live: list[BrokerId], rows: Rows, wanted: int, count: int) -> list[BrokerId]:
+    def _choose(
+        self, live: list[BrokerId], rows: AssignmentRows, wanted: int, count: int
+    ) -> list[BrokerId]:
         """Return brokers to add: in the zones with the fewest copies, then the least loaded."""
         chosen: list[BrokerId] = []
         for _ in range(count):
@@ -281,7 +285,7 @@ class _Examination:
             )
         return chosen
 
-    def _make_room(self, rows: Rows) -> Change | None:
+    def _make_room(self, rows: AssignmentRows) -> KeyChange | None:
         """Return the last move of a chain of moves that makes room at one of the other brokers.
 
         The chain is a path of the maximum flow from journals to brokers: a journal of the first
@@ -311,7 +315,7 @@ class _Examination:
                 seen.update(more)
         return None
 
-    def _worst(self, live: list[BrokerId], rows: Rows, wanted: int) -> BrokerId:
+    def _worst(self, live: list[BrokerId], rows: AssignmentRows, wanted: int) -> BrokerId:
         """Return the broker that a journal loses if it has too many; of equal ones, the oldest."""
 
         def badness(broker: BrokerId) -> tuple[bool, bool, int, float, float, BrokerId]:
@@ -328,7 +332,9 @@ class _Examination:
 
         return max(live, key=badness)
 
-    def _improvement(self, live: list[BrokerId], rows: Rows, wanted: int) -> BrokerId | None:
+    def _improvement(
+        self, live: list[BrokerId], rows: AssignmentRows, wanted: int
+    ) -> BrokerId | None:
         """Return a broker that should take the place of one of the journal's."""
         replaced: Iterable[BrokerId] = [broker for broker in live if broker not in self._staying]
         if not replaced and not self._spans_zones(live, wanted):
@@ -345,7 +351,12 @@ class _Examination:
         return self._balance(live, rows, wanted)
 
     def _takes_place(
-        self, added: BrokerId, broker: BrokerId, live: list[BrokerId], rows: Rows, wanted: int
+        self,
+        added: BrokerId,
+        broker: BrokerId,
+        live: list[BrokerId],
+        rows: AssignmentRows,
+        wanted: int,
     ) -> bool:
         """Return whether `shrink` removes a broker once another one is added, and not that one."""
         self._loads[added] += 1
@@ -353,7 +364,7 @@ class _Examination:
         self._loads[added] -= 1
         return worst == broker
 
-    def _balance(self, live: list[BrokerId], rows: Rows, wanted: int) -> BrokerId | None:
+    def _balance(self, live: list[BrokerId], rows: AssignmentRows, wanted: int) -> BrokerId | None:
         """Return a broker below its share, if one of the journal's is above its own."""
         over = [one for one in live if one in self._shares and self._loads[one] > self._shares[one]]
         if not over:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from qsync_broker.coverage import Span
 from qsync_broker.flow import Pace
 from qsync_broker.health import StoreState
-from qsync_broker.keyspace import Change
+from qsync_broker.keyspace import KeyChange
 from qsync_broker.labels import LabelSet
 from qsync_broker.loss import (
     Loss,
@@ -39,22 +39,22 @@ from qsync_broker.registers import (
     published_in,
     unpack_registers,
 )
-from qsync_broker.replica import Host, Replica
+from qsync_broker.replica import JournalReplica, ReplicaHost
 from qsync_broker.requests import (
     Append,
     Appended,
+    AppendInput,
     Break,
     Finish,
-    Input,
     Piece,
     Suspend,
 )
 from qsync_broker.resolver import NO_BROKER, SUSPEND_FULL, Resolution, resolve
 from qsync_broker.spool import Choice, SpoolMismatchError
-from qsync_broker.states import TERMINAL, State
+from qsync_broker.states import TERMINAL, AppendState
 from qsync_broker.status import Status
 from qsync_broker.wholeness import partial_after, partial_brokers
-from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, Row, next_revision
+from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, KeySpaceRow, next_revision
 
 PIECE_BYTES = 128 << 10
 REGISTERS_BYTES_MAX = 64 << 10
@@ -63,7 +63,7 @@ OFFSET_MAX = (1 << 63) - 1
 """Greatest offset; peers and storage accept no greater one."""
 
 
-class AppendHost(Host, Protocol):
+class AppendHost(ReplicaHost, Protocol):
     """The broker, as the appends at it use it."""
 
     def desired_replicas(self, journal: JournalRow) -> int:
@@ -114,12 +114,12 @@ class AppendMachine:
     ) -> None:
         self.number = number
         self.request = request
-        self.state = State.RESOLVE
-        self.inputs: deque[Input] = deque()
+        self.state = AppendState.RESOLVE
+        self.inputs: deque[AppendInput] = deque()
         self.deadline_ns = deadline_ns
         self.result: Appended | None = None
         self.resolution = Resolution(Status.OK, None, NO_ROUTE, NO_BROKER, 0)
-        self.replica: Replica | None = None
+        self.replica: JournalReplica | None = None
         self.is_streaming = False  # its content was asked for
         self.sequence = 0  # of its proposal
         self.pace = Pace()
@@ -156,25 +156,29 @@ class AppendMachine:
     def fail(self, reason: str) -> None:
         """End the append with an error, wherever it is."""
         if self.state not in TERMINAL:
-            self._end(State.ERROR, error=reason)
+            self._end(AppendState.ERROR, error=reason)
 
     def refuse(self, status: Status, reason: str) -> None:
         """End the append, which has not begun to change anything, with a status."""
         if self.state not in TERMINAL:
             self._refuse(status, reason)
 
-    def _go(self, state: State) -> bool:
+    def _go(self, state: AppendState) -> bool:
         self.state = state
         return True
 
     def _refuse(self, status: Status, reason: str = "", **fields: Any) -> bool:
         self.resolution = self.resolution._replace(status=status, broker=self._host.me)
-        return self._end(State.ERROR, reason=reason, **fields)
+        return self._end(AppendState.ERROR, reason=reason, **fields)
 
-    def _end(self, state: State, error: str = "", **fields: Any) -> bool:
+    def _end(self, state: AppendState, error: str = "", **fields: Any) -> bool:
         replica, pipeline = self.replica, self._pipeline
         if replica is not None:
-            if self.is_streaming and self.state is State.STREAM_CONTENT and pipeline is not None:
+            if (
+                self.is_streaming
+                and self.state is AppendState.STREAM_CONTENT
+                and pipeline is not None
+            ):
                 if pipeline.is_ready:
                     pipeline.abort()
             replica.release(self)
@@ -202,12 +206,12 @@ class AppendMachine:
             may_proxy=request.may_proxy,
         )
         if found.status is Status.SUSPENDED and request.suspend is Suspend.RESUME:
-            return self._go(State.UPDATE_SUSPEND)
+            return self._go(AppendState.UPDATE_SUSPEND)
         if found.status is not Status.OK:
-            return self._end(State.ERROR)
+            return self._end(AppendState.ERROR)
         if found.broker != host.me:
             self._let_go()
-            return self._go(State.AWAIT_DESIRED_REPLICAS)
+            return self._go(AppendState.AWAIT_DESIRED_REPLICAS)
         replica = host.replica(request.journal)
         if replica is None:
             return False  # the assignment is news that the broker handles in the same step
@@ -216,8 +220,8 @@ class AppendMachine:
             self.replica = replica
             replica.enqueue(self)
         if replica.sender is self:
-            return self._go(State.START_PIPELINE)
-        return self._go(State.ACQUIRE_PIPELINE)
+            return self._go(AppendState.START_PIPELINE)
+        return self._go(AppendState.ACQUIRE_PIPELINE)
 
     def _let_go(self) -> None:
         if self.replica is not None:
@@ -240,7 +244,7 @@ class AppendMachine:
     def _again(self, revision: int = 0) -> bool:
         self._min_revision = max(self._min_revision, revision)
         self._change = ""
-        return self._go(State.RESOLVE)
+        return self._go(AppendState.RESOLVE)
 
     @property
     def _pipeline(self) -> Pipeline | None:
@@ -257,7 +261,7 @@ class AppendMachine:
         assert self.replica is not None
         if self._is_stale():
             return self._again()
-        return self.replica.sender is self and self._go(State.START_PIPELINE)
+        return self.replica.sender is self and self._go(AppendState.START_PIPELINE)
 
     def on_start_pipeline(self) -> bool:
         """Keep the pipeline if it fits the route; otherwise, begin another one."""
@@ -270,11 +274,11 @@ class AppendMachine:
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)
         pipeline = self._pipeline
         if pipeline is not None and pipeline.is_ready and pipeline.route == self.resolution.route:
-            return self._go(State.UPDATE_ASSIGNMENTS)
+            return self._go(AppendState.UPDATE_ASSIGNMENTS)
         if self.replica.in_flight:
             return False  # they end with acknowledgements, or with the pipeline
         self.replica.close_pipeline("the route has changed")
-        return self._go(State.RESERVE_EPOCH)
+        return self._go(AppendState.RESERVE_EPOCH)
 
     def on_reserve_epoch(self) -> bool:
         """Reserve an epoch (J1), unless another primary has, or the route has changed."""
@@ -293,7 +297,7 @@ class AppendMachine:
                 return self._again()
             self._change = ""
             self.replica.open_pipeline(self.resolution.route, self._epoch)
-            return self._go(State.SEND_PIPELINE_SYNC)
+            return self._go(AppendState.SEND_PIPELINE_SYNC)
         host = self._host
         self._epoch = max(journal.ballot, self.replica.promised, host.keys.revision) + 1
         return self._transact(journal, journal._replace(ballot=self._epoch))
@@ -301,10 +305,10 @@ class AppendMachine:
     def _transact(self, journal: JournalRow, changed: JournalRow) -> bool:
         """Write the journal's row if neither it nor the assignments have changed."""
         assignments = self._host.keys.assignments(journal.name).values()
-        expected: tuple[Row, ...] = (journal, *sorted(assignments))
-        return self._begin_change(Change(expected, (changed,)))
+        expected: tuple[KeySpaceRow, ...] = (journal, *sorted(assignments))
+        return self._begin_change(KeyChange(expected, (changed,)))
 
-    def _begin_change(self, change: Change) -> bool:
+    def _begin_change(self, change: KeyChange) -> bool:
         self._change = "pending"
         self._changed_after = self._host.keys.revision
         self._host.transact(change, self._on_changed)
@@ -334,7 +338,7 @@ class AppendMachine:
                 pipeline.adopt(self._choice)
             except SpoolMismatchError as error:
                 pipeline.close(str(error))
-        return self._go(State.RECV_PIPELINE_SYNC)
+        return self._go(AppendState.RECV_PIPELINE_SYNC)
 
     def on_recv_pipeline_sync(self) -> bool:
         """Wait for all promises and choose (J3), then for all adoptions (J4)."""
@@ -343,7 +347,7 @@ class AppendMachine:
         if pipeline is None or pipeline.phase is Phase.FAILED:
             return self._on_failed_pipeline()
         if pipeline.is_ready:
-            return self._go(State.UPDATE_ASSIGNMENTS)
+            return self._go(AppendState.UPDATE_ASSIGNMENTS)
         if pipeline.phase is not Phase.PROMISED:
             return False
         replica = self.replica
@@ -358,7 +362,7 @@ class AppendMachine:
             if recall(self._host.keys, journal, pipeline.promised) is not None:
                 replica.close_pipeline("a broker that may have all acknowledged bytes comes back")
                 self._change = ""
-                return self._go(State.RECALL)
+                return self._go(AppendState.RECALL)
             end = max(*(state.end for state in pipeline.promises), replica.index_end)
             if self.request.accepts_loss:
                 replica.is_end_known = False
@@ -387,7 +391,7 @@ class AppendMachine:
         self._choice = choice
         source = source if source >= journal_epoch else -1  # no broker has all bytes
         pipeline.partial = partial_after(journal, pipeline.promised, source, choice.end)
-        return self._go(State.SEND_PIPELINE_SYNC)
+        return self._go(AppendState.SEND_PIPELINE_SYNC)
 
     def _examine_loss(
         self, begin: int, end: int, resume: int, asked: Mapping[BrokerId, object]
@@ -406,7 +410,7 @@ class AppendMachine:
             loss = Loss(begin, end, resume, dead)
             return self._refuse(Status.WRONG_APPEND_OFFSET, "the loss is not accepted", loss=loss)
         self._change = ""
-        return self._go(State.ACCEPT_LOSS)
+        return self._go(AppendState.ACCEPT_LOSS)
 
     def on_accept_loss(self) -> bool:
         """Record that bytes are lost, unless the journal or its assignments have changed."""
@@ -420,7 +424,7 @@ class AppendMachine:
         members = self.resolution.route.members
         return self._change_route(partial(recall, self._host.keys, self._journal(), members))
 
-    def _change_route(self, change: Callable[[], Change | None]) -> bool:
+    def _change_route(self, change: Callable[[], KeyChange | None]) -> bool:
         """Carry out a transaction that changes the journal or its assignments, and resolve."""
         if self._change == "pending":
             return False
@@ -446,7 +450,7 @@ class AppendMachine:
             return self._again(wrong)
         if later:
             return self._again_after_change()
-        return self._end(State.ERROR, error=error)
+        return self._end(AppendState.ERROR, error=error)
 
     def on_update_assignments(self) -> bool:
         """Record the epoch and the route of the synchronisation (J5)."""
@@ -460,7 +464,7 @@ class AppendMachine:
             return self._again()
         if pipeline is None or not pipeline.is_ready:
             self._change = ""
-            return self._go(State.START_PIPELINE)
+            return self._go(AppendState.START_PIPELINE)
         journal = self._journal()
         if journal.ballot != pipeline.epoch:
             self.replica.close_pipeline("another broker has reserved a later epoch")
@@ -471,9 +475,9 @@ class AppendMachine:
                 return self._again()
             self._choice = pipeline.prepare_rest()
             if self._choice is not None:
-                return self._go(State.SEND_PIPELINE_SYNC)
+                return self._go(AppendState.SEND_PIPELINE_SYNC)
             pipeline.recorded()
-            return self._go(State.AWAIT_DESIRED_REPLICAS)
+            return self._go(AppendState.AWAIT_DESIRED_REPLICAS)
         if self._change == "done":
             return False  # the watch has not delivered the row yet
         changed = journal._replace(epoch=pipeline.epoch, route=route, partial=pipeline.partial)
@@ -495,8 +499,8 @@ class AppendMachine:
         if count < desired:
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)
         if found.broker != self._host.me:
-            return self._end(State.PROXY)
-        return self._go(State.VALIDATE_PRECONDITIONS)
+            return self._end(AppendState.PROXY)
+        return self._go(AppendState.VALIDATE_PRECONDITIONS)
 
     def on_validate_preconditions(self) -> bool:
         """Compare registers, offset and suspension with the wishes of the request."""
@@ -534,12 +538,12 @@ class AppendMachine:
                 return self._refuse(Status.SUSPENDED)
             self._is_suspended = True
             self._host.ask_content(self)
-            return self._go(State.STREAM_CONTENT)
+            return self._go(AppendState.STREAM_CONTENT)
         if target != journal.suspend_level:
             return self._suspend_after_appends()
         if self._host.space_problem:
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS, self._host.space_problem)
-        return self._go(State.STREAM_CONTENT)
+        return self._go(AppendState.STREAM_CONTENT)
 
     def _suspend_after_appends(self) -> bool:
         """Change the suspension once no append is in flight: its offset is the confirmed end."""
@@ -549,7 +553,7 @@ class AppendMachine:
             return self._on_failed_pipeline()
         if self.replica.in_flight or self.replica.spool.confirmed < self.replica.spool.end:
             return False
-        return self._go(State.UPDATE_SUSPEND)
+        return self._go(AppendState.UPDATE_SUSPEND)
 
     def _skip_to(self, end: int) -> bool:
         """Synchronise again, so that all brokers resume at a greater offset."""
@@ -561,7 +565,7 @@ class AppendMachine:
         spool = self.replica.spool
         codec = self.replica.settings.codec
         self._choice = Choice(pipeline.epoch, pipeline.epoch, end, spool.registers, codec, False)
-        return self._go(State.SEND_PIPELINE_SYNC)
+        return self._go(AppendState.SEND_PIPELINE_SYNC)
 
     def _persist_rest(self) -> None:
         """Complete the fragment of a suspended journal, because no append does."""
@@ -613,7 +617,7 @@ class AppendMachine:
             # The brokers of that pipeline discard the content that they have. An append that went
             # on with another pipeline would lack it.
             replica.close_pipeline(sent_on.error)
-            return self._end(State.ERROR, error=sent_on.error)
+            return self._end(AppendState.ERROR, error=sent_on.error)
         if pipeline is None or not pipeline.is_ready:
             return self._on_failed_pipeline()
         if not self.is_streaming:
@@ -622,7 +626,7 @@ class AppendMachine:
                     return False  # J9
                 pipeline.begin(replica.settings.codec)
             if self.publications and not self._take_publications(replica):
-                return self._end(State.ERROR, error="publications are missing in between")
+                return self._end(AppendState.ERROR, error="publications are missing in between")
             self.is_streaming = True
             self._sent_on = pipeline
             self._begin = replica.spool.end
@@ -630,7 +634,7 @@ class AppendMachine:
         while self.inputs:
             if self._handle(self.inputs.popleft(), replica, pipeline):
                 return True
-            if self.state is not State.STREAM_CONTENT:
+            if self.state is not AppendState.STREAM_CONTENT:
                 return False
         return False
 
@@ -641,7 +645,7 @@ class AppendMachine:
         has_content = bool(self.inputs) and isinstance(self.inputs[0], Piece)
         return self._refuse(Status.NOT_ALLOWED if has_content else Status.SUSPENDED)
 
-    def _take_publications(self, replica: Replica) -> bool:
+    def _take_publications(self, replica: JournalReplica) -> bool:
         """Queue the publications that the journal lacks (X3); return False if some are missing.
 
         The spool is synchronised, and includes all proposals of this pipeline.
@@ -662,18 +666,18 @@ class AppendMachine:
         replica.limit.take(len(content))
         return True
 
-    def _handle(self, received: Input, replica: Replica, pipeline: Pipeline) -> bool:
+    def _handle(self, received: AppendInput, replica: JournalReplica, pipeline: Pipeline) -> bool:
         if isinstance(received, Break):
-            return self._end(State.ERROR, error=received.reason)
+            return self._end(AppendState.ERROR, error=received.reason)
         if self._is_finished:
-            return self._end(State.ERROR, error="content follows the end of the append")
+            return self._end(AppendState.ERROR, error="content follows the end of the append")
         if isinstance(received, Piece):
             if not replica.settings.is_writable or self.request.suspend >= Suspend.IF_FLUSHED:
                 pipeline.abort()
                 return self._refuse(Status.NOT_ALLOWED)
             end = replica.spool.end + replica.spool.delta + len(received.data)
             if end > OFFSET_MAX:
-                return self._end(State.ERROR, error=f"offset {end} would exceed {OFFSET_MAX}")
+                return self._end(AppendState.ERROR, error=f"offset {end} would exceed {OFFSET_MAX}")
             self._sum.update(received.data)
             pipeline.send_content(received.data)
             self._host.content_sent(self)
@@ -681,13 +685,13 @@ class AppendMachine:
         self._is_finished = True
         return self._propose(replica, pipeline)
 
-    def _propose(self, replica: Replica, pipeline: Pipeline) -> bool:
+    def _propose(self, replica: JournalReplica, pipeline: Pipeline) -> bool:
         request, spool = self.request, replica.spool
         registers = unpack_registers(spool.registers)
         if request.union is not None or request.subtract is not None:
             if not spool.delta:
                 return self._end(
-                    State.ERROR, error="registers can be changed only if bytes are appended"
+                    AppendState.ERROR, error="registers can be changed only if bytes are appended"
                 )
             registers = registers.subtract(request.subtract or LabelSet.of(()))
             registers = registers.union(request.union or LabelSet.of(()))
@@ -696,14 +700,14 @@ class AppendMachine:
         packed = pack_registers(registers, published)
         if request.union is not None and len(packed) > REGISTERS_BYTES_MAX:
             text = f"the registers would have {len(packed)} bytes: at most {REGISTERS_BYTES_MAX}"
-            return self._end(State.ERROR, error=text)
+            return self._end(AppendState.ERROR, error=text)
         if request.union is not None and len(registers) > REGISTERS_MAX:
             text = f"the journal would have {len(registers)} registers: at most {REGISTERS_MAX}"
-            return self._end(State.ERROR, error=text)
+            return self._end(AppendState.ERROR, error=text)
         self.sequence = pipeline.propose(packed, self._host.unix_s)
         self._end_offset = spool.end
         replica.sent(self)
-        return self._go(State.READ_ACKNOWLEDGEMENTS)
+        return self._go(AppendState.READ_ACKNOWLEDGEMENTS)
 
     def on_read_acknowledgements(self) -> bool:
         """Wait until all brokers have made the proposal durable."""
@@ -711,7 +715,7 @@ class AppendMachine:
         assert pipeline is not None
         if pipeline.acked >= self.sequence:
             return self._end(
-                State.FINISHED,
+                AppendState.FINISHED,
                 begin=self._begin,
                 end=self._end_offset,
                 sum=self._sum.digest(),
@@ -719,5 +723,5 @@ class AppendMachine:
             )
         if pipeline.phase is Phase.FAILED:
             error = f"{pipeline.error}; the append may or may not have been committed"
-            return self._end(State.ERROR, error=error)
+            return self._end(AppendState.ERROR, error=error)
         return False

@@ -18,17 +18,17 @@ their changes, or this one: the answer may have been lost.
 from typing import NamedTuple, TypeAlias
 
 from qsync_broker.directory import SpecChange, is_carried_out, plan
-from qsync_broker.keyspace import Change, KeySpace
+from qsync_broker.keyspace import KeyChange, KeySpace
 
 PAUSE_S = 0.2
 EXPECTED_S = 2.0
 """Time in which the revision that a client expects must be known here; it may be none at all."""
 
 
-class Transact(NamedTuple):
+class ApplyChange(NamedTuple):
     """Carry out a transaction; `transacted` gets the result."""
 
-    change: Change
+    change: KeyChange
 
 
 class Await(NamedTuple):
@@ -44,7 +44,7 @@ class Done(NamedTuple):
     is_applied: bool
 
 
-Step: TypeAlias = Transact | Await | Done
+ApplyStep: TypeAlias = ApplyChange | Await | Done
 
 
 class Applying:
@@ -59,32 +59,32 @@ class Applying:
         """
         self._keys = keys
         self._changes = changes
-        self._tried: Change | None = None
+        self._tried: KeyChange | None = None
         self._is_committed = False
 
-    def begin(self) -> Step:
+    def begin(self) -> ApplyStep:
         """Wait for the revisions that the client knows."""
         expected = max([change.expected for change in self._changes], default=0)
         return Await(max(expected, 0), EXPECTED_S)
 
-    def transacted(self, is_committed: bool) -> Step:
+    def transacted(self, is_committed: bool) -> ApplyStep:
         """Note whether the transaction is known to be committed."""
         self._is_committed = is_committed
         return self._observe()
 
-    def observed(self) -> Step:
+    def observed(self) -> ApplyStep:
         """Examine the rows after a revision was reached, or was waited for long enough."""
         if self._tried is None or not self._is_committed:
             return self._try_again()
         return self._observe()
 
-    def _observe(self) -> Step:
+    def _observe(self) -> ApplyStep:
         assert self._tried is not None
         if is_carried_out(self._keys, self._tried):
             return Done(True)
         return Await(self._keys.revision + 1, None if self._is_committed else PAUSE_S)
 
-    def _try_again(self) -> Step:
+    def _try_again(self) -> ApplyStep:
         """Plan with the present rows.
 
         Raises:
@@ -93,4 +93,4 @@ class Applying:
         if self._tried is not None and is_carried_out(self._keys, self._tried):
             return Done(True)
         self._tried = plan(self._keys, self._changes)
-        return Transact(self._tried) if self._tried is not None else Done(False)
+        return ApplyChange(self._tried) if self._tried is not None else Done(False)

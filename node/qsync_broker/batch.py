@@ -49,14 +49,14 @@ _FIELDS = {"content", "offset", "check", "union", "subtract"}
 _OFFSET_MAX = (1 << 63) - 1
 
 
-class Item(NamedTuple):
+class BatchItem(NamedTuple):
     """One append of a batch."""
 
     request: Append
     content: bytes
 
 
-class Outcome(NamedTuple):
+class BatchOutcome(NamedTuple):
     """The result of one append of a batch.
 
     Attributes:
@@ -104,7 +104,7 @@ def _name_in_batch(number: int) -> str:
 
 def decode_items(
     body: bytes, base: Append, name_of: Callable[[int], str] = _name_in_batch
-) -> list[Item]:
+) -> list[BatchItem]:
     """Return the appends of a batch.
 
     Args:
@@ -125,7 +125,7 @@ def decode_items(
     )
     unpacker.feed(body)
     conditions = _Conditions()
-    items: list[Item] = []
+    items: list[BatchItem] = []
     end = 0
     try:
         for value in unpacker:
@@ -133,7 +133,7 @@ def decode_items(
             if len(items) == BATCH_APPENDS:
                 raise ValueError(f"the batch has more than {BATCH_APPENDS} appends")
             items.append(
-                Item(base, value) if type(value) is bytes else _item(value, base, conditions)
+                BatchItem(base, value) if type(value) is bytes else _item(value, base, conditions)
             )
     except (ValueError, msgpack.UnpackException, TypeError) as error:
         cause = str(error) or "the bytes are no MessagePack"
@@ -144,7 +144,7 @@ def decode_items(
     return items
 
 
-def _item(value: Any, base: Append, conditions: "_Conditions") -> Item:
+def _item(value: Any, base: Append, conditions: "_Conditions") -> BatchItem:
     if not isinstance(value, dict):
         raise ValueError("use bytes, or a map")
     unknown = sorted(set(value) - _FIELDS)
@@ -161,7 +161,7 @@ def _item(value: Any, base: Append, conditions: "_Conditions") -> Item:
         union=conditions.registers(value, "union"),
         subtract=conditions.registers(value, "subtract"),
     )
-    return Item(request, content)
+    return BatchItem(request, content)
 
 
 class _Conditions:
@@ -204,13 +204,13 @@ class _Conditions:
         return registers
 
 
-def encode_outcomes(outcomes: Sequence[Outcome]) -> bytes:
+def encode_outcomes(outcomes: Sequence[BatchOutcome]) -> bytes:
     """Return the body of an answer."""
     pack = msgpack.Packer().pack
     return b"".join(map(pack, outcomes))
 
 
-def decode_outcomes(body: bytes) -> list[Outcome]:
+def decode_outcomes(body: bytes) -> list[BatchOutcome]:
     """Return the outcomes in the body of an answer.
 
     Raises:
@@ -219,28 +219,30 @@ def decode_outcomes(body: bytes) -> list[Outcome]:
     unpacker = msgpack.Unpacker(max_buffer_size=len(body) or 1)
     unpacker.feed(body)
     try:
-        return [Outcome(*value) for value in unpacker]
+        return [BatchOutcome(*value) for value in unpacker]
     except (msgpack.UnpackException, TypeError) as error:
         raise ValueError(f"the answer to a batch is invalid: {error}") from None
 
 
-def outcome_of(item: Item, found: tuple[Appended, bool]) -> Outcome:
+def outcome_of(item: BatchItem, found: tuple[Appended, bool]) -> BatchOutcome:
     """Return the outcome of an append with this result; one to be proxied was not carried out."""
     result, is_proxied = found
     registers = dict(result.registers) if result.registers else {}
     if is_proxied:
         status = Status.NOT_JOURNAL_PRIMARY_BROKER
-        return Outcome(status.name, error=explain(item.request, status))
+        return BatchOutcome(status.name, error=explain(item.request, status))
     if result.error:
-        return Outcome("", registers=registers, error=result.error)
+        return BatchOutcome("", registers=registers, error=result.error)
     status = result.resolution.status
     if status is not Status.OK:
         text = explain(item.request, status, head=result.head, reason=result.reason)
-        return Outcome(status.name, registers=registers, error=text)
-    return Outcome(status.name, result.begin, result.end, result.sum, registers)
+        return BatchOutcome(status.name, registers=registers, error=text)
+    return BatchOutcome(status.name, result.begin, result.end, result.sum, registers)
 
 
-async def append_items(server: BrokerServer, items: Sequence[Item]) -> list[tuple[Appended, bool]]:
+async def append_items(
+    server: BrokerServer, items: Sequence[BatchItem]
+) -> list[tuple[Appended, bool]]:
     """Append the items in their order; return the results, and whether each is to be proxied."""
     waiting: list[Grouped | AppendCall] = []
     alone: deque[AppendCall] = deque()
@@ -262,7 +264,7 @@ async def append_items(server: BrokerServer, items: Sequence[Item]) -> list[tupl
     return results
 
 
-def _begin(server: BrokerServer, item: Item) -> AppendCall:
+def _begin(server: BrokerServer, item: BatchItem) -> AppendCall:
     call = server.append(item.request, APPEND_S)
     for begin in range(0, len(item.content), CHUNK):
         call.give(Piece(item.content[begin : begin + CHUNK]))

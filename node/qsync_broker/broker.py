@@ -12,26 +12,26 @@ one.
 from collections.abc import Callable, Iterable
 
 from qsync_broker import events as ev
-from qsync_broker.admission import Admission, extend
+from qsync_broker.admission import BrokerAdmission, extend
 from qsync_broker.allocator import Allocator, wanted_replicas
 from qsync_broker.append import AppendMachine
 from qsync_broker.census import Census
 from qsync_broker.copier import Copier
 from qsync_broker.flow import MIN_RATE, PATIENCE_NS
 from qsync_broker.health import StoreHealth, StoreState
-from qsync_broker.holdings import Holdings, Recovered
+from qsync_broker.holdings import Holdings, RecoveredHoldings
 from qsync_broker.index import LocalFragment
-from qsync_broker.keyspace import Change, KeySpace
-from qsync_broker.lease import BrokerConfig, Lease
+from qsync_broker.keyspace import KeyChange, KeySpace
+from qsync_broker.lease import BrokerConfig, BrokerLease
 from qsync_broker.links import IncomingLinks, OutgoingLinks
 from qsync_broker.messages import Message
-from qsync_broker.operations import Content, Operation, Publication, Roll
+from qsync_broker.operations import Publication, Roll, SpoolOperation, WriteContent
 from qsync_broker.provider import Provider
 from qsync_broker.publisher import Publisher
 from qsync_broker.pulses import Pulses
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_broker.requests import Append, Break, Finish, Piece
-from qsync_broker.states import TERMINAL, State
+from qsync_broker.states import TERMINAL, AppendState
 from qsync_broker.status import Status
 from qsync_node.format.journals import (
     BROKER_SPACE,
@@ -48,12 +48,12 @@ TICK_NS = 20_000_000
 PULSE_TIMEOUT_NS = 10_000_000_000
 
 _WAITS_FOR_REVISION = (
-    State.RESOLVE,
-    State.RESERVE_EPOCH,
-    State.RECALL,
-    State.ACCEPT_LOSS,
-    State.UPDATE_ASSIGNMENTS,
-    State.UPDATE_SUSPEND,
+    AppendState.RESOLVE,
+    AppendState.RESERVE_EPOCH,
+    AppendState.RECALL,
+    AppendState.ACCEPT_LOSS,
+    AppendState.UPDATE_ASSIGNMENTS,
+    AppendState.UPDATE_SUSPEND,
 )
 
 
@@ -68,7 +68,7 @@ class Broker:
             same disk, and leases depend on them: journals must not take the last space.
     """
 
-    def __init__(self, config: BrokerConfig, recovered: Iterable[Recovered] = ()) -> None:
+    def __init__(self, config: BrokerConfig, recovered: Iterable[RecoveredHoldings] = ()) -> None:
         self.me = config.id
         self.config = config
         self.keys = KeySpace()
@@ -80,7 +80,7 @@ class Broker:
         self._is_current = False
         self._now_ns = 0
         self._unix_s = 0
-        self._effects: list[ev.Effect] = []
+        self._effects: list[ev.BrokerEffect] = []
         self._appends: dict[int, AppendMachine] = {}
         self._pulses = 0  # numbers of pulses are negative
         self._woken: dict[int, AppendMachine] = {}
@@ -97,8 +97,8 @@ class Broker:
             self, self._holdings.assigned.get, self._emit, self._provider.on_fetch
         )
         self._copier = Copier(self, lambda: self._now_ns)
-        self._admission = Admission(lambda: self._outgoing.is_blocked, self._emit)
-        self._lease = Lease(config, self.keys, self.transact, lambda: self._now_ns)
+        self._admission = BrokerAdmission(lambda: self._outgoing.is_blocked, self._emit)
+        self._lease = BrokerLease(config, self.keys, self.transact, lambda: self._now_ns)
         self.publisher = Publisher(self, self._emit)
         self._pulser = Pulses(self, self._pulse)
         self._health = StoreHealth(self._emit, lambda: self._now_ns, self._on_health)
@@ -108,7 +108,9 @@ class Broker:
 
     # --- running ------------------------------------------------------------------------------
 
-    def step(self, now_ns: int, unix_s: int, inputs: Iterable[ev.Event]) -> list[ev.Effect]:
+    def step(
+        self, now_ns: int, unix_s: int, inputs: Iterable[ev.BrokerEvent]
+    ) -> list[ev.BrokerEffect]:
         """Handle inputs, and return the effects in the order in which to carry them out.
 
         Args:
@@ -130,7 +132,7 @@ class Broker:
         effects, self._effects = self._effects, []
         return effects
 
-    def _emit(self, effect: ev.Effect) -> None:
+    def _emit(self, effect: ev.BrokerEffect) -> None:
         self._effects.append(effect)
 
     def _advance(self) -> None:
@@ -139,14 +141,16 @@ class Broker:
             for append in woken.values():
                 append.advance()
 
-    def _handle(self, event: ev.Event) -> None:  # one branch per input
+    def _handle(self, event: ev.BrokerEvent) -> None:  # one branch per input
         if isinstance(event, ev.AppendReceived):
             self._on_content(event)
         elif isinstance(event, ev.AppendBegun):
             self._on_append(event)
-        elif isinstance(event, ev.Stored):
+        elif isinstance(event, ev.OperationsStored):
             self._on_stored(event.token)
-        elif isinstance(event, ev.LinkReceived | ev.LinkUp | ev.LinkDown | ev.LinkBlocked):
+        elif isinstance(
+            event, ev.LinkReceived | ev.BrokerLinkUp | ev.BrokerLinkDown | ev.LinkBlocked
+        ):
             self._outgoing.handle(event)
             self._admission.let(self._now_ns)
         elif isinstance(event, ev.PeerReceived | ev.PeerUp | ev.PeerDown):
@@ -179,7 +183,7 @@ class Broker:
             self._provider.on_read(event)
         elif isinstance(event, ev.GapRead):
             self._holdings.persister.seek(event.journal)
-        elif isinstance(event, ev.Listed):
+        elif isinstance(event, ev.StoreListed):
             self._holdings.persister.on_listed(event, self._now_ns)
         else:
             self._holdings.persister.on_uploaded(event, self._now_ns)
@@ -327,7 +331,7 @@ class Broker:
         extend(append, self._now_ns)
         if append.replica is not None:
             append.replica.limit.take(size)
-        if isinstance(event.received, Break) and append.state is not State.STREAM_CONTENT:
+        if isinstance(event.received, Break) and append.state is not AppendState.STREAM_CONTENT:
             append.fail(event.received.reason)
             return
         append.inputs.append(event.received)
@@ -346,7 +350,7 @@ class Broker:
         """Hand all assignments over; the broker may stop once it has none."""
         self._lease.exit()
 
-    def stop(self) -> list[ev.Effect]:
+    def stop(self) -> list[ev.BrokerEffect]:
         """Fail all appends, and end all streams."""
         for replica in list(self._holdings.assigned.values()):
             replica.stop("the broker stops")
@@ -361,10 +365,10 @@ class Broker:
     def unix_s(self) -> int:
         return self._unix_s
 
-    def replica(self, journal: str) -> Replica | None:
+    def replica(self, journal: str) -> JournalReplica | None:
         return self._holdings.assigned.get(journal.partition(";")[0])
 
-    def shelf(self, journal: str) -> Replica | None:
+    def shelf(self, journal: str) -> JournalReplica | None:
         """Return the replica of a journal, assigned or not."""
         return self._holdings.find(journal)
 
@@ -380,22 +384,22 @@ class Broker:
     def _on_health(self) -> None:
         """Advance the appends that wait for the check of a store."""
         for append in self._appends.values():
-            if append.state is State.VALIDATE_PRECONDITIONS:
+            if append.state is AppendState.VALIDATE_PRECONDITIONS:
                 self.wake(append)
 
-    def transact(self, change: Change, done: Callable[[bool], None]) -> None:
+    def transact(self, change: KeyChange, done: Callable[[bool], None]) -> None:
         self._emit(ev.Transact(self.expect(done), change))
 
-    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+    def store(self, operations: list[SpoolOperation], done: Callable[[], None]) -> None:
         self._tokens += 1
-        size = sum(len(item.data) for item in operations if isinstance(item, Content))
+        size = sum(len(item.data) for item in operations if isinstance(item, WriteContent))
         self._stores[self._tokens] = size, done
         for operation in operations:
             if isinstance(operation, Roll):
                 replica = self._holdings.find(operation.completed.journal)
                 if replica is not None:
                     replica.rolled(operation)
-        self._emit(ev.Store(self._tokens, operations))
+        self._emit(ev.StoreOperations(self._tokens, operations))
         self._admission.submitted(size)
 
     def _on_stored(self, token: int) -> None:
@@ -433,7 +437,7 @@ class Broker:
                 append.wake()
 
     @property
-    def append_states(self) -> list[State]:
+    def append_states(self) -> list[AppendState]:
         """Return the states of all appends."""
         return [append.state for append in self._appends.values()]
 
@@ -466,10 +470,10 @@ class Broker:
         if append.publications:
             self.publisher.ended(append)
         if append.number > 0 and append.result is not None:
-            is_proxied = append.state is State.PROXY
-            self._emit(ev.Answer(append.number, append.result, is_proxied))
+            is_proxied = append.state is AppendState.PROXY
+            self._emit(ev.FinishAppend(append.number, append.result, is_proxied))
 
-    def completed(self, replica: Replica, fragment: LocalFragment) -> None:
+    def completed(self, replica: JournalReplica, fragment: LocalFragment) -> None:
         self._holdings.persister.completed(replica, fragment, self._now_ns)
 
     def readable(self, journal: str) -> None:

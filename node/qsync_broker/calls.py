@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from qsync_broker import events as ev
-from qsync_broker.requests import Append, Appended, Input
+from qsync_broker.requests import Append, Appended, AppendInput
 
 
 class CallHost(Protocol):
@@ -13,7 +13,7 @@ class CallHost(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def feed(self, event: ev.Event) -> None:
+    def feed(self, event: ev.BrokerEvent) -> None:
         """Queue an input for the next step of the core."""
 
 
@@ -39,7 +39,7 @@ class AppendCall:
         """Return the number of clients' appends that this one consists of."""
         return 1
 
-    def give(self, received: Input) -> None:
+    def give(self, received: AppendInput) -> None:
         """Pass on content, the end, or a break of the client."""
         if not self.result.done():
             self._news.clear()
@@ -61,7 +61,7 @@ class AppendCall:
         return not self.result.done()
 
 
-Call = TypeVar("Call", bound=AppendCall)
+CallT = TypeVar("CallT", bound=AppendCall)
 
 
 async def until_result(reading: Coroutine[Any, Any, bytes], call: AppendCall) -> bytes | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from qsync_broker.allocator import wanted_replicas
 from qsync_broker.keyspace import KeySpace
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_node.format.journals import BrokerId, JournalRow
 
 PASS_TICKS = 500
@@ -57,7 +57,7 @@ class Census:
         me: BrokerId,
         keys: KeySpace,
         replication_max: int,
-        find: Callable[[str], Replica | None],
+        find: Callable[[str], JournalReplica | None],
     ) -> None:
         self.counts = Counts()
         self._me = me

@@ -23,7 +23,7 @@ from qsync_broker import requests
 from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
-from qsync_broker.ledger import Append, AppendLedger, unknown_append
+from qsync_broker.ledger import AppendLedger, LedgerAppend, unknown_append
 from qsync_broker.refusals import explain, explain_not_yet
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
@@ -76,7 +76,7 @@ class _BeyondHeadError(JournalError):
     """The offset of a read is after the write head."""
 
 
-class Listed(NamedTuple):
+class ListedJournal(NamedTuple):
     """A journal.
 
     Attributes:
@@ -94,7 +94,7 @@ class Listed(NamedTuple):
     suspend_level: int
 
 
-class Commit(NamedTuple):
+class JournalCommit(NamedTuple):
     """An acknowledged append: its offsets, the SHA-1 of its bytes, and the registers after it."""
 
     begin: int
@@ -155,14 +155,14 @@ class JournalClient:
 
     # --- specifications -----------------------------------------------------------------------
 
-    async def journals(self, selector: LabelSelector | None = None) -> list[Listed]:
+    async def journals(self, selector: LabelSelector | None = None) -> list[ListedJournal]:
         """Return the selected journals, by name.
 
         Raises:
             JournalError: the broker cannot be reached, or refuses the request.
         """
         request = pb.ListRequest(selector=selector_message(selector or LabelSelector()))
-        found: list[Listed] = []
+        found: list[ListedJournal] = []
         try:
             async for message in self._stub.List(request, metadata=self._metadata):
                 found += [_listed(journal) for journal in message.journals]
@@ -218,7 +218,7 @@ class JournalClient:
         check: LabelSelector | None = None,
         union: LabelSet | None = None,
         subtract: LabelSet | None = None,
-    ) -> Commit:
+    ) -> JournalCommit:
         """Append content as a whole.
 
         Args:
@@ -255,10 +255,10 @@ class JournalClient:
             text = explain(asked, status, reason=answer.store_health_error)
             raise JournalError(text, status)
         begin, end, checksum = answer.commit.begin, answer.commit.end, sum_of(answer.commit.sum)
-        await self._record(Append(journal, begin, end, checksum, time.time()))
-        return Commit(begin, end, checksum, labels_of(answer.registers))
+        await self._record(LedgerAppend(journal, begin, end, checksum, time.time()))
+        return JournalCommit(begin, end, checksum, labels_of(answer.registers))
 
-    async def _record(self, append: Append) -> None:
+    async def _record(self, append: LedgerAppend) -> None:
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.record, [append])
 
@@ -461,10 +461,10 @@ def _error(error: Any) -> JournalError:
     return JournalError(text)
 
 
-def _listed(message: Any) -> Listed:
+def _listed(message: Any) -> ListedJournal:
     route = message.route
     members = [member.suffix for member in route.members]
-    return Listed(
+    return ListedJournal(
         spec_of(message.spec),
         message.mod_revision,
         tuple(members),

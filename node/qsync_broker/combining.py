@@ -8,23 +8,23 @@ never together: the later one may depend on the outcome of the earlier one.
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from qsync_broker.keyspace import Absent, Change
-from qsync_node.format.journals import Row, space_of
+from qsync_broker.keyspace import Absent, KeyChange
+from qsync_node.format.journals import KeySpaceRow, space_of
 
 GROUP_MAX = 32
 """Maximum number of changes in one transaction."""
 
-Place: TypeAlias = tuple[int, tuple[str, ...]]
+RowKey: TypeAlias = tuple[int, tuple[str, ...]]
 
 
-def next_group(waiting: Iterable[tuple[int, Change]]) -> list[int]:
+def next_group(waiting: Iterable[tuple[int, KeyChange]]) -> list[int]:
     """Return the numbers of the changes to carry out next, at most `GROUP_MAX`.
 
     Args:
         waiting: numbers and changes in the order of their arrival. The first one is always chosen.
     """
     group: list[int] = []
-    taken: set[Place] = set()
+    taken: set[RowKey] = set()
     for number, change in waiting:
         places = _places(change)
         if taken.isdisjoint(places):
@@ -35,10 +35,10 @@ def next_group(waiting: Iterable[tuple[int, Change]]) -> list[int]:
     return group
 
 
-def _places(change: Change) -> set[Place]:
-    rows: tuple[Row | Absent, ...] = (*change.expected, *change.written, *change.deleted)
+def _places(change: KeyChange) -> set[RowKey]:
+    rows: tuple[KeySpaceRow | Absent, ...] = (*change.expected, *change.written, *change.deleted)
     return {(_space(row), tuple(row.key)) for row in rows}
 
 
-def _space(row: Row | Absent) -> int:
+def _space(row: KeySpaceRow | Absent) -> int:
     return row.space if isinstance(row, Absent) else space_of(row)

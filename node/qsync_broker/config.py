@@ -10,7 +10,7 @@ from qsync_node.errors import QsyncError
 from qsync_node.server.tlsconfig import TlsConfig
 
 
-class ConfigError(QsyncError):
+class BrokerConfigError(QsyncError):
     """The configuration is invalid; the message names the field and the cause."""
 
 
@@ -74,11 +74,11 @@ def load_config(path: Path) -> ServerConfig:
         fields: Any = yaml.safe_load(path.read_text())
         return ServerConfig.model_validate(fields)
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"configuration {path} cannot be read: {error}") from None
+        raise BrokerConfigError(f"configuration {path} cannot be read: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"configuration {path}: {where}: {first['msg']}") from None
+        raise BrokerConfigError(f"configuration {path}: {where}: {first['msg']}") from None
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from qsync_broker.events import Watched
-from qsync_broker.keyspace import Change
+from qsync_broker.keyspace import KeyChange
 from qsync_broker.operations import Publication
 
 
@@ -23,7 +23,7 @@ class Coordinating(Protocol):
     def rewatch(self) -> None:
         """Open the watch again, after a pause."""
 
-    async def transact(self, change: Change) -> bool:
+    async def transact(self, change: KeyChange) -> bool:
         """Carry out a change, and return whether it is known to be committed."""
 
     async def call(self, name: str, *arguments: Any) -> bool:

@@ -12,7 +12,7 @@ import msgpack
 
 from qsync_broker.combining import next_group
 from qsync_broker.events import Watched
-from qsync_broker.keyspace import Absent, Change
+from qsync_broker.keyspace import Absent, KeyChange
 from qsync_broker.operations import Publication
 from qsync_broker.watch import WatchError, WatchSession
 from qsync_client import (
@@ -27,7 +27,7 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.journals import (
     BROKER_SPACE,
     PUBLICATION_SPACE,
-    Row,
+    KeySpaceRow,
     encode_row,
     space_of,
 )
@@ -79,7 +79,7 @@ class Coordination:
         self._watching: asyncio.StreamWriter | None = None
         self._room = asyncio.Semaphore(REQUESTS_MAX)
         self._turn = asyncio.Semaphore(GROUPS_MAX)
-        self._waiting: dict[int, tuple[Change, asyncio.Future[bool]]] = {}
+        self._waiting: dict[int, tuple[KeyChange, asyncio.Future[bool]]] = {}
         self._numbers = itertools.count()
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class Coordination:
 
     # --- transactions -------------------------------------------------------------------------
 
-    async def transact(self, change: Change) -> bool:
+    async def transact(self, change: KeyChange) -> bool:
         """Carry out a change, and return whether it is known to be committed.
 
         It is not if a row that it depends on has changed. Without an answer, the outcome is
@@ -121,7 +121,7 @@ class Coordination:
                 if not result.done():
                     result.set_result(is_committed)
 
-    async def _carry_out(self, changes: list[Change]) -> list[bool]:
+    async def _carry_out(self, changes: list[KeyChange]) -> list[bool]:
         """Carry out changes of different rows; return which are known to be committed."""
         current: list[bool] = []
         try:
@@ -230,10 +230,10 @@ class Coordination:
                 await writer.wait_closed()
 
 
-async def _is_current(transaction: Transaction, change: Change) -> bool:
+async def _is_current(transaction: Transaction, change: KeyChange) -> bool:
     """Return whether all rows that a change expects are so."""
 
-    async def is_so(row: Row | Absent) -> bool:
+    async def is_so(row: KeySpaceRow | Absent) -> bool:
         space = row.space if isinstance(row, Absent) else space_of(row)
         wanted = [] if isinstance(row, Absent) else [_plain(encode_row(row))]
         return await transaction.select(space, list(row.key)) == wanted
@@ -241,7 +241,7 @@ async def _is_current(transaction: Transaction, change: Change) -> bool:
     return all(await _together(is_so(row) for row in change.expected))
 
 
-async def _write(transaction: Transaction, change: Change) -> None:
+async def _write(transaction: Transaction, change: KeyChange) -> None:
     """Write and delete the rows of a change."""
     written = [transaction.replace(space_of(row), encode_row(row)) for row in change.written]
     deleted = [transaction.delete(row.space, list(row.key)) for row in change.deleted]

@@ -25,16 +25,16 @@ from collections.abc import Callable
 from qsync_broker import messages as msg
 from qsync_broker.coverage import Span
 from qsync_broker.index import LocalFragment
-from qsync_broker.keyspace import Change
+from qsync_broker.keyspace import KeyChange
 from qsync_broker.operations import (
     CompletedSpool,
-    Content,
     Copied,
     Drop,
-    Operation,
     SpoolKey,
+    SpoolOperation,
+    WriteContent,
 )
-from qsync_broker.replica import Host, Replica
+from qsync_broker.replica import JournalReplica, ReplicaHost
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import BrokerId, JournalRow
 
@@ -79,7 +79,7 @@ class _Fragment:
         return CompletedSpool(self.key, self.target.end, checksum, head.codec, head.first_append)
 
 
-class _Copy:
+class _FragmentCopy:
     """The copies of one journal."""
 
     def __init__(self) -> None:
@@ -98,10 +98,10 @@ class _Copy:
 class Copier:
     """Copies of all journals of a broker that lacks some of their bytes."""
 
-    def __init__(self, host: Host, now_ns: Callable[[], int]) -> None:
+    def __init__(self, host: ReplicaHost, now_ns: Callable[[], int]) -> None:
         self._host = host
         self._now_ns = now_ns
-        self._copies: dict[str, _Copy] = {}
+        self._copies: dict[str, _FragmentCopy] = {}
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -116,7 +116,7 @@ class Copier:
             and host.replica(journal) is not None
         )
         if is_wanted:
-            self._copies.setdefault(journal, _Copy())
+            self._copies.setdefault(journal, _FragmentCopy())
         elif journal in self._copies:
             self.stop(journal)
             host.readable(journal)  # reads of bytes that no broker has
@@ -143,7 +143,7 @@ class Copier:
 
     # --- sources ------------------------------------------------------------------------------
 
-    def _begin(self, copy: _Copy, row: JournalRow, replica: Replica) -> None:
+    def _begin(self, copy: _FragmentCopy, row: JournalRow, replica: JournalReplica) -> None:
         others = [member for member in row.route.members if member != self._host.me]
         whole = [member for member in others if member not in row.partial]
         copy.has_whole_source = bool(whole)
@@ -152,7 +152,7 @@ class Copier:
         copy.until = replica.spool.begin
         self._next_source(copy, replica)
 
-    def _next_source(self, copy: _Copy, replica: Replica) -> None:
+    def _next_source(self, copy: _FragmentCopy, replica: JournalReplica) -> None:
         """Copy from the next source, or record that this broker is whole."""
         self._close(copy)
         copy.is_running = True
@@ -168,7 +168,7 @@ class Copier:
         )
         self._ask(copy, replica)
 
-    def _record(self, copy: _Copy, journal: str) -> None:
+    def _record(self, copy: _FragmentCopy, journal: str) -> None:
         """Remove this broker from the row's partial ones."""
         host = self._host
         row = host.keys.journals[journal]
@@ -183,11 +183,11 @@ class Copier:
         if not copy.has_whole_source and is_away:
             done(False)
         else:
-            host.transact(Change((row,), (row._replace(partial=partial),)), done)
+            host.transact(KeyChange((row,), (row._replace(partial=partial),)), done)
 
     # --- fragments ----------------------------------------------------------------------------
 
-    def _ask(self, copy: _Copy, replica: Replica) -> None:
+    def _ask(self, copy: _FragmentCopy, replica: JournalReplica) -> None:
         """Ask for the next part of the fragment, or for the next missing bytes."""
         spool, at = replica.spool, 0
         if copy.fragment is not None:
@@ -202,7 +202,9 @@ class Copier:
         assert copy.source is not None
         self._host.send(copy.source, copy.stream, fetch)
 
-    def _on_message(self, copy: _Copy, replica: Replica, message: msg.Message) -> None:
+    def _on_message(
+        self, copy: _FragmentCopy, replica: JournalReplica, message: msg.Message
+    ) -> None:
         if not isinstance(message, msg.Fetched):
             self._fail(copy, replica)
             return
@@ -225,9 +227,13 @@ class Copier:
             return
         self._store(copy, replica, fragment, message.data)
 
-    def _store(self, copy: _Copy, replica: Replica, fragment: _Fragment, data: bytes) -> None:
+    def _store(
+        self, copy: _FragmentCopy, replica: JournalReplica, fragment: _Fragment, data: bytes
+    ) -> None:
         offset, wanted = fragment.receive(data)
-        operations: list[Operation] = [Content(fragment.key, offset, wanted)] if wanted else []
+        operations: list[SpoolOperation] = (
+            [WriteContent(fragment.key, offset, wanted)] if wanted else []
+        )
         if not fragment.is_whole:
             self._host.store(operations, lambda: self._on_stored(copy, replica, fragment))
         elif not fragment.is_right:
@@ -236,11 +242,11 @@ class Copier:
             operations.append(Copied(fragment.completed))
             self._host.store(operations, lambda: self._on_copied(copy, replica, fragment))
 
-    def _on_stored(self, copy: _Copy, replica: Replica, fragment: _Fragment) -> None:
+    def _on_stored(self, copy: _FragmentCopy, replica: JournalReplica, fragment: _Fragment) -> None:
         if copy.fragment is fragment:
             self._ask(copy, replica)
 
-    def _on_copied(self, copy: _Copy, replica: Replica, fragment: _Fragment) -> None:
+    def _on_copied(self, copy: _FragmentCopy, replica: JournalReplica, fragment: _Fragment) -> None:
         """Add a durable fragment to the index, unless the copy has ended and deletes it."""
         if copy.fragment is not fragment:
             return
@@ -254,14 +260,14 @@ class Copier:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def _fail(self, copy: _Copy, replica: Replica) -> None:
+    def _fail(self, copy: _FragmentCopy, replica: JournalReplica) -> None:
         """Try again later, with another source if there is one."""
         self._close(copy)
         pause_ns = min(AGAIN_MIN_NS << min(copy.failures, 8), AGAIN_MAX_NS)
         copy.failures += 1
         copy.at_ns = self._now_ns() + pause_ns
 
-    def _close(self, copy: _Copy) -> None:
+    def _close(self, copy: _FragmentCopy) -> None:
         """End the stream, and delete the written part of a fragment."""
         if copy.source is not None:
             self._host.close(copy.source, copy.stream)

@@ -3,16 +3,16 @@
 from typing import Any
 
 from qsync_broker.broker import Broker
-from qsync_broker.replica import Part, Replica
-from qsync_broker.spec import Flags
+from qsync_broker.replica import FragmentPart, JournalReplica
+from qsync_broker.spec import JournalFlags
 from qsync_node.format.journals import JournalRow
 
 NO_LEASE = "it has no lease, because the cluster does not accept its renewals"
 
 
-def all_parts(replica: Replica) -> list[Part]:
+def all_parts(replica: JournalReplica) -> list[FragmentPart]:
     """Return all fragments of a journal, persisted ones and local ones that are not."""
-    remote = [Part.of_remote(fragment) for fragment in replica.remote]
+    remote = [FragmentPart.of_remote(fragment) for fragment in replica.remote]
     local = [part for part in replica.local_parts if not replica.remote.covers(*part[:2])]
     return sorted([*remote, *local], key=lambda part: part.begin)
 
@@ -28,7 +28,7 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "primary": route.members[route.primary].suffix if route.primary >= 0 else "",
         "is_consistent": keys.is_consistent(journal),
         "suspend_level": journal.suspend_level,
-        "is_read_only": journal.spec.get("flags") == Flags.O_RDONLY.name,
+        "is_read_only": journal.spec.get("flags") == JournalFlags.O_RDONLY.name,
         "is_ready": False,
         "write_head": None,
         "fragments": None,

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from qsync_broker.folders import Folders, refusal
-from qsync_broker.keyspace import Absent, Change, KeySpace, absent
+from qsync_broker.keyspace import Absent, KeyChange, KeySpace, absent
 from qsync_broker.labels import LabelSelector, with_name
 from qsync_broker.spec import JournalSpec, problem
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     NO_ROUTE,
     JournalRow,
-    Row,
+    KeySpaceRow,
     next_revision,
 )
 
@@ -75,15 +75,15 @@ def check(changes: Iterable[SpecChange]) -> None:
             raise ChangeError(f"{where}.upsert.suspend.offset: must not be negative")
 
 
-def plan(keys: KeySpace, changes: list[SpecChange]) -> Change | None:
+def plan(keys: KeySpace, changes: list[SpecChange]) -> KeyChange | None:
     """Return the transaction of checked changes, or None if a row has another revision.
 
     Raises:
         ChangeError: a new journal's name is a folder of another one, or in its folder.
     """
     _check_folders(keys, changes)
-    expected: list[Absent | Row] = []
-    written: list[Row] = []
+    expected: list[Absent | KeySpaceRow] = []
+    written: list[KeySpaceRow] = []
     deleted: list[Absent] = []
     for change in changes:
         row = keys.journals.get(change.name)
@@ -95,7 +95,7 @@ def plan(keys: KeySpace, changes: list[SpecChange]) -> Change | None:
             written.append(_written(keys, change, change.spec, row))
         elif row is not None:
             deleted.append(absent(row))
-    return Change(tuple(expected), tuple(written), tuple(deleted))
+    return KeyChange(tuple(expected), tuple(written), tuple(deleted))
 
 
 def _written(
@@ -125,7 +125,7 @@ def _check_folders(keys: KeySpace, changes: list[SpecChange]) -> None:
         folders.add(name)
 
 
-def is_carried_out(keys: KeySpace, change: Change) -> bool:
+def is_carried_out(keys: KeySpace, change: KeyChange) -> bool:
     """Return whether the rows are as a transaction, whose outcome may be unknown, leaves them."""
     return all(
         (found := keys.journals.get(row.name)) is not None

@@ -9,32 +9,39 @@ import logging
 import threading
 from collections.abc import Callable
 
-from qsync_broker.disk_queue import RETRY_S, DiskQueue, Failed, Failure, Retry, Stored
-from qsync_broker.operations import Operation
-from qsync_broker.storage.storage import Storage
+from qsync_broker.disk_queue import (
+    RETRY_S,
+    DiskFailure,
+    DiskQueue,
+    FailedTask,
+    RetryTask,
+    StoredTask,
+)
+from qsync_broker.operations import SpoolOperation
+from qsync_broker.storage.storage import SpoolStorage
 
 log = logging.getLogger("qsync.broker")
 
 
-def attempt(storage: Storage, batch: list[Operation]) -> Failure | None:
+def attempt(storage: SpoolStorage, batch: list[SpoolOperation]) -> DiskFailure | None:
     """Apply a batch, and return why that failed, or None."""
     if not batch:
         return None
     try:
         storage.apply(batch)
     except OSError as error:
-        return Failure(error, is_final=storage.has_failed)
+        return DiskFailure(error, is_final=storage.has_failed)
     except Exception as error:  # noqa: BLE001  # no broker may run without its disk thread
-        return Failure(error, is_final=True)
+        return DiskFailure(error, is_final=True)
     return None
 
 
-class Disk:
+class BrokerDisk:
     """The thread, and its queue."""
 
     def __init__(
         self,
-        storage: Storage,
+        storage: SpoolStorage,
         on_stored: Callable[[int], None],
         on_failed: Callable[[str], None],
     ) -> None:
@@ -54,7 +61,7 @@ class Disk:
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._thread.start()
 
-    def submit(self, token: int, operations: list[Operation]) -> None:
+    def submit(self, token: int, operations: list[SpoolOperation]) -> None:
         """Queue operations."""
         with self._condition:
             self._queue.submit(token, operations)
@@ -75,17 +82,17 @@ class Disk:
             with self._condition:
                 outcome = self._queue.on_result(failure)
             match outcome:
-                case Stored(token):
+                case StoredTask(token):
                     self._on_stored(token)
-                case Retry(error):
+                case RetryTask(error):
                     log.error("writing spools failed: %s; free or repair the disk; retrying", error)
                     if self._is_stopped_within(RETRY_S):
                         return
-                case Failed(reason):
+                case FailedTask(reason):
                     self._on_failed(reason)
                     return
 
-    def _take(self) -> list[Operation] | None:
+    def _take(self) -> list[SpoolOperation] | None:
         """Wait for the next batch; return None if the thread ends."""
         with self._condition:
             while (batch := self._queue.next_batch()) is None and not self._is_stopping:

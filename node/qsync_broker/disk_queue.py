@@ -7,9 +7,9 @@ the commit log is built in memory, and no operation is durable before all of the
     state       input                            next        result
     ---------   ------------------------------   ---------   -----------------------------------
     idle        `next_batch`, something waits    under way   the batch
-    under way   success                          idle        `Stored` with its greatest token
-    under way   a failure that can be repeated   repeated    `Retry`
-    under way   a final failure                  failed      `Failed`
+    under way   success                          idle        `StoredTask` with its greatest token
+    under way   a failure that can be repeated   repeated    `RetryTask`
+    under way   a final failure                  failed      `FailedTask`
     repeated    `next_batch`                     under way   the same batch, without newer ones
     failed      `next_batch`                     failed      nothing any more
 
@@ -20,7 +20,7 @@ permits no other record at this place.
 from collections import deque
 from typing import NamedTuple
 
-from qsync_broker.operations import Commit, Content, Operation, Roll
+from qsync_broker.operations import CommitAppend, Roll, SpoolOperation, WriteContent
 
 RETRY_S = 1.0
 BATCH_MAX = 4096
@@ -29,7 +29,7 @@ BATCH_BYTES_MAX = 4 << 20
 """Maximum size of a batch in bytes, unless its first submission is larger."""
 
 
-class Failure(NamedTuple):
+class DiskFailure(NamedTuple):
     """A batch could not be applied.
 
     Attributes:
@@ -41,43 +41,43 @@ class Failure(NamedTuple):
     is_final: bool
 
 
-class Stored(NamedTuple):
+class StoredTask(NamedTuple):
     """All operations up to `token` are durable."""
 
     token: int
 
 
-class Retry(NamedTuple):
+class RetryTask(NamedTuple):
     """The batch is to be repeated in `RETRY_S` seconds."""
 
     error: Exception
 
 
-class Failed(NamedTuple):
+class FailedTask(NamedTuple):
     """Nothing may be written any more, and the process must restart."""
 
     reason: str
 
 
-Outcome = Stored | Retry | Failed
+TaskOutcome = StoredTask | RetryTask | FailedTask
 
 
 class DiskQueue:
     """Groups operations into batches. It does no I/O, and knows no threads."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, list[Operation]]] = deque()
-        self._batch: list[Operation] = []
+        self._waiting: deque[tuple[int, list[SpoolOperation]]] = deque()
+        self._batch: list[SpoolOperation] = []
         self._token = 0
         self._is_under_way = False
         self._is_repeated = False
         self._has_failed = False
 
-    def submit(self, token: int, operations: list[Operation]) -> None:
+    def submit(self, token: int, operations: list[SpoolOperation]) -> None:
         """Add operations. Tokens rise."""
         self._waiting.append((token, operations))
 
-    def next_batch(self) -> list[Operation] | None:
+    def next_batch(self) -> list[SpoolOperation] | None:
         """Begin a batch of at most `BATCH_MAX` submissions and `BATCH_BYTES_MAX`.
 
         Returns:
@@ -103,7 +103,7 @@ class DiskQueue:
             self._token, operations = self._waiting.popleft()
             self._batch += operations
 
-    def on_result(self, failure: Failure | None) -> Outcome:
+    def on_result(self, failure: DiskFailure | None) -> TaskOutcome:
         """Note the end of the batch that is under way.
 
         Args:
@@ -114,15 +114,15 @@ class DiskQueue:
         self._is_repeated = failure is not None
         if failure is None:
             self._batch = []
-            return Stored(self._token)
+            return StoredTask(self._token)
         if not failure.is_final:
-            return Retry(failure.error)
+            return RetryTask(failure.error)
         self._has_failed = True
-        return Failed(f"writing spools failed: {failure.error}")
+        return FailedTask(f"writing spools failed: {failure.error}")
 
 
-def _size_of(operation: Operation) -> int:
+def _size_of(operation: SpoolOperation) -> int:
     """Return the bytes of an operation, without the few of its numbers and names."""
-    if isinstance(operation, Content):
+    if isinstance(operation, WriteContent):
         return len(operation.data)
-    return len(operation.state.registers) if isinstance(operation, Commit | Roll) else 0
+    return len(operation.state.registers) if isinstance(operation, CommitAppend | Roll) else 0

@@ -3,10 +3,10 @@
 from typing import NamedTuple, TypeAlias
 
 from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_broker.keyspace import Change, RowChange
+from qsync_broker.keyspace import KeyChange, RowChange
 from qsync_broker.messages import Message
-from qsync_broker.operations import Operation, Publication, SpoolKey
-from qsync_broker.requests import Append, Appended, Input
+from qsync_broker.operations import Publication, SpoolKey, SpoolOperation
+from qsync_broker.requests import Append, Appended, AppendInput
 from qsync_node.format.journals import BrokerId
 
 Messages: TypeAlias = list[tuple[int, Message]]
@@ -35,8 +35,8 @@ class Transacted(NamedTuple):
     is_committed: bool
 
 
-class Stored(NamedTuple):
-    """All operations up to `Store` number `token` are durable."""
+class OperationsStored(NamedTuple):
+    """All operations up to `StoreOperations` number `token` are durable."""
 
     token: int
 
@@ -53,13 +53,13 @@ class SpaceChanged(NamedTuple):
     problem: str
 
 
-class LinkUp(NamedTuple):
+class BrokerLinkUp(NamedTuple):
     """The connection to a peer is open."""
 
     peer: BrokerId
 
 
-class LinkDown(NamedTuple):
+class BrokerLinkDown(NamedTuple):
     """The connection to a peer could not be opened, or broke."""
 
     peer: BrokerId
@@ -100,7 +100,7 @@ class PeerReceived(NamedTuple):
     messages: Messages
 
 
-class Listed(NamedTuple):
+class StoreListed(NamedTuple):
     """The persisted fragments of a journal, or the sentence of the failure."""
 
     token: int
@@ -155,18 +155,18 @@ class AppendReceived(NamedTuple):
     """Content of an append, its end, or its abortion."""
 
     number: int
-    received: Input
+    received: AppendInput
 
 
-FragmentEvent: TypeAlias = Listed | Uploaded | StoreChecked | SpoolRead | GapRead
-Event: TypeAlias = (
+FragmentEvent: TypeAlias = StoreListed | Uploaded | StoreChecked | SpoolRead | GapRead
+BrokerEvent: TypeAlias = (
     Watched
     | Transacted
-    | Stored
+    | OperationsStored
     | StoreFailed
     | SpaceChanged
-    | LinkUp
-    | LinkDown
+    | BrokerLinkUp
+    | BrokerLinkDown
     | LinkBlocked
     | LinkReceived
     | PeerUp
@@ -185,18 +185,18 @@ class Transact(NamedTuple):
     """Carry out a transaction over the key space; answered by `Transacted`."""
 
     token: int
-    change: Change
+    change: KeyChange
 
 
-class Store(NamedTuple):
-    """Carry out operations on spools, in the order of the tokens; answered by `Stored`."""
+class StoreOperations(NamedTuple):
+    """Carry out operations on spools in the order of the tokens; answer: `OperationsStored`."""
 
     token: int
-    operations: list[Operation]
+    operations: list[SpoolOperation]
 
 
 class OpenLink(NamedTuple):
-    """Connect to a peer; answered by `LinkUp` or `LinkDown`."""
+    """Connect to a peer; answered by `BrokerLinkUp` or `BrokerLinkDown`."""
 
     peer: BrokerId
     address: str
@@ -231,7 +231,7 @@ class AskContent(NamedTuple):
     number: int
 
 
-class Answer(NamedTuple):
+class FinishAppend(NamedTuple):
     """The result of an append; with `is_proxied`, another broker must serve it."""
 
     number: int
@@ -240,14 +240,14 @@ class Answer(NamedTuple):
 
 
 class ListStores(NamedTuple):
-    """List a journal's fragments in its stores; answered by `Listed`."""
+    """List a journal's fragments in its stores; answered by `StoreListed`."""
 
     token: int
     journal: str
     stores: tuple[str, ...]
 
 
-class Upload(NamedTuple):
+class UploadFragment(NamedTuple):
     """Persist a completed fragment unless the store has it; answered by `Uploaded`."""
 
     token: int
@@ -316,17 +316,17 @@ class Halt(NamedTuple):
     reason: str
 
 
-Effect: TypeAlias = (
+BrokerEffect: TypeAlias = (
     Transact
-    | Store
+    | StoreOperations
     | OpenLink
     | SendLink
     | SendPeer
     | BlockPeer
     | AskContent
-    | Answer
+    | FinishAppend
     | ListStores
-    | Upload
+    | UploadFragment
     | CheckStore
     | ReadPublications
     | RemovePublications

@@ -13,7 +13,7 @@ BANK_S = 10
 """Time of silence, in seconds, of which a journal's appends may use the unused rate later."""
 
 
-class Limit:
+class FlowLimit:
     """The maximum rate of the content of a journal, as a bucket of tokens."""
 
     __slots__ = ("_at_ns", "_balance", "rate")

@@ -22,7 +22,7 @@ import hashlib
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from qsync_broker.calls import AppendCall, Call, CallHost
+from qsync_broker.calls import AppendCall, CallHost, CallT
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
 
@@ -39,8 +39,8 @@ class GroupHost(Protocol):
     """The server, as groups use it."""
 
     def begin(
-        self, request: Append, timeout_s: float, make: Callable[[CallHost, int, Append], Call]
-    ) -> Call:
+        self, request: Append, timeout_s: float, make: Callable[[CallHost, int, Append], CallT]
+    ) -> CallT:
         """Begin an append whose call `make` returns, given its number."""
 
 

@@ -56,7 +56,7 @@ class StoreHealth:
 
     def __init__(
         self,
-        emit: Callable[[ev.Effect], None],
+        emit: Callable[[ev.BrokerEffect], None],
         now_ns: Callable[[], int],
         changed: Callable[[], None],
     ) -> None:

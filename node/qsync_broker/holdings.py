@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from qsync_broker import events as ev
-from qsync_broker.flow import Limit
+from qsync_broker.flow import FlowLimit
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import Drop, SpoolKey
 from qsync_broker.persister import Persister
-from qsync_broker.replica import Host, Replica, Settings
+from qsync_broker.replica import JournalReplica, ReplicaHost, ReplicaSettings
 from qsync_broker.spec import SECOND_NS, JournalSpec
 from qsync_broker.spool import Spool
 from qsync_broker.wholeness import has_store
 from qsync_node.format.journals import JournalRow
 
 
-class Recovered(NamedTuple):
+class RecoveredHoldings(NamedTuple):
     """A journal as the storage found it: the open spool, and completed ones."""
 
     spool: Spool
@@ -42,17 +42,20 @@ class Holdings:
     """
 
     def __init__(
-        self, host: Host, recovered: Iterable[Recovered], emit: Callable[[ev.Effect], None]
+        self,
+        host: ReplicaHost,
+        recovered: Iterable[RecoveredHoldings],
+        emit: Callable[[ev.BrokerEffect], None],
     ) -> None:
-        self.assigned: dict[str, Replica] = {}
+        self.assigned: dict[str, JournalReplica] = {}
         self.persister = Persister(host, self.find, emit)
         self._host = host
         self._emit = emit
         self._recovered = {found.spool.journal: found for found in recovered}
-        self._departed: dict[str, Replica] = {}  # not assigned, with fragments to persist
+        self._departed: dict[str, JournalReplica] = {}  # not assigned, with fragments to persist
         self.newest_epoch = max((one.spool.epoch for one in self._recovered.values()), default=0)
 
-    def find(self, journal: str) -> Replica | None:
+    def find(self, journal: str) -> JournalReplica | None:
         """Return the replica of a journal, assigned or not, for its persistence."""
         return self.assigned.get(journal) or self._departed.get(journal)
 
@@ -60,7 +63,7 @@ class Holdings:
         """Return the names of the journals whose bytes are here without an assignment."""
         return (*self._recovered, *self._departed)
 
-    def update(self, journal: str, now_ns: int) -> Replica | None:
+    def update(self, journal: str, now_ns: int) -> JournalReplica | None:
         """Create, update or stop the replica of a journal after its rows have changed.
 
         Returns:
@@ -93,21 +96,21 @@ class Holdings:
                 self.persister.synchronised(row, now_ns)
         return created
 
-    def _use(self, replica: Replica, settings: Settings) -> None:
+    def _use(self, replica: JournalReplica, settings: ReplicaSettings) -> None:
         """Let a replica follow its journal's specification."""
         former, replica.settings = replica.settings, settings
         if replica.limit.rate != settings.max_rate:
-            replica.limit = Limit(settings.max_rate)
+            replica.limit = FlowLimit(settings.max_rate)
         if former.stores != settings.stores:
             self.persister.stores_changed(replica.journal)
 
     # --- appearance ---------------------------------------------------------------------------
 
-    def _assign(self, row: JournalRow, settings: Settings, now_ns: int) -> Replica:
+    def _assign(self, row: JournalRow, settings: ReplicaSettings, now_ns: int) -> JournalReplica:
         departed = self._departed.pop(row.name, None)
         if departed is not None:
             completed = tuple(departed.completed.values())
-            self._recovered[row.name] = Recovered(departed.spool, completed)
+            self._recovered[row.name] = RecoveredHoldings(departed.spool, completed)
         found = self._recovered.pop(row.name, None)
         if found is not None and found.spool.journal_id != row.create_revision:
             self._drop(found)  # a deleted journal had the same name
@@ -115,7 +118,7 @@ class Holdings:
         spool = found.spool if found is not None else None
         if spool is None:
             spool = Spool(row.name, row.create_revision, settings.codec)
-        replica = self.assigned[row.name] = Replica(self._host, spool, settings)
+        replica = self.assigned[row.name] = JournalReplica(self._host, spool, settings)
         if found is not None:
             replica.completed = {fragment.begin: fragment for fragment in found.completed}
         self.persister.start(replica, now_ns)
@@ -123,7 +126,7 @@ class Holdings:
 
     # --- departure ----------------------------------------------------------------------------
 
-    def _depart(self, replica: Replica, now_ns: int) -> None:
+    def _depart(self, replica: JournalReplica, now_ns: int) -> None:
         """End an assignment; the fragments are still persisted."""
         journal = replica.journal
         replica.leave("the journal is no longer assigned to this broker")
@@ -139,7 +142,7 @@ class Holdings:
         if row is None or row.create_revision != found.spool.journal_id:
             self._drop(found)  # the journal was deleted
             return
-        replica = Replica(self._host, found.spool, settings_of(row))
+        replica = JournalReplica(self._host, found.spool, settings_of(row))
         replica.completed = {fragment.begin: fragment for fragment in found.completed}
         self._departed[journal] = replica
         self.persister.start(replica, now_ns)
@@ -156,9 +159,9 @@ class Holdings:
         ):
             del self._departed[journal]
             self.persister.stop(journal)
-            self._drop(Recovered(departed.spool, tuple(departed.completed.values())))
+            self._drop(RecoveredHoldings(departed.spool, tuple(departed.completed.values())))
 
-    def _is_kept_elsewhere(self, row: JournalRow, departed: Replica) -> bool:
+    def _is_kept_elsewhere(self, row: JournalRow, departed: JournalReplica) -> bool:
         """Return whether a journal without a store has all its copies on other brokers.
 
         A suspended journal has fewer brokers than it states: the former ones keep its bytes.
@@ -172,7 +175,7 @@ class Holdings:
             and self._host.me not in row.route.members
         )
 
-    def _drop(self, found: Recovered) -> None:
+    def _drop(self, found: RecoveredHoldings) -> None:
         spool = found.spool
         keys = [spool.key]
         keys += [
@@ -182,11 +185,11 @@ class Holdings:
         self._host.store([Drop(key) for key in keys], _nothing)
 
 
-def settings_of(row: JournalRow) -> Settings:
+def settings_of(row: JournalRow) -> ReplicaSettings:
     """Return the settings of a journal's replication."""
     spec = JournalSpec.from_row(row.name, row.spec)
     fragment = spec.fragment
-    return Settings(
+    return ReplicaSettings(
         fragment.compression_codec,
         fragment.length,
         fragment.flush_ns // SECOND_NS,

@@ -51,7 +51,7 @@ from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
 from qsync_broker.refusals import explain, explain_not_yet
 from qsync_broker.registers import registers_problem
-from qsync_broker.replica import Part, Replica
+from qsync_broker.replica import FragmentPart, JournalReplica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
 from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
 from qsync_broker.server import BrokerServer
@@ -96,7 +96,7 @@ _CODES = {
 }
 
 
-class Gateway:
+class HttpGateway:
     """The handlers of the gateway."""
 
     def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
@@ -431,11 +431,15 @@ class Gateway:
         if replica is None:
             broker = found.route.members[max(found.route.primary, 0)]
             return await self._proxy(request, broker if found.broker == NO_BROKER else found.broker)
-        wanted = _Wanted(offset, is_blocking, claims)
+        wanted = _WantedBytes(offset, is_blocking, claims)
         return await self._send(request, found, replica, wanted)
 
     async def _send(
-        self, request: web.Request, found: Resolution, replica: Replica, wanted: "_Wanted"
+        self,
+        request: web.Request,
+        found: Resolution,
+        replica: JournalReplica,
+        wanted: "_WantedBytes",
     ) -> web.StreamResponse:
         reader = JournalReader(self._server, replica)
         offset, is_blocking, claims = wanted
@@ -496,7 +500,7 @@ class Gateway:
         return headers
 
 
-def _fragment_headers(part: Part) -> dict[str, str]:
+def _fragment_headers(part: FragmentPart) -> dict[str, str]:
     headers = {"X-Fragment-Name": content_name(part.begin, part.end, part.sum, part.codec)}
     if part.remote is not None:
         headers["X-Fragment-Last-Modified"] = formatdate(part.remote.mod_time, usegmt=True)
@@ -511,7 +515,7 @@ class _HiddenError(Exception):
     """The token does not select the journal, which does not exist for the client."""
 
 
-class _Wanted(NamedTuple):
+class _WantedBytes(NamedTuple):
     offset: int
     is_blocking: bool
     claims: Claims

@@ -1,7 +1,7 @@
 """A broker's copy of the key space: journals, live brokers, and assignments at one revision.
 
 A watch applies confirmed rows to it (`qsync_broker.watch`), and resolution, the append machine and
-the allocator read it. Every change that a broker wants is a `Change`: rows that must still be as
+the allocator read it. Every change that a broker wants is a `KeyChange`: rows that must still be as
 read, rows to write, and rows to delete. The cluster carries it out as one serializable transaction,
 and the watch returns its result.
 
@@ -23,9 +23,9 @@ from qsync_node.format.journals import (
     BrokerId,
     BrokerRow,
     JournalRow,
+    KeySpaceRow,
     PublisherRow,
     Route,
-    Row,
     decode_row,
     encode_row,
     space_of,
@@ -41,7 +41,7 @@ class Absent(NamedTuple):
     key: tuple[str, ...]
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """A transaction over the key space.
 
     Attributes:
@@ -50,8 +50,8 @@ class Change(NamedTuple):
         deleted: keys to delete.
     """
 
-    expected: tuple[Row | Absent, ...]
-    written: tuple[Row, ...] = ()
+    expected: tuple[KeySpaceRow | Absent, ...]
+    written: tuple[KeySpaceRow, ...] = ()
     deleted: tuple[Absent, ...] = ()
 
 
@@ -80,7 +80,7 @@ class Deleted(NamedTuple):
 RowChange: TypeAlias = Written | Updated | Deleted
 
 
-def absent(row: Row) -> Absent:
+def absent(row: KeySpaceRow) -> Absent:
     """Return the key of a row as one to be deleted."""
     return Absent(space_of(row), tuple(row.key))
 
@@ -138,7 +138,7 @@ class KeySpace:
         return tuple(row.key)
 
     def _updated(self, change: Updated) -> list[Any]:
-        row: Row | None
+        row: KeySpaceRow | None
         if change.space == JOURNAL_SPACE:
             row = self.journals.get(change.key[0])
         elif change.space == BROKER_SPACE:

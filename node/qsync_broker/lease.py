@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from qsync_broker.keyspace import Absent, Change, KeySpace
+from qsync_broker.keyspace import Absent, KeyChange, KeySpace
 from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, next_revision
 
 
@@ -31,7 +31,7 @@ class BrokerConfig(NamedTuple):
     auto_suspend: bool = False
 
 
-class Lease:
+class BrokerLease:
     """The row of this broker in the key space.
 
     Attributes:
@@ -42,7 +42,7 @@ class Lease:
         self,
         config: BrokerConfig,
         keys: KeySpace,
-        transact: Callable[[Change, Callable[[bool], None]], None],
+        transact: Callable[[KeyChange, Callable[[bool], None]], None],
         now_ns: Callable[[], int],
     ) -> None:
         self.is_exiting = False
@@ -102,7 +102,7 @@ class Lease:
         self._is_renewing = True
         self._sent_ns[self._renewals] = now_ns
         self._renew_at_ns = now_ns + config.lease_ms * 1_000_000 // 3
-        self._transact(Change((expected,), (renewed,)), self._on_renewed)
+        self._transact(KeyChange((expected,), (renewed,)), self._on_renewed)
 
     def _on_renewed(self, is_committed: bool) -> None:
         """Note the result of a renewal; one that failed is repeated soon."""

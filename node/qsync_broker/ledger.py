@@ -32,7 +32,7 @@ class AppendLedgerError(QsyncError):
     """The ledger cannot be written; the text states the cause."""
 
 
-class Append(NamedTuple):
+class LedgerAppend(NamedTuple):
     """An append of a ledger.
 
     Attributes:
@@ -55,9 +55,9 @@ class Append(NamedTuple):
         return self.begin >= 0
 
 
-def unknown_append(journal: str, size: int, checksum: bytes) -> Append:
+def unknown_append(journal: str, size: int, checksum: bytes) -> LedgerAppend:
     """Return an append whose outcome is unknown."""
-    return Append(journal, -1, size - 1, checksum, time.time())
+    return LedgerAppend(journal, -1, size - 1, checksum, time.time())
 
 
 class AppendLedger:
@@ -81,7 +81,7 @@ class AppendLedger:
         """Close the file."""
         os.close(self._file)
 
-    def record(self, appends: Iterable[Append]) -> None:
+    def record(self, appends: Iterable[LedgerAppend]) -> None:
         """Write lines durably. Appends without content are left out.
 
         Raises:
@@ -107,7 +107,7 @@ class AppendLedger:
             ) from None
 
 
-def _line_of(append: Append) -> bytes:
+def _line_of(append: LedgerAppend) -> bytes:
     fields: dict[str, Any] = {"journal": append.journal}
     if append.is_known:
         fields |= {"begin": append.begin, "end": append.end}
@@ -131,7 +131,7 @@ def _remove_incomplete_line(file: int) -> None:
         os.ftruncate(file, end)
 
 
-def append_of_line(line: bytes) -> Append:
+def append_of_line(line: bytes) -> LedgerAppend:
     """Return the append of a line of a ledger.
 
     Raises:
@@ -146,7 +146,7 @@ def append_of_line(line: bytes) -> Append:
     return append_of_fields(fields)
 
 
-def append_of_fields(fields: dict[str, Any]) -> Append:
+def append_of_fields(fields: dict[str, Any]) -> LedgerAppend:
     """Return the append of a line's fields.
 
     Raises:
@@ -168,7 +168,7 @@ def append_of_fields(fields: dict[str, Any]) -> Append:
     if not _is_offset(begin) or not _is_offset(end) or begin >= end:
         raise ValueError("has no valid begin and end" if is_known else "has no valid size")
     shift = 0 if is_known else 1
-    return Append(journal, begin - shift, end - shift, bytes.fromhex(checksum), float(moment))
+    return LedgerAppend(journal, begin - shift, end - shift, bytes.fromhex(checksum), float(moment))
 
 
 def _is_offset(value: Any) -> bool:

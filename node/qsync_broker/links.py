@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from qsync_broker import events as ev
 from qsync_broker import messages as msg
-from qsync_broker.replica import Host, PeerStream, Replica
+from qsync_broker.replica import JournalReplica, PeerStream, ReplicaHost
 from qsync_node.format.journals import BrokerId
 
 WAITING_MAX = 4096
@@ -25,7 +25,7 @@ class _Listener(NamedTuple):
     on_lost: Callable[[str], None]
 
 
-class _Link:
+class _BrokerLink:
     __slots__ = ("is_blocked", "is_up", "kept", "streams")
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class _Link:
 class OutgoingLinks:
     """Connections to peers, on which this broker replicates as a primary."""
 
-    def __init__(self, host: Host, emit: Callable[[ev.Effect], None]) -> None:
+    def __init__(self, host: ReplicaHost, emit: Callable[[ev.BrokerEffect], None]) -> None:
         self._host = host
         self._emit = emit
-        self._links: dict[BrokerId, _Link] = {}
+        self._links: dict[BrokerId, _BrokerLink] = {}
         self._streams = 0
 
     def open(
@@ -53,7 +53,7 @@ class OutgoingLinks:
         """Open a stream to a peer, and connect to it if necessary."""
         link = self._links.get(peer)
         if link is None:
-            link = self._links[peer] = _Link()
+            link = self._links[peer] = _BrokerLink()
             keys = self._host.keys
             broker = keys.brokers.get(peer)
             self._emit(ev.OpenLink(peer, broker.peer_address if broker is not None else ""))
@@ -83,17 +83,19 @@ class OutgoingLinks:
         """Return whether a connection accepts no more content."""
         return any(link.is_blocked for link in self._links.values())
 
-    def handle(self, event: ev.LinkUp | ev.LinkDown | ev.LinkBlocked | ev.LinkReceived) -> None:
+    def handle(
+        self, event: ev.BrokerLinkUp | ev.BrokerLinkDown | ev.LinkBlocked | ev.LinkReceived
+    ) -> None:
         """Handle news of a connection."""
         link = self._links.get(event.peer)
         if link is None:
             return
-        if isinstance(event, ev.LinkUp):
+        if isinstance(event, ev.BrokerLinkUp):
             link.is_up = True
             for stream, message in link.kept:
                 self._emit(ev.SendLink(event.peer, stream, message))
             link.kept.clear()
-        elif isinstance(event, ev.LinkDown):
+        elif isinstance(event, ev.BrokerLinkDown):
             del self._links[event.peer]
             for listener in list(link.streams.values()):
                 listener.on_lost(event.reason)
@@ -106,7 +108,7 @@ class OutgoingLinks:
                     listening.on_message(message)
 
 
-class _Waiting(NamedTuple):
+class _WaitingDial(NamedTuple):
     number: int
     stream: PeerStream
     prepare: msg.Prepare
@@ -123,9 +125,9 @@ class IncomingLinks:
 
     def __init__(
         self,
-        host: Host,
-        find_replica: Callable[[str], Replica | None],
-        emit: Callable[[ev.Effect], None],
+        host: ReplicaHost,
+        find_replica: Callable[[str], JournalReplica | None],
+        emit: Callable[[ev.BrokerEffect], None],
         on_fetch: Callable[[int, int, msg.Fetch], None],
     ) -> None:
         self._host = host
@@ -133,7 +135,7 @@ class IncomingLinks:
         self._emit = emit
         self._on_fetch = on_fetch
         self._links: dict[int, _Incoming] = {}
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingDial] = []
 
     def handle(self, event: ev.PeerUp | ev.PeerDown | ev.PeerReceived) -> None:
         """Handle news of a connection."""
@@ -165,7 +167,7 @@ class IncomingLinks:
             if len(self._waiting) >= WAITING_MAX:
                 opened.fail("too many promises wait for a revision")
                 return
-            self._waiting.append(_Waiting(number, opened, message))
+            self._waiting.append(_WaitingDial(number, opened, message))
             self.retry()
         elif isinstance(message, msg.Fetch):
             self._on_fetch(number, stream, message)
@@ -187,6 +189,6 @@ class IncomingLinks:
             route = keys.route(prepare.journal)
             primary = route.members[route.primary] if route.primary >= 0 else None
             if replica is None or (primary is not None and primary != link.peer):
-                item.stream.reply(msg.Refused(keys.revision, 0))
+                item.stream.reply(msg.PeerRefused(keys.revision, 0))
                 continue
             replica.accept(item.stream, prepare, route)

@@ -4,26 +4,26 @@ from typing import Protocol
 
 from qsync_broker import events as ev
 from qsync_broker.messages import Message
-from qsync_broker.peers import Connection
+from qsync_broker.peers import PeerConnection
 from qsync_node.format.journals import BrokerId
 
 
 class ConnectionHost(Protocol):
     """The server, as connections between brokers use it."""
 
-    def feed(self, event: ev.Event) -> None:
+    def feed(self, event: ev.BrokerEvent) -> None:
         """Queue an input for the next step of the core."""
 
-    def link_lost(self, peer: BrokerId, connection: Connection, reason: str) -> None:
+    def link_lost(self, peer: BrokerId, connection: PeerConnection, reason: str) -> None:
         """Note the end of a connection to a peer."""
 
-    def peer_begun(self, connection: Connection) -> None:
+    def peer_begun(self, connection: PeerConnection) -> None:
         """Note a connection whose handshake begins."""
 
-    def peer_opened(self, connection: Connection, peer: BrokerId) -> int:
+    def peer_opened(self, connection: PeerConnection, peer: BrokerId) -> int:
         """Note the connection of a primary, and return its number."""
 
-    def peer_refused(self, connection: Connection, reason: str) -> None:
+    def peer_refused(self, connection: PeerConnection, reason: str) -> None:
         """Note the end of a connection whose handshake has not ended."""
 
     def peer_lost(self, number: int) -> None:
@@ -37,19 +37,19 @@ class OutgoingListener:
         self._host = host
         self._peer = peer
 
-    def on_begun(self, connection: Connection) -> None:
+    def on_begun(self, connection: PeerConnection) -> None:
         """Ignore it: the broker knows the connections that it opens."""
 
-    def on_open(self, connection: Connection, peer: BrokerId) -> None:
-        self._host.feed(ev.LinkUp(self._peer))
+    def on_open(self, connection: PeerConnection, peer: BrokerId) -> None:
+        self._host.feed(ev.BrokerLinkUp(self._peer))
 
-    def on_messages(self, connection: Connection, messages: list[tuple[int, Message]]) -> None:
+    def on_messages(self, connection: PeerConnection, messages: list[tuple[int, Message]]) -> None:
         self._host.feed(ev.LinkReceived(self._peer, messages))
 
-    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
+    def on_blocked(self, connection: PeerConnection, is_blocked: bool) -> None:
         self._host.feed(ev.LinkBlocked(self._peer, is_blocked))
 
-    def on_lost(self, connection: Connection, reason: str) -> None:
+    def on_lost(self, connection: PeerConnection, reason: str) -> None:
         self._host.link_lost(self._peer, connection, reason)
 
 
@@ -60,19 +60,19 @@ class IncomingListener:
         self._host = host
         self._number = 0
 
-    def on_begun(self, connection: Connection) -> None:
+    def on_begun(self, connection: PeerConnection) -> None:
         self._host.peer_begun(connection)
 
-    def on_open(self, connection: Connection, peer: BrokerId) -> None:
+    def on_open(self, connection: PeerConnection, peer: BrokerId) -> None:
         self._number = self._host.peer_opened(connection, peer)
 
-    def on_messages(self, connection: Connection, messages: list[tuple[int, Message]]) -> None:
+    def on_messages(self, connection: PeerConnection, messages: list[tuple[int, Message]]) -> None:
         self._host.feed(ev.PeerReceived(self._number, messages))
 
-    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
+    def on_blocked(self, connection: PeerConnection, is_blocked: bool) -> None:
         """Ignore it: answers to a primary are small."""
 
-    def on_lost(self, connection: Connection, reason: str) -> None:
+    def on_lost(self, connection: PeerConnection, reason: str) -> None:
         if self._number:
             self._host.peer_lost(self._number)
         else:

@@ -17,14 +17,14 @@ begins before it, and the next loss counts from it.
 
 from typing import NamedTuple
 
-from qsync_broker.keyspace import Change, KeySpace, absent
+from qsync_broker.keyspace import KeyChange, KeySpace, absent
 from qsync_broker.wholeness import has_store
 from qsync_node.format.journals import (
     NO_ROUTE,
     AssignmentRow,
     JournalRow,
+    KeySpaceRow,
     Route,
-    Row,
     next_revision,
 )
 
@@ -73,7 +73,7 @@ def waits_for_dead(keys: KeySpace, journal: JournalRow, route: Route) -> bool:
     )
 
 
-def acceptance(keys: KeySpace, journal: JournalRow, resume: int) -> Change:
+def acceptance(keys: KeySpace, journal: JournalRow, resume: int) -> KeyChange:
     """Return the transaction that accepts a loss.
 
     Args:
@@ -81,9 +81,9 @@ def acceptance(keys: KeySpace, journal: JournalRow, resume: int) -> Change:
         journal: the journal.
         resume: offset at which it continues, 0 if no append is refused.
     """
-    expected: tuple[Row, ...] = (journal, *sorted(keys.assignments(journal.name).values()))
+    expected: tuple[KeySpaceRow, ...] = (journal, *sorted(keys.assignments(journal.name).values()))
     dead = tuple(absent(row) for row in dead_assignments(keys, journal.name))
-    written: tuple[Row, ...] = ()
+    written: tuple[KeySpaceRow, ...] = ()
     if resume:
         changed = journal._replace(
             epoch=0,
@@ -93,4 +93,4 @@ def acceptance(keys: KeySpace, journal: JournalRow, resume: int) -> Change:
             mod_revision=next_revision(keys.revision, journal),
         )
         written = (changed,)
-    return Change(expected, written, dead)
+    return KeyChange(expected, written, dead)

@@ -38,7 +38,7 @@ _HEAD = Struct(">IBI")
 _DELTA = Struct(">Q")
 
 
-class FrameError(Exception):
+class MessageError(Exception):
     """The peer sent bytes that are no frame; the connection must end."""
 
 
@@ -100,7 +100,7 @@ class Promised(NamedTuple):
     missing: int = 0  # bytes before `end` that the broker lacks
 
 
-class Refused(NamedTuple):
+class PeerRefused(NamedTuple):
     """`revision` of another route, or 0; `epoch` is the greatest promised one."""
 
     revision: int
@@ -150,7 +150,7 @@ Message: TypeAlias = (
     | Begin
     | Close
     | Promised
-    | Refused
+    | PeerRefused
     | Acked
     | Failed
     | Fetch
@@ -167,7 +167,7 @@ _KINDS: tuple[type[Any], ...] = (
     Begin,
     Close,
     Promised,
-    Refused,
+    PeerRefused,
     Acked,
     Failed,
     Fetch,
@@ -191,22 +191,22 @@ def encode(stream: int, message: Message) -> list[Buffer]:
 def _decode(kind: int, body: memoryview) -> Message:
     if kind == _CONTENT:
         if len(body) < _DELTA.size:
-            raise FrameError(f"a content frame has {len(body)} bytes")
+            raise MessageError(f"a content frame has {len(body)} bytes")
         return Content(_DELTA.unpack_from(body)[0], body[_DELTA.size :])
     if kind >= len(_KINDS):
-        raise FrameError(f"a frame has the unknown kind {kind}")
+        raise MessageError(f"a frame has the unknown kind {kind}")
     form = _KINDS[kind]
     try:
         fields = msgpack.unpackb(body, use_list=False, strict_map_key=True)
         message: Message = form(*fields)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise FrameError(f"a {form.__name__} frame cannot be decoded: {error}") from None
+        raise MessageError(f"a {form.__name__} frame cannot be decoded: {error}") from None
     for name, annotation in form.__annotations__.items():
         value = getattr(message, name)
         if annotation in _INTEGERS and (
             not isinstance(value, annotation) or (annotation is int and not 0 <= value < 1 << 63)
         ):
-            raise FrameError(f"field {name} of a {form.__name__} frame is not {annotation}")
+            raise MessageError(f"field {name} of a {form.__name__} frame is not {annotation}")
     return message
 
 
@@ -233,7 +233,7 @@ class Decoder:
         while len(view) - position >= _HEAD.size:
             length, kind, stream = _HEAD.unpack_from(view, position)
             if not 5 <= length <= FRAME_MAX:
-                raise FrameError(f"a frame has the length {length}")
+                raise MessageError(f"a frame has the length {length}")
             end = position + 4 + length
             if end > len(view):
                 break

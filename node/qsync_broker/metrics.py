@@ -26,7 +26,7 @@ FAILED, PROXIED = "FAILED", "PROXIED"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60)
 
 
-class Series(NamedTuple):
+class Gauge(NamedTuple):
     """A gauge without labels."""
 
     name: str
@@ -34,7 +34,7 @@ class Series(NamedTuple):
     read: Callable[[Broker], float]
 
 
-class Described(NamedTuple):
+class DescribedMetric(NamedTuple):
     """A counter or histogram: its name, help and labels, for the reference of metrics."""
 
     name: str
@@ -44,69 +44,69 @@ class Described(NamedTuple):
 
 
 GAUGES = (
-    Series("qsync_broker_revision", "Revision of the key space that the broker has seen.",
-           lambda core: core.keys.revision),
-    Series("qsync_broker_lease_seconds", "Remaining time of the broker's lease, 0 without one.",
-           lambda core: core.lease_s),
-    Series("qsync_broker_brokers", "Live brokers of the cluster, as this broker knows them.",
-           lambda core: len(core.keys.brokers)),
-    Series("qsync_broker_assignments", "Assignments of this broker.",
-           lambda core: core.keys.load(core.me)),
-    Series("qsync_broker_appends_in_flight", "Appends that have no result yet.",
-           lambda core: core.appends_in_flight),
-    Series("qsync_broker_unstored_bytes", "Content on its way to the disk.",
-           lambda core: core.unstored_bytes),
-    Series("qsync_broker_unpersisted_fragments",
-           "Completed fragments on the disk that are not known to be in a store.",
-           lambda core: core.unpersisted_fragments),
-    Series("qsync_broker_partial_journals",
-           "Journals whose missing fragments this broker copies from another one.",
-           lambda core: core.partial_journals),
-    Series("qsync_broker_unhealthy_stores",
-           "Stores whose failed checks make this broker refuse appends.",
-           lambda core: core.unhealthy_stores),
-    Series("qsync_broker_journals", "Journals that exist.",
-           lambda core: core.census.counts.journals),
-    Series("qsync_broker_suspended_journals", "Journals that are suspended, partially or wholly.",
-           lambda core: core.census.counts.suspended),
-    Series("qsync_broker_under_replicated_journals",
-           "Journals that have fewer brokers than their replication.",
-           lambda core: core.census.counts.under_replicated),
-    Series("qsync_broker_journals_without_primary",
-           "Journals that are not suspended and have no primary.",
-           lambda core: core.census.counts.without_primary),
-    Series("qsync_broker_primaries", "Journals of which this broker is the primary.",
-           lambda core: core.census.counts.primaries),
-    Series("qsync_broker_unsynchronised_journals",
-           "Journals of which this broker is the primary, and whose brokers are not synchronised or"
-           " whose last pulse failed.",
-           lambda core: core.census.counts.unsynchronised),
-    Series("qsync_broker_failing_stores",
-           "Journals of this broker whose last request to a store failed.",
-           lambda core: core.census.counts.failing_stores),
-    Series("qsync_broker_local_bytes", "Content of fragments on this broker's disk.",
-           lambda core: core.census.counts.local_bytes),
-    Series("qsync_broker_pending_publications",
-           "Publications of this broker's primaries that are not appended yet.",
-           lambda core: core.census.counts.pending_publications),
+    Gauge("qsync_broker_revision", "Revision of the key space that the broker has seen.",
+          lambda core: core.keys.revision),
+    Gauge("qsync_broker_lease_seconds", "Remaining time of the broker's lease, 0 without one.",
+          lambda core: core.lease_s),
+    Gauge("qsync_broker_brokers", "Live brokers of the cluster, as this broker knows them.",
+          lambda core: len(core.keys.brokers)),
+    Gauge("qsync_broker_assignments", "Assignments of this broker.",
+          lambda core: core.keys.load(core.me)),
+    Gauge("qsync_broker_appends_in_flight", "Appends that have no result yet.",
+          lambda core: core.appends_in_flight),
+    Gauge("qsync_broker_unstored_bytes", "Content on its way to the disk.",
+          lambda core: core.unstored_bytes),
+    Gauge("qsync_broker_unpersisted_fragments",
+          "Completed fragments on the disk that are not known to be in a store.",
+          lambda core: core.unpersisted_fragments),
+    Gauge("qsync_broker_partial_journals",
+          "Journals whose missing fragments this broker copies from another one.",
+          lambda core: core.partial_journals),
+    Gauge("qsync_broker_unhealthy_stores",
+          "Stores whose failed checks make this broker refuse appends.",
+          lambda core: core.unhealthy_stores),
+    Gauge("qsync_broker_journals", "Journals that exist.",
+          lambda core: core.census.counts.journals),
+    Gauge("qsync_broker_suspended_journals", "Journals that are suspended, partially or wholly.",
+          lambda core: core.census.counts.suspended),
+    Gauge("qsync_broker_under_replicated_journals",
+          "Journals that have fewer brokers than their replication.",
+          lambda core: core.census.counts.under_replicated),
+    Gauge("qsync_broker_journals_without_primary",
+          "Journals that are not suspended and have no primary.",
+          lambda core: core.census.counts.without_primary),
+    Gauge("qsync_broker_primaries", "Journals of which this broker is the primary.",
+          lambda core: core.census.counts.primaries),
+    Gauge("qsync_broker_unsynchronised_journals",
+          "Journals of which this broker is the primary, and whose brokers are not synchronised or"
+          " whose last pulse failed.",
+          lambda core: core.census.counts.unsynchronised),
+    Gauge("qsync_broker_failing_stores",
+          "Journals of this broker whose last request to a store failed.",
+          lambda core: core.census.counts.failing_stores),
+    Gauge("qsync_broker_local_bytes", "Content of fragments on this broker's disk.",
+          lambda core: core.census.counts.local_bytes),
+    Gauge("qsync_broker_pending_publications",
+          "Publications of this broker's primaries that are not appended yet.",
+          lambda core: core.census.counts.pending_publications),
 )  # fmt: skip
 
-APPENDS = Described(
+APPENDS = DescribedMetric(
     "qsync_broker_appends",
     "counter",
     "Appends by status. FAILED has no status and may have an unknown outcome; PROXIED was passed on"
     " to another broker.",
     ("status",),
 )
-APPENDED_BYTES = Described("qsync_broker_appended_bytes", "counter", "Content of appends.")
-APPEND_SECONDS = Described(
+APPENDED_BYTES = DescribedMetric("qsync_broker_appended_bytes", "counter", "Content of appends.")
+APPEND_SECONDS = DescribedMetric(
     "qsync_broker_append_seconds",
     "histogram",
     "Time from the beginning of a successful append to its result.",
 )
-READ_BYTES = Described("qsync_broker_read_bytes", "counter", "Content that reads returned.")
-FLUSHES = Described("qsync_broker_flushes", "counter", "Flushes of the spools.")
-STORE_REQUESTS = Described(
+READ_BYTES = DescribedMetric("qsync_broker_read_bytes", "counter", "Content that reads returned.")
+FLUSHES = DescribedMetric("qsync_broker_flushes", "counter", "Flushes of the spools.")
+STORE_REQUESTS = DescribedMetric(
     "qsync_broker_store_requests",
     "counter",
     "Uploads to stores, and reads and listings of them, by outcome: `ok` or `error`.",
@@ -141,7 +141,7 @@ class BrokerMetrics:
         self._flushes = self._counter(FLUSHES)
         self._store_requests = self._counter(STORE_REQUESTS)
 
-    def _counter(self, described: Described) -> Counter:
+    def _counter(self, described: DescribedMetric) -> Counter:
         return Counter(described.name, described.help, described.labels, registry=self._registry)
 
     def on_appended(

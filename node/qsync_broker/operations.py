@@ -61,15 +61,15 @@ class CompletedSpool(NamedTuple):
     first_append: int
 
 
-class Content(NamedTuple):
-    """Bytes at a journal offset, which a later `Commit` includes."""
+class WriteContent(NamedTuple):
+    """Bytes at a journal offset, which a later `CommitAppend` includes."""
 
     key: SpoolKey
     offset: int
     data: Buffer
 
 
-class Commit(NamedTuple):
+class CommitAppend(NamedTuple):
     """The new state of a journal's open spool. A smaller end discards the bytes after it."""
 
     state: SpoolState
@@ -88,7 +88,7 @@ class Roll(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """Add a spool that was copied from another broker: `Content` has written its bytes before."""
+    """Add a spool that was copied from another broker; `WriteContent` has written its bytes."""
 
     spool: CompletedSpool
 
@@ -105,8 +105,8 @@ class SetAside(NamedTuple):
     key: SpoolKey
 
 
-Operation = Content | Commit | Roll | Copied | Drop | SetAside
-Batch = Sequence[Operation]
+SpoolOperation = WriteContent | CommitAppend | Roll | Copied | Drop | SetAside
+Batch = Sequence[SpoolOperation]
 
 
 class HistoryEntry(NamedTuple):
@@ -130,7 +130,7 @@ class RecoveredSpool(NamedTuple):
     history: tuple[HistoryEntry, ...]
 
 
-class Recovered(NamedTuple):
+class RecoveredSpools(NamedTuple):
     """The contents of a data directory.
 
     Attributes:

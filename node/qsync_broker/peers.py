@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from qsync_broker.handshake import Handshake, HandshakeError
-from qsync_broker.messages import Decoder, FrameError, Message, encode
+from qsync_broker.messages import Decoder, Message, MessageError, encode
 from qsync_broker.operations import Buffer
 from qsync_node.format.journals import BrokerId
 
@@ -16,30 +16,32 @@ SEND_HIGH = 4 << 20
 """Bytes waiting to be sent above which a connection is blocked."""
 
 
-class Listener(Protocol):
+class PeerListener(Protocol):
     """The user of a connection."""
 
-    def on_begun(self, connection: "Connection") -> None:
+    def on_begun(self, connection: "PeerConnection") -> None:
         """Note that the connection exists; its handshake begins."""
 
-    def on_open(self, connection: "Connection", peer: BrokerId) -> None:
+    def on_open(self, connection: "PeerConnection", peer: BrokerId) -> None:
         """Note that both sides have proven themselves."""
 
-    def on_messages(self, connection: "Connection", messages: list[tuple[int, Message]]) -> None:
+    def on_messages(
+        self, connection: "PeerConnection", messages: list[tuple[int, Message]]
+    ) -> None:
         """Handle received messages with their streams."""
 
-    def on_blocked(self, connection: "Connection", is_blocked: bool) -> None:
+    def on_blocked(self, connection: "PeerConnection", is_blocked: bool) -> None:
         """Note whether the connection accepts more."""
 
-    def on_lost(self, connection: "Connection", reason: str) -> None:
+    def on_lost(self, connection: "PeerConnection", reason: str) -> None:
         """Note the end of the connection, also of one that was never open."""
 
 
-class Connection(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(
-        self, handshake: Handshake, listener: Listener, tls: "BrokerTls | None" = None
+        self, handshake: Handshake, listener: PeerListener, tls: "BrokerTls | None" = None
     ) -> None:
         """Wait for the transport.
 
@@ -104,7 +106,7 @@ class Connection(asyncio.Protocol):
             if self._handshake is not None:
                 data = self._greet(self._handshake, data)
             messages = list(self._decoder.feed(data)) if data else []
-        except (FrameError, HandshakeError) as error:
+        except (MessageError, HandshakeError) as error:
             self.close(str(error))
             return
         if messages:

@@ -30,7 +30,7 @@ from qsync_broker import events as ev
 from qsync_broker.fragments import path_of
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import Drop, SpoolKey
-from qsync_broker.replica import Host, Replica
+from qsync_broker.replica import JournalReplica, ReplicaHost
 from qsync_node.format.journals import NO_ROUTE, JournalRow
 
 UPLOADS_MAX = 4
@@ -47,7 +47,7 @@ EXAMINED_TICKS = 25
 """Number of ticks in which each journal has its turn, at least, unless there are few."""
 
 
-class _Waiting:
+class _WaitingUpload:
     """A completed fragment of a journal that is not known to be persisted."""
 
     __slots__ = ("at_ns", "fragment", "is_under_way", "pause_ns")
@@ -71,13 +71,13 @@ class _Listing(NamedTuple):
     stores: tuple[str, ...]
 
 
-class _Journal:
+class _PersistedJournal:
     """Persistence of one journal at this broker."""
 
     __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "recorded", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: dict[int, _Waiting] = {}
+        self.waiting: dict[int, _WaitingUpload] = {}
         self.recorded = 0, NO_ROUTE  # epoch and route of the last synchronisation
         self.list_at_ns = 0
         self.listed_at_ns = 0
@@ -89,14 +89,14 @@ class Persister:
 
     def __init__(
         self,
-        host: Host,
-        find: Callable[[str], Replica | None],
-        emit: Callable[[ev.Effect], None],
+        host: ReplicaHost,
+        find: Callable[[str], JournalReplica | None],
+        emit: Callable[[ev.BrokerEffect], None],
     ) -> None:
         self._host = host
         self._find = find
         self._emit = emit
-        self._journals: dict[str, _Journal] = {}
+        self._journals: dict[str, _PersistedJournal] = {}
         self._uploads: dict[int, _Upload] = {}
         self._listings: dict[int, _Listing] = {}
         self._tokens = 0
@@ -106,22 +106,22 @@ class Persister:
         """Return the number of completed fragments that are not known to be persisted."""
         return sum(len(journal.waiting) for journal in self._journals.values())
 
-    def start(self, replica: Replica, now_ns: int) -> None:
+    def start(self, replica: JournalReplica, now_ns: int) -> None:
         """Begin with the journal of a new replica."""
-        journal = self._journals[replica.journal] = _Journal()
+        journal = self._journals[replica.journal] = _PersistedJournal()
         for fragment in replica.completed.values():
-            journal.waiting[fragment.begin] = _Waiting(fragment, now_ns + AGAIN_MIN_NS)
+            journal.waiting[fragment.begin] = _WaitingUpload(fragment, now_ns + AGAIN_MIN_NS)
 
     def stop(self, journal: str) -> None:
         """Forget a journal that is no longer assigned to this broker."""
         self._journals.pop(journal, None)
 
-    def completed(self, replica: Replica, fragment: LocalFragment, now_ns: int) -> None:
+    def completed(self, replica: JournalReplica, fragment: LocalFragment, now_ns: int) -> None:
         """Persist a fragment: at once as the primary, later as a peer."""
         journal = self._journals.get(replica.journal)
         if journal is not None:
             delay_ns = 0 if replica.pipeline is not None else PEER_WAIT_NS
-            journal.waiting[fragment.begin] = _Waiting(fragment, now_ns + delay_ns)
+            journal.waiting[fragment.begin] = _WaitingUpload(fragment, now_ns + delay_ns)
 
     def synchronised(self, row: JournalRow, now_ns: int) -> None:
         """Persist the fragments of a journal soon if its recorded synchronisation is new.
@@ -150,7 +150,7 @@ class Persister:
             self._hasten(journal, now_ns)
 
     @staticmethod
-    def _hasten(journal: _Journal, at_ns: int) -> None:
+    def _hasten(journal: _PersistedJournal, at_ns: int) -> None:
         for waiting in journal.waiting.values():
             waiting.at_ns = min(waiting.at_ns, at_ns)
 
@@ -185,7 +185,7 @@ class Persister:
         if found is not None:
             found.list_at_ns = 0
 
-    def _list(self, journal: _Journal, replica: Replica) -> None:
+    def _list(self, journal: _PersistedJournal, replica: JournalReplica) -> None:
         if len(self._listings) >= LISTINGS_MAX:
             return
         journal.is_listing = True
@@ -194,7 +194,7 @@ class Persister:
         self._listings[self._tokens] = _Listing(replica.journal, stores)
         self._emit(ev.ListStores(self._tokens, replica.journal, stores))
 
-    def on_listed(self, event: ev.Listed, now_ns: int) -> None:
+    def on_listed(self, event: ev.StoreListed, now_ns: int) -> None:
         """Take a listing over, or repeat it later."""
         listing = self._listings.pop(event.token, None)
         if listing is None:
@@ -225,7 +225,7 @@ class Persister:
 
     # --- uploads ------------------------------------------------------------------------------
 
-    def _upload(self, replica: Replica, waiting: _Waiting) -> None:
+    def _upload(self, replica: JournalReplica, waiting: _WaitingUpload) -> None:
         waiting.is_under_way = True
         fragment, store = waiting.fragment, replica.settings.stores[0]
         spool = replica.spool
@@ -235,7 +235,7 @@ class Persister:
         )
         key = SpoolKey(spool.journal, spool.journal_id, fragment.begin)
         path = path_of(spool.journal, fragment, replica.settings.postfix)
-        self._emit(ev.Upload(self._tokens, store, key, fragment, path))
+        self._emit(ev.UploadFragment(self._tokens, store, key, fragment, path))
 
     def on_uploaded(self, event: ev.Uploaded, now_ns: int) -> None:
         """Add a persisted fragment to the index, or repeat its upload later."""
@@ -265,7 +265,9 @@ class Persister:
         self._drop_if_persisted(journal, replica, upload.begin)
         self._host.readable(upload.journal)
 
-    def _drop_if_persisted(self, journal: _Journal, replica: Replica, begin: int) -> None:
+    def _drop_if_persisted(
+        self, journal: _PersistedJournal, replica: JournalReplica, begin: int
+    ) -> None:
         """Delete a local fragment whose bytes are all in present stores."""
         fragment = journal.waiting[begin].fragment
         if not replica.remote.covers(fragment.begin, fragment.end):

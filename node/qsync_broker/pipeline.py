@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Protocol
 
 from qsync_broker import messages as msg
-from qsync_broker.operations import Buffer, Operation
+from qsync_broker.operations import Buffer, SpoolOperation
 from qsync_broker.spool import Choice, Proposal, Spool
 from qsync_node.format.journals import BrokerId, JournalRow, Members, Route
 
@@ -38,7 +38,7 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-class Streams(Protocol):
+class PipelineStreams(Protocol):
     """The broker's streams to its peers, and its storage."""
 
     def open(
@@ -55,7 +55,7 @@ class Streams(Protocol):
     def close(self, peer: BrokerId, stream: int) -> None:
         """End a stream; its callbacks are not called any more."""
 
-    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+    def store(self, operations: list[SpoolOperation], done: Callable[[], None]) -> None:
         """Make operations durable, then call `done`."""
 
 
@@ -89,7 +89,7 @@ class Pipeline:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: PipelineStreams,
         spool: Spool,
         me: BrokerId,
         route: Route,
@@ -272,7 +272,7 @@ class Pipeline:
                 self._on_acked(peer, message.sequence)
             elif isinstance(message, msg.Promised):
                 self._on_promised(peer, message)
-            elif isinstance(message, msg.Refused):
+            elif isinstance(message, msg.PeerRefused):
                 self.wrong_revision = max(self.wrong_revision, message.revision)
                 self.wrong_epoch = max(self.wrong_epoch, message.epoch)
                 self._fail(peer, "it knows another route or a later epoch")
@@ -328,7 +328,7 @@ def promise_of(spool: Spool) -> msg.Promised:
     )
 
 
-def commit_operations(spool: Spool, proposal: Proposal, now: int) -> list[Operation]:
+def commit_operations(spool: Spool, proposal: Proposal, now: int) -> list[SpoolOperation]:
     """Commit a proposal, and return what makes it durable: nothing if it changes nothing."""
     is_change = proposal.end != spool.end or proposal.registers != spool.registers
     commit = spool.commit(proposal, now)

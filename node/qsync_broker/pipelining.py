@@ -19,13 +19,13 @@ from qsync_broker.batch import (
     CHECKS_MAX,
     MEDIA_TYPE,
     PAIRS_MAX,
-    Outcome,
+    BatchOutcome,
     decode_outcomes,
     encode_item,
 )
-from qsync_broker.client import Commit, JournalError
+from qsync_broker.client import JournalCommit, JournalError
 from qsync_broker.labels import LabelSet
-from qsync_broker.ledger import Append, AppendLedger, AppendLedgerError, unknown_append
+from qsync_broker.ledger import AppendLedger, AppendLedgerError, LedgerAppend, unknown_append
 from qsync_broker.status import Status, refusal
 
 UNDER_WAY = 4
@@ -36,12 +36,12 @@ _REFUSALS = {400, 401, 403, 404, 411, 413}
 """Statuses of HTTP with which a broker refuses a batch before it begins any append."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingAppend(NamedTuple):
     data: bytes
     content: bytes  # for the ledger
     check: str
     pairs: int  # number of registers to set or to remove
-    result: "asyncio.Future[Commit]"
+    result: "asyncio.Future[JournalCommit]"
 
 
 class AppendPipeline:
@@ -70,7 +70,7 @@ class AppendPipeline:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._session: aiohttp.ClientSession | None = None
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingAppend] = deque()
         self._senders: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "AppendPipeline":
@@ -85,7 +85,7 @@ class AppendPipeline:
         if self._session is not None:
             await self._session.close()
 
-    def append(self, content: bytes, **conditions: Any) -> "asyncio.Future[Commit]":
+    def append(self, content: bytes, **conditions: Any) -> "asyncio.Future[JournalCommit]":
         """Append content as a whole, and return the future commit.
 
         Appends are begun in the order of the calls. The future fails with JournalError if the
@@ -103,11 +103,11 @@ class AppendPipeline:
         is_plain = type(content) is bytes and not conditions
         # An invalid append would let the broker refuse all appends of its batch.
         data = encode_item(content if is_plain else {"content": content, **conditions})
-        result: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[JournalCommit] = asyncio.get_running_loop().create_future()
         check = conditions.get("check") or ""
         pairs = sum(len(conditions.get(field) or ()) for field in ("union", "subtract"))
         kept = bytes(content) if self._ledger is not None else b""
-        self._waiting.append(_Waiting(data, kept, check, pairs, result))
+        self._waiting.append(_WaitingAppend(data, kept, check, pairs, result))
         if len(self._senders) < UNDER_WAY:
             task = asyncio.get_running_loop().create_task(self._send())
             self._senders.add(task)
@@ -125,7 +125,7 @@ class AppendPipeline:
                     raise JournalError("the answer has too few outcomes")
             except JournalError as error:
                 is_refused = error.is_refused
-                outcomes = [Outcome("", error=str(error))] * len(batch)
+                outcomes = [BatchOutcome("", error=str(error))] * len(batch)
             try:
                 if not is_refused:
                     await self._record(batch, outcomes)
@@ -137,9 +137,9 @@ class AppendPipeline:
             for one, outcome in zip(batch, outcomes, strict=True):
                 self._resolve(one.result, outcome, is_refused=is_refused)
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_WaitingAppend]:
         """Remove the first appends that wait, as many as a broker accepts together."""
-        batch: list[_Waiting] = []
+        batch: list[_WaitingAppend] = []
         checks: set[str] = set()
         size = checks_size = pairs = 0
         while self._waiting and len(batch) < BATCH_APPENDS:
@@ -154,7 +154,7 @@ class AppendPipeline:
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _exchange(self, body: bytes) -> list[Outcome]:
+    async def _exchange(self, body: bytes) -> list[BatchOutcome]:
         """Send a batch. Raises JournalError; its text does not begin with the journal."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
@@ -178,7 +178,7 @@ class AppendPipeline:
                 is_refused=isinstance(error, aiohttp.ClientConnectorError),
             ) from None
 
-    async def _record(self, batch: list[_Waiting], outcomes: list[Outcome]) -> None:
+    async def _record(self, batch: list[_WaitingAppend], outcomes: list[BatchOutcome]) -> None:
         """Write outcomes to the ledger, except refusals. Raises AppendLedgerError."""
         if self._ledger is None:
             return
@@ -186,7 +186,7 @@ class AppendPipeline:
         for one, outcome in zip(batch, outcomes, strict=True):
             if outcome.status == "OK":
                 appends.append(
-                    Append(self._journal, outcome.begin, outcome.end, outcome.sum, now_s)
+                    LedgerAppend(self._journal, outcome.begin, outcome.end, outcome.sum, now_s)
                 )
             elif not outcome.status:
                 checksum = hashlib.sha1(one.content).digest()
@@ -194,13 +194,13 @@ class AppendPipeline:
         await asyncio.to_thread(self._ledger.record, appends)
 
     def _resolve(
-        self, result: "asyncio.Future[Commit]", outcome: Outcome, *, is_refused: bool
+        self, result: "asyncio.Future[JournalCommit]", outcome: BatchOutcome, *, is_refused: bool
     ) -> None:
         if result.done():
             return
         if outcome.status == "OK":
             registers = LabelSet.of(outcome.registers.items()) if outcome.registers else _NONE
-            result.set_result(Commit(outcome.begin, outcome.end, outcome.sum, registers))
+            result.set_result(JournalCommit(outcome.begin, outcome.end, outcome.sum, registers))
         elif outcome.status:
             status = Status[outcome.status]
             text = outcome.error or refusal(self._journal, status)

@@ -1,7 +1,7 @@
 """Preconditions of an append: pure decisions about its journal at the primary."""
 
 from qsync_broker.registers import unpack_registers
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_broker.requests import Append, Suspend
 from qsync_broker.status import Status
 from qsync_broker.wholeness import partial_brokers
@@ -11,12 +11,12 @@ FLUSH_S = 86_400
 """Interval in seconds for a journal that states none."""
 
 
-def head_of(journal: JournalRow, replica: Replica) -> int:
+def head_of(journal: JournalRow, replica: JournalReplica) -> int:
     """Return the offset at which the next append of a journal begins."""
     return max(replica.spool.end, replica.index_end, journal.suspend_offset)
 
 
-def refusal_for(request: Append, journal: JournalRow, replica: Replica) -> Status | None:
+def refusal_for(request: Append, journal: JournalRow, replica: JournalReplica) -> Status | None:
     """Return the status with which registers or offset refuse an append, None if they allow it."""
     registers = unpack_registers(replica.spool.registers)
     if request.check is not None and registers and not request.check.matches(registers):
@@ -29,7 +29,9 @@ def refusal_for(request: Append, journal: JournalRow, replica: Replica) -> Statu
     return None
 
 
-def suspend_level(journal: JournalRow, replica: Replica, wish: Suspend, unix_s: int) -> int | None:
+def suspend_level(
+    journal: JournalRow, replica: JournalReplica, wish: Suspend, unix_s: int
+) -> int | None:
     """Return the level of suspension that a request wants, None if it must fail instead."""
     level = journal.suspend_level
     if wish is Suspend.KEEP:
@@ -45,7 +47,7 @@ def suspend_level(journal: JournalRow, replica: Replica, wish: Suspend, unix_s: 
     return 1 if wish is Suspend.NOW or is_idle(replica, unix_s) else 0
 
 
-def is_idle(replica: Replica, unix_s: int) -> bool:
+def is_idle(replica: JournalReplica, unix_s: int) -> bool:
     """Return whether all bytes of a journal have been in its store for an interval of flushes."""
     interval_s = replica.settings.flush_s or FLUSH_S
     last_s = replica.remote.mod_time

@@ -7,7 +7,7 @@ from qsync_broker import events as ev
 from qsync_broker import messages as msg
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import SpoolKey
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 
 PART_BYTES = 256 << 10
 """Maximum number of bytes of one answer."""
@@ -26,7 +26,7 @@ class Provider:
     """Answers of one broker to the copies of others."""
 
     def __init__(
-        self, find: Callable[[str], Replica | None], emit: Callable[[ev.Effect], None]
+        self, find: Callable[[str], JournalReplica | None], emit: Callable[[ev.BrokerEffect], None]
     ) -> None:
         self._find = find
         self._emit = emit

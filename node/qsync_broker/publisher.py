@@ -27,9 +27,9 @@ from qsync_broker.allocator import allocation_leader
 from qsync_broker.append import AppendMachine
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.operations import Publication
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_broker.requests import Append, Suspend
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_node.format.journals import REMOVED_MAX, BrokerId, JournalRow, PublisherRow
 
 ACTIVE_MAX = 16
@@ -60,7 +60,7 @@ class PublisherHost(Protocol):
     def is_congested(self) -> bool:
         """Return whether the disk or a peer does not keep up."""
 
-    def replica(self, journal: str) -> Replica | None:
+    def replica(self, journal: str) -> JournalReplica | None:
         """Return the journal's replica at this broker."""
 
     def expect(self, done: Callable[[bool], None]) -> int:
@@ -77,7 +77,7 @@ class _Work(NamedTuple):
     journal_id: int
 
 
-class _Progress:
+class _PublishProgress:
     """Work on the publications of one journal.
 
     Attributes:
@@ -117,7 +117,7 @@ class Publisher:
         self._emit = emit
         self._now_ns = 0
         self._pending: dict[str, None] = {}  # in the order in which ticks look at them
-        self._progress: dict[_Work, _Progress] = {}
+        self._progress: dict[_Work, _PublishProgress] = {}
         self._reads: dict[int, tuple[_Work, int]] = {}
         self._appending: dict[int, _Work] = {}
         self._discarding: dict[_Work, int] = {}  # time of the last attempt
@@ -197,7 +197,7 @@ class Publisher:
         progress = self._progress[work]
         progress.is_appending = False
         self._active -= 1
-        if append.state is State.FINISHED:
+        if append.state is AppendState.FINISHED:
             progress.through = append.publications[-1].sequence
             progress.places = [*progress.places, *append.places][-PLACES_MAX:]
             progress.reason = ""
@@ -236,7 +236,7 @@ class Publisher:
                 del self._progress[work]
             return
         if progress is None:
-            progress = self._progress[work] = _Progress()
+            progress = self._progress[work] = _PublishProgress()
         self._remove(work, progress, publisher)
         start = max(progress.through, publisher.published)
         if (
@@ -257,7 +257,7 @@ class Publisher:
         route = host.keys.route(row.name)
         return not host.is_fenced and route.primary >= 0 and route.members[route.primary] == host.me
 
-    def _may_append(self, progress: _Progress, row: JournalRow) -> bool:
+    def _may_append(self, progress: _PublishProgress, row: JournalRow) -> bool:
         """Return whether the journal may accept an append; note the reason if it may not."""
         replica = self._host.replica(row.name)
         if replica is None or self._host.is_congested:
@@ -270,7 +270,7 @@ class Publisher:
             return replica.limit.may_take(self._now_ns)
         return False
 
-    def _remove(self, work: _Work, progress: _Progress, publisher: PublisherRow) -> None:
+    def _remove(self, work: _Work, progress: _PublishProgress, publisher: PublisherRow) -> None:
         """Delete the rows of publications that all brokers have."""
         done = max(publisher.published, progress.removed)
         if progress.is_removing or progress.through <= done or self._now_ns < progress.remove_ns:

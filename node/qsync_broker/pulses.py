@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.lease import BrokerConfig
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_broker.requests import Append, Suspend
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_node.format.journals import NO_ROUTE, BrokerId, Route
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class PulseHost(Protocol):
     def is_fenced(self) -> bool:
         """Return whether this broker's lease may have ended."""
 
-    def replica(self, journal: str) -> Replica | None:
+    def replica(self, journal: str) -> JournalReplica | None:
         """Return the journal's replica at this broker."""
 
 
-class _Journal:
+class _PulsedJournal:
     __slots__ = ("last_ns", "route", "stable")
 
     def __init__(self) -> None:
@@ -74,13 +74,13 @@ class Pulses:
         """
         self._host = host
         self._begin = begin
-        self._journals: dict[str, _Journal] = {}  # in the order in which ticks examine them
+        self._journals: dict[str, _PulsedJournal] = {}  # in the order in which ticks examine them
         self._under_way: dict[int, None] = {}
         self._failing: set[str] = set()
 
     def add(self, journal: str) -> None:
         """Pulse a journal that was assigned to this broker."""
-        self._journals[journal] = _Journal()
+        self._journals[journal] = _PulsedJournal()
 
     def tick(self, now_ns: int) -> None:
         """Begin due pulses of some journals."""
@@ -97,7 +97,9 @@ class Pulses:
                 self._journals[name] = journal
                 self._pulse(name, journal, replica, now_ns)
 
-    def _pulse(self, name: str, journal: _Journal, replica: Replica, now_ns: int) -> None:
+    def _pulse(
+        self, name: str, journal: _PulsedJournal, replica: JournalReplica, now_ns: int
+    ) -> None:
         host = self._host
         row, route = host.keys.journals.get(name), host.keys.route(name)
         if row is None or route.primary < 0 or route.members[route.primary] != host.me:
@@ -133,7 +135,7 @@ class Pulses:
             return
         if is_pulse:
             replica.append_error = result.error or result.reason
-        elif append.state is State.FINISHED:
+        elif append.state is AppendState.FINISHED:
             replica.append_error = ""
         if replica.append_error:
             self._failing.add(replica.journal)

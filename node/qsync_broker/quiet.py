@@ -22,7 +22,7 @@ BROKEN_OFF = (
 )  # fmt: skip
 """Errors of a body that does not arrive as a whole."""
 CLOSE = {"Connection": "close"}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def is_gone(request: web.Request) -> bool:
@@ -54,7 +54,7 @@ def http_logger() -> logging.Logger:
 
 
 @web.middleware
-async def quiet(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def quiet(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     """Serve a request; answer failures that the reader has logged, and pass over absent clients."""
     try:
         return await handler(request)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from qsync_broker import events as ev
 from qsync_broker.index import RemoteFragment
 from qsync_broker.operations import SpoolKey
-from qsync_broker.replica import Part, Replica
-from qsync_broker.stores import FragmentMissing, StoreError
+from qsync_broker.replica import FragmentPart, JournalReplica
+from qsync_broker.stores import FragmentMissing, FragmentStoreError
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.errors import QsyncError
 
@@ -39,14 +39,16 @@ class ReadError(QsyncError):
     """The bytes of a journal cannot be read; the text has its name, the cause, and what to do."""
 
 
-class Found(NamedTuple):
+class FoundFragment(NamedTuple):
     """A fragment for a read, and the offset at which the read continues in it."""
 
-    part: Part
+    part: FragmentPart
     offset: int
 
 
-def find(replica: Replica, offset: int, unix_s: int, begin_mod_time: int = 0) -> Found | None:
+def find(
+    replica: JournalReplica, offset: int, unix_s: int, begin_mod_time: int = 0
+) -> FoundFragment | None:
     """Return the fragment from which a read continues, or None if there is none yet.
 
     Args:
@@ -65,17 +67,17 @@ def find(replica: Replica, offset: int, unix_s: int, begin_mod_time: int = 0) ->
             is_pruned = is_first and replica.settings.has_retention
             if not is_pruned and later.mod_time > unix_s - GAP_S:
                 return None
-            offset, part = later.begin, Part.of_remote(later)
+            offset, part = later.begin, FragmentPart.of_remote(later)
         remote = part.remote
         if not begin_mod_time or remote is None or remote.mod_time >= begin_mod_time:
-            return Found(part, offset)
+            return FoundFragment(part, offset)
         offset = part.end
 
 
 class JournalReader:
     """Reads of one journal at this broker."""
 
-    def __init__(self, server: "BrokerServer", replica: Replica) -> None:
+    def __init__(self, server: "BrokerServer", replica: JournalReplica) -> None:
         self.replica = replica
         self._server = server
 
@@ -109,7 +111,9 @@ class JournalReader:
         row = core.keys.journals.get(replica.journal)
         return row is not None and core.me in partial_brokers(row) and offset < replica.spool.begin
 
-    async def next(self, offset: int, is_blocking: bool, begin_mod_time: int = 0) -> Found | None:
+    async def next(
+        self, offset: int, is_blocking: bool, begin_mod_time: int = 0
+    ) -> FoundFragment | None:
         """Return the fragment from which a read continues; None at the end of the readable bytes.
 
         Args:
@@ -126,7 +130,7 @@ class JournalReader:
             if not replica.settings.stores and not is_copied:
                 later = next((one for one in replica.local_parts if one.begin > offset), None)
                 if later is not None:
-                    return Found(later, later.begin)
+                    return FoundFragment(later, later.begin)
             if replica.lacks(offset):
                 self._server.feed(ev.GapRead(replica.journal))
             if not is_blocking and not is_copied:
@@ -134,7 +138,7 @@ class JournalReader:
             await self._server.readable(replica.journal)
         return None
 
-    async def content(self, part: Part, offset: int, end: int = 0) -> AsyncIterator[bytes]:
+    async def content(self, part: FragmentPart, offset: int, end: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes of a fragment.
 
         It may end early: a local fragment is removed once it is persisted, and the next look-up
@@ -165,7 +169,7 @@ class JournalReader:
             text = f"a read of {self.replica.journal} at {begin} failed: {error}; retry in a minute"
             log.warning("%s", text)
             raise ReadError(text) from None
-        except (StoreError, OSError) as error:
+        except (FragmentStoreError, OSError) as error:
             place = "store" if part.remote is not None else "disk of the broker"
             text = (
                 f"a read of {self.replica.journal} at {begin} failed: {error}; check the {place},"
@@ -180,12 +184,12 @@ class JournalReader:
         try:
             async for data in self._server.stores.read(fragment, offset):
                 yield data
-        except StoreError:
+        except FragmentStoreError:
             metrics.on_store_request("read", is_ok=False)
             raise
         metrics.on_store_request("read", is_ok=True)
 
-    async def _local(self, part: Part, offset: int, end: int) -> AsyncIterator[bytes]:
+    async def _local(self, part: FragmentPart, offset: int, end: int) -> AsyncIterator[bytes]:
         """Return the bytes of a local fragment. Raises OSError, also if they are damaged."""
         server = self._server
         key = SpoolKey(self.replica.journal, self.replica.spool.journal_id, part.begin)
@@ -210,7 +214,7 @@ class JournalReader:
             yield data
             offset += len(data)
 
-    def _is_listed(self, part: Part) -> bool:
+    def _is_listed(self, part: FragmentPart) -> bool:
         """Return whether a fragment still counts as one on this broker's disk."""
         replica = self.replica
         return not self.is_over and (

@@ -7,7 +7,7 @@ it again once it is live, and the allocator removes one of the others after the 
 
 from collections.abc import Collection
 
-from qsync_broker.keyspace import Absent, Change, KeySpace
+from qsync_broker.keyspace import Absent, KeyChange, KeySpace
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     AssignmentRow,
@@ -24,7 +24,7 @@ def possible_holders(
     return sorted(set(journal.route.members) & set(keys.brokers) - set(promised))
 
 
-def recall(keys: KeySpace, journal: JournalRow, promised: Collection[BrokerId]) -> Change | None:
+def recall(keys: KeySpace, journal: JournalRow, promised: Collection[BrokerId]) -> KeyChange | None:
     """Return the transaction that assigns possible holders again, or None if it can assign none.
 
     Args:
@@ -47,4 +47,4 @@ def recall(keys: KeySpace, journal: JournalRow, promised: Collection[BrokerId]) 
         for number, broker in enumerate(missing, slot)
     ]
     absent = [Absent(ASSIGNMENT_SPACE, tuple(row.key)) for row in added]
-    return Change((journal, *sorted(rows.values()), *absent), tuple(added))
+    return KeyChange((journal, *sorted(rows.values()), *absent), tuple(added))

@@ -2,29 +2,29 @@
 
 import hashlib
 
-from qsync_broker.holdings import Recovered
+from qsync_broker.holdings import RecoveredHoldings
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import NO_SUM, CompletedSpool, SpoolKey, SpoolState
 from qsync_broker.spool import Spool, Version
-from qsync_broker.storage.storage import Storage
+from qsync_broker.storage.storage import SpoolStorage
 
 
-def recovered_journals(storage: Storage) -> list[Recovered]:
+def recovered_journals(storage: SpoolStorage) -> list[RecoveredHoldings]:
     """Return the journals that the storage found, for the core."""
-    found: dict[str, Recovered] = {}
+    found: dict[str, RecoveredHoldings] = {}
     for opened in storage.recovered.open:
         versions = [
             Version(version.end, version.registers, version.hash) for version in opened.history
         ]
         spool = Spool.recovered(opened.state, versions)
-        found[spool.journal] = Recovered(spool, ())
+        found[spool.journal] = RecoveredHoldings(spool, ())
     completed: dict[tuple[str, int], list[CompletedSpool]] = {}
     for one in storage.recovered.completed:
         completed.setdefault((one.key.journal, one.key.journal_id), []).append(one)
     for (journal, journal_id), spools in sorted(completed.items()):
         known = found.get(journal)
         if known is None or (not known.spool.epoch and known.spool.journal_id < journal_id):
-            known = Recovered(_spool_after(spools), ())
+            known = RecoveredHoldings(_spool_after(spools), ())
         if known.spool.journal_id == journal_id:
             fragments = tuple(LocalFragment.of(one) for one in spools)
             found[journal] = known._replace(completed=fragments)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qsync_broker import messages as msg
 from qsync_broker.coverage import Span, first_hole, missing_bytes
-from qsync_broker.flow import Limit
+from qsync_broker.flow import FlowLimit
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
-from qsync_broker.operations import Operation, Roll
+from qsync_broker.operations import Roll, SpoolOperation
 from qsync_broker.pipeline import Pipeline, commit_operations, promise_of
 from qsync_broker.spool import Choice, Proposal, Spool, SpoolMismatchError
 from qsync_node.format.journals import BrokerId, JournalRow, Route
 
 if TYPE_CHECKING:
-    from qsync_broker.keyspace import Change, KeySpace
+    from qsync_broker.keyspace import KeyChange, KeySpace
 
 
-class Host(Protocol):
+class ReplicaHost(Protocol):
     """The broker, as the journals at it use it."""
 
     me: BrokerId
@@ -31,16 +31,16 @@ class Host(Protocol):
     def unix_s(self) -> int:
         """Return the Unix time in seconds."""
 
-    def replica(self, journal: str) -> "Replica | None":
+    def replica(self, journal: str) -> "JournalReplica | None":
         """Return the journal's replica at this broker."""
 
     def stated_replicas(self, journal: JournalRow) -> int:
         """Return the number of brokers that a journal has while it is not suspended."""
 
-    def transact(self, change: "Change", done: Callable[[bool], None]) -> None:
+    def transact(self, change: "KeyChange", done: Callable[[bool], None]) -> None:
         """Carry out a transaction; `done` gets whether it is known to be committed."""
 
-    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+    def store(self, operations: list[SpoolOperation], done: Callable[[], None]) -> None:
         """Make operations durable, then call `done`."""
 
     def open(
@@ -60,7 +60,7 @@ class Host(Protocol):
     def wake_journal(self, journal: str) -> None:
         """Advance all appends of a journal in this step."""
 
-    def completed(self, replica: "Replica", fragment: LocalFragment) -> None:
+    def completed(self, replica: "JournalReplica", fragment: LocalFragment) -> None:
         """Persist a completed fragment."""
 
     def readable(self, journal: str) -> None:
@@ -77,7 +77,7 @@ class QueuedAppend(Protocol):
         """End the append with an error."""
 
 
-class Settings(NamedTuple):
+class ReplicaSettings(NamedTuple):
     """The parts of a journal's specification that replication depends on.
 
     Attributes:
@@ -103,7 +103,7 @@ class Settings(NamedTuple):
     has_retention: bool = False
 
 
-class Part(NamedTuple):
+class FragmentPart(NamedTuple):
     """Visible bytes of a journal: of a local spool, or of a persisted fragment.
 
     Attributes:
@@ -121,12 +121,12 @@ class Part(NamedTuple):
     remote: RemoteFragment | None = None
 
     @classmethod
-    def of_remote(cls, fragment: RemoteFragment) -> "Part":
+    def of_remote(cls, fragment: RemoteFragment) -> "FragmentPart":
         """Return a persisted fragment."""
         return cls(fragment.begin, fragment.end, fragment.sum, fragment.codec, fragment)
 
 
-class Replica:
+class JournalReplica:
     """A journal at this broker.
 
     Attributes:
@@ -145,7 +145,7 @@ class Replica:
         limit: maximum rate of appends.
     """
 
-    def __init__(self, host: Host, spool: Spool, settings: Settings) -> None:
+    def __init__(self, host: ReplicaHost, spool: Spool, settings: ReplicaSettings) -> None:
         self.journal = spool.journal
         self.spool = spool
         self.settings = settings
@@ -159,7 +159,7 @@ class Replica:
         self.store_error = ""
         self.append_error = ""
         self.is_end_known = True
-        self.limit = Limit(settings.max_rate)
+        self.limit = FlowLimit(settings.max_rate)
         self._queue: deque[QueuedAppend] = deque()
         self._host = host
         self._stream: PeerStream | None = None
@@ -186,25 +186,25 @@ class Replica:
         return not self.completed and self.spool.end == self.spool.begin
 
     @property
-    def local_parts(self) -> list[Part]:
+    def local_parts(self) -> list[FragmentPart]:
         """Return the fragments on this broker's disk, in ascending order."""
-        parts = [Part(*fragment[:4]) for _, fragment in sorted(self.completed.items())]
+        parts = [FragmentPart(*fragment[:4]) for _, fragment in sorted(self.completed.items())]
         return [*parts, self._open_part] if self.spool.begin < self.spool.confirmed else parts
 
     @property
-    def _open_part(self) -> Part:
+    def _open_part(self) -> FragmentPart:
         spool = self.spool
-        return Part(spool.begin, spool.confirmed, spool.confirmed_sum, spool.codec)
+        return FragmentPart(spool.begin, spool.confirmed, spool.confirmed_sum, spool.codec)
 
-    def part_at(self, offset: int) -> Part | None:
+    def part_at(self, offset: int) -> FragmentPart | None:
         """Return the fragment that covers an offset; a local one is preferred."""
         if self.spool.begin <= offset < self.spool.confirmed:
             return self._open_part
         for begin, fragment in self.completed.items():
             if begin <= offset < fragment.end:
-                return Part(*fragment[:4])
+                return FragmentPart(*fragment[:4])
         remote = self.remote.find(offset)
-        return Part.of_remote(remote) if remote is not None else None
+        return FragmentPart.of_remote(remote) if remote is not None else None
 
     def lacks(self, offset: int) -> bool:
         """Return whether an earlier fragment has the byte at an offset, but none known here."""
@@ -350,10 +350,10 @@ class Replica:
             and prepare.journal_id == self.spool.journal_id
         )
         if not is_same:
-            stream.reply(msg.Refused(self._host.keys.revision, 0))
+            stream.reply(msg.PeerRefused(self._host.keys.revision, 0))
             return
         if prepare.epoch <= self.promised:
-            stream.reply(msg.Refused(0, self.promised))
+            stream.reply(msg.PeerRefused(0, self.promised))
             return
         self.promised = prepare.epoch
         self._end_stream("another primary has a greater epoch")
@@ -401,7 +401,7 @@ class Replica:
         for append in self.waiting:
             append.fail(reason)
 
-    def rolled(self, roll: Operation) -> None:
+    def rolled(self, roll: SpoolOperation) -> None:
         """Add a completed spool to the index."""
         if isinstance(roll, Roll) and roll.completed_end > roll.completed.begin:
             begin, former = roll.completed.begin, self.spool.former
@@ -417,8 +417,8 @@ class Replica:
 class PeerStream:
     """A primary's stream to this broker, for one journal."""
 
-    def __init__(self, host: Host, send: Callable[[msg.Message], None]) -> None:
-        self.replica: Replica | None = None
+    def __init__(self, host: ReplicaHost, send: Callable[[msg.Message], None]) -> None:
+        self.replica: JournalReplica | None = None
         self.is_over = False
         self._host = host
         self._send = send
@@ -452,7 +452,7 @@ class PeerStream:
         except SpoolMismatchError as error:
             self.fail(str(error))
 
-    def _handle(self, message: msg.Message, replica: Replica) -> None:
+    def _handle(self, message: msg.Message, replica: JournalReplica) -> None:
         host, spool = self._host, replica.spool
         if isinstance(message, msg.Content):
             self._store([spool.receive(message.delta, message.data)])
@@ -480,7 +480,7 @@ class PeerStream:
         else:
             raise SpoolMismatchError(f"unexpected {type(message).__name__}")
 
-    def _store(self, operations: list[Operation]) -> None:
+    def _store(self, operations: list[SpoolOperation]) -> None:
         self._host.store(operations, _nothing)
 
 

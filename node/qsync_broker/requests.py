@@ -89,4 +89,4 @@ class Break(NamedTuple):
     reason: str
 
 
-Input: TypeAlias = Piece | Finish | Break
+AppendInput: TypeAlias = Piece | Finish | Break

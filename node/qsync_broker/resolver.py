@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from qsync_broker.keyspace import KeySpace
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_broker.status import Status
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import BrokerId, JournalRow, Route
@@ -65,7 +65,7 @@ def resolve(
 
 
 def broker_for_read(
-    row: JournalRow, route: Route, replica: Replica, me: BrokerId, offset: int
+    row: JournalRow, route: Route, replica: JournalReplica, me: BrokerId, offset: int
 ) -> BrokerId | None:
     """Return the whole broker that must serve a read, or None if this one has all its bytes.
 

@@ -16,27 +16,27 @@ from uuid import uuid4
 from qsync_broker import events as ev
 from qsync_broker.allocator import can_hand_over
 from qsync_broker.broker import Broker
-from qsync_broker.calls import AppendCall, Call, CallHost
+from qsync_broker.calls import AppendCall, CallHost, CallT
 from qsync_broker.config import ServerConfig, split_address
 from qsync_broker.coordinating import Coordinating
-from qsync_broker.disk import Disk
+from qsync_broker.disk import BrokerDisk
 from qsync_broker.grouping import Groups
 from qsync_broker.handshake import Handshake
-from qsync_broker.keyspace import Change
+from qsync_broker.keyspace import KeyChange
 from qsync_broker.lease import BrokerConfig
 from qsync_broker.listeners import IncomingListener, OutgoingListener
 from qsync_broker.messages import Message
 from qsync_broker.metrics import BrokerMetrics
 from qsync_broker.operations import SpoolKey
-from qsync_broker.peers import HANDSHAKE_S, Connection
+from qsync_broker.peers import HANDSHAKE_S, PeerConnection
 from qsync_broker.recovered import recovered_journals
 from qsync_broker.requests import Append
 from qsync_broker.space import watch_space
 from qsync_broker.spec import stores_of
-from qsync_broker.storage.storage import Storage
-from qsync_broker.stores import FragmentStores, StoreError
+from qsync_broker.storage.storage import SpoolStorage
+from qsync_broker.stores import FragmentStoreError, FragmentStores
 from qsync_node.format.journals import BrokerId
-from qsync_node.server.listener import Bounds, Listener
+from qsync_node.server.listener import Listener, ListenerBounds
 
 if TYPE_CHECKING:
     from qsync_broker.tls import BrokerTls
@@ -82,7 +82,7 @@ class BrokerServer:
         self.config = config
         self.tls = tls
         self.halted: asyncio.Future[str] = self.loop.create_future()
-        self.storage = Storage.open(str(config.data_dir))
+        self.storage = SpoolStorage.open(str(config.data_dir))
         for journal, reason in self.storage.recovered.lost:
             log.error("journal %s takes part without its local bytes: %s", journal, reason)
         me = BrokerId(config.zone, config.name)
@@ -101,33 +101,33 @@ class BrokerServer:
         self.stores = FragmentStores(self._named_stores)
         self._secret = config.secret_file.read_bytes().strip()
         self._coordination = coordination
-        self._disk = Disk(self.storage, self._stored, self._store_failed)
+        self._disk = BrokerDisk(self.storage, self._stored, self._store_failed)
         # Its own thread: a large fragment must not delay the reads of others.
         self._verifier = ThreadPoolExecutor(1, "verifier")
         self.is_stopping = False
-        self._inputs: list[ev.Event] = []
+        self._inputs: list[ev.BrokerEvent] = []
         self._is_scheduled = False
         self._numbers = 0
         self.groups = Groups(self)
         self._calls: dict[int, AppendCall] = {}
-        self._links: dict[BrokerId, Connection] = {}
-        self._peers: dict[int, Connection] = {}
+        self._links: dict[BrokerId, PeerConnection] = {}
+        self._peers: dict[int, PeerConnection] = {}
         self._readers: dict[str, list[asyncio.Future[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
-        self._greeting: dict[Connection, None] = {}  # other brokers' connections, oldest first
+        self._greeting: dict[PeerConnection, None] = {}  # other brokers' connections, oldest first
         self._refused_s = -REFUSALS_S
         self._timer: asyncio.TimerHandle | None = None
         self._revisions: list[tuple[int, asyncio.Future[None]]] = []
-        self._used: dict[int, Connection] = {}  # connections with queued messages
+        self._used: dict[int, PeerConnection] = {}  # connections with queued messages
         self._acts: dict[type[Any], Callable[[Any], object]] = {
             ev.SendLink: lambda it: self._send(self._links.get(it.peer), it.stream, it.message),
             ev.SendPeer: lambda it: self._send(self._peers.get(it.number), it.stream, it.message),
-            ev.Store: lambda it: self._disk.submit(it.token, it.operations),
+            ev.StoreOperations: lambda it: self._disk.submit(it.token, it.operations),
             ev.AskContent: self._ask_content,
-            ev.Answer: self._answer,
+            ev.FinishAppend: self._answer,
             ev.ListStores: lambda it: self._spawn(self._list_stores(it)),
-            ev.Upload: lambda it: self._spawn(self._upload(it)),
+            ev.UploadFragment: lambda it: self._spawn(self._upload(it)),
             ev.Readable: lambda it: self._wake_readers(it.journal),
             ev.Transact: lambda it: self._spawn(self._transact(it)),
             ev.ReadPublications: lambda it: self._spawn(self._read_publications(it)),
@@ -161,7 +161,7 @@ class BrokerServer:
         """Listen for other brokers, and watch the key space."""
         host, port = split_address(self.config.peer_listen)
         context = self.tls.accepting if self.tls is not None else None
-        bounds = Bounds(GREETING_MAX, HANDSHAKE_S)
+        bounds = ListenerBounds(GREETING_MAX, HANDSHAKE_S)
         self._listener = Listener(self._accept, context, bounds, takes_plain=False)
         await self._listener.listen(host, port)
         if self.tls is not None:
@@ -170,9 +170,9 @@ class BrokerServer:
         self._spawn(watch_space(self.config, self.feed))
         self._tick()
 
-    def _accept(self) -> Connection:
+    def _accept(self) -> PeerConnection:
         handshake = Handshake(self.core.me, self._secret, None)
-        return Connection(handshake, IncomingListener(self), self.tls)
+        return PeerConnection(handshake, IncomingListener(self), self.tls)
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = self.loop.create_task(work)
@@ -222,7 +222,7 @@ class BrokerServer:
 
     # --- steps --------------------------------------------------------------------------------
 
-    def feed(self, event: ev.Event) -> None:
+    def feed(self, event: ev.BrokerEvent) -> None:
         """Queue an input for the next step."""
         self._inputs.append(event)
         self._schedule()
@@ -238,14 +238,14 @@ class BrokerServer:
         self._perform(self.core.step(time.monotonic_ns(), int(time.time()), inputs))
         self._wake_revisions()
 
-    def _perform(self, effects: list[ev.Effect]) -> None:
+    def _perform(self, effects: list[ev.BrokerEffect]) -> None:
         for effect in effects:
             self._acts[type(effect)](effect)
         used, self._used = self._used, {}
         for connection in used.values():
             connection.flush()
 
-    def _send(self, connection: Connection | None, stream: int, message: Message) -> None:
+    def _send(self, connection: PeerConnection | None, stream: int, message: Message) -> None:
         if connection is not None:
             connection.send(stream, message)
             self._used[id(connection)] = connection
@@ -255,7 +255,7 @@ class BrokerServer:
         if call is not None:
             call.want()
 
-    def _answer(self, effect: ev.Answer) -> None:
+    def _answer(self, effect: ev.FinishAppend) -> None:
         call = self._calls.pop(effect.number, None)
         if call is None:
             return
@@ -302,21 +302,21 @@ class BrokerServer:
                 for fragment in await self.stores.list(url, effect.journal)
             ]
             self.metrics.on_store_request("list", is_ok=True)
-            self.feed(ev.Listed(effect.token, found))
-        except StoreError as error:
+            self.feed(ev.StoreListed(effect.token, found))
+        except FragmentStoreError as error:
             log.warning("%s", error)
             self.metrics.on_store_request("list", is_ok=False)
-            self.feed(ev.Listed(effect.token, [], str(error)))
+            self.feed(ev.StoreListed(effect.token, [], str(error)))
 
     async def _check_store(self, effect: ev.CheckStore) -> None:
         try:
             await self.stores.check(effect.store)
             self.feed(ev.StoreChecked(effect.store))
-        except StoreError as error:
+        except FragmentStoreError as error:
             log.warning("%s", error)
             self.feed(ev.StoreChecked(effect.store, str(error)))
 
-    async def _upload(self, effect: ev.Upload) -> None:
+    async def _upload(self, effect: ev.UploadFragment) -> None:
         key = effect.key
 
         def read(offset: int, size: int) -> bytes:
@@ -328,7 +328,7 @@ class BrokerServer:
             )
             self.metrics.on_store_request("upload", is_ok=True)
             self.feed(ev.Uploaded(effect.token, persisted))
-        except StoreError as error:
+        except FragmentStoreError as error:
             log.warning("%s", error)
             self.metrics.on_store_request("upload", is_ok=False)
             self.feed(ev.Uploaded(effect.token, None, str(error)))
@@ -336,7 +336,7 @@ class BrokerServer:
     def _stored(self, token: int) -> None:
         """Note in the disk thread that operations are durable."""
         self.metrics.on_flushed()
-        self.loop.call_soon_threadsafe(self.feed, ev.Stored(token))
+        self.loop.call_soon_threadsafe(self.feed, ev.OperationsStored(token))
 
     def _store_failed(self, reason: str) -> None:
         self.loop.call_soon_threadsafe(self.feed, ev.StoreFailed(reason))
@@ -345,7 +345,7 @@ class BrokerServer:
 
     async def _connect(self, effect: ev.OpenLink) -> None:
         handshake = Handshake(self.core.me, self._secret, effect.peer)
-        connection = Connection(handshake, OutgoingListener(self, effect.peer), self.tls)
+        connection = PeerConnection(handshake, OutgoingListener(self, effect.peer), self.tls)
         self._links[effect.peer] = connection
         try:
             host, port = split_address(effect.address)
@@ -357,13 +357,13 @@ class BrokerServer:
         except (OSError, ValueError) as error:
             self.link_lost(effect.peer, connection, str(error))
 
-    def link_lost(self, peer: BrokerId, connection: Connection, reason: str) -> None:
+    def link_lost(self, peer: BrokerId, connection: PeerConnection, reason: str) -> None:
         """Note the end of a connection to a peer."""
         if self._links.get(peer) is connection:
             del self._links[peer]
-            self.feed(ev.LinkDown(peer, reason))
+            self.feed(ev.BrokerLinkDown(peer, reason))
 
-    def peer_begun(self, connection: Connection) -> None:
+    def peer_begun(self, connection: PeerConnection) -> None:
         """Note a connection whose handshake begins; the oldest one makes room for it."""
         if len(self._greeting) >= GREETING_MAX:
             oldest = next(iter(self._greeting))
@@ -371,7 +371,7 @@ class BrokerServer:
             oldest.close("too many connections have not ended their handshake")
         self._greeting[connection] = None
 
-    def peer_opened(self, connection: Connection, peer: BrokerId) -> int:
+    def peer_opened(self, connection: PeerConnection, peer: BrokerId) -> int:
         """Note the connection of a primary, and return its number."""
         self._numbers += 1
         self._greeting.pop(connection, None)
@@ -379,7 +379,7 @@ class BrokerServer:
         self.feed(ev.PeerUp(self._numbers, peer))
         return self._numbers
 
-    def peer_refused(self, connection: Connection, reason: str) -> None:
+    def peer_refused(self, connection: PeerConnection, reason: str) -> None:
         """Note the end of a connection whose handshake has not ended."""
         self._greeting.pop(connection, None)
         if self.loop.time() > self._refused_s + REFUSALS_S:
@@ -399,8 +399,8 @@ class BrokerServer:
         return self.begin(request, timeout_s, AppendCall)
 
     def begin(
-        self, request: Append, timeout_s: float, make: Callable[[CallHost, int, Append], Call]
-    ) -> Call:
+        self, request: Append, timeout_s: float, make: Callable[[CallHost, int, Append], CallT]
+    ) -> CallT:
         """Begin an append whose call `make` returns, given its number."""
         self._numbers += 1
         call = make(self, self._numbers, request)
@@ -458,6 +458,6 @@ class BrokerServer:
             if not future.done():
                 future.set_result(None)
 
-    async def transact(self, change: Change) -> bool:
+    async def transact(self, change: KeyChange) -> bool:
         """Carry out a change of the key space for a client."""
         return await self._coordination.transact(change)

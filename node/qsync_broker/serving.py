@@ -8,13 +8,13 @@ from aiohttp import web
 from qsync_broker.auth import Authorizer
 from qsync_broker.config import split_address
 from qsync_broker.front import FIRST_S, Front, Lobby
-from qsync_broker.http import Gateway
+from qsync_broker.http import HttpGateway
 from qsync_broker.keyfile import KeyFile
 from qsync_broker.quiet import http_logger, quiet
 from qsync_broker.rpc.rest import JsonGateway
 from qsync_broker.rpc.serving import RpcServer
 from qsync_broker.server import BrokerServer
-from qsync_node.server.listener import Bounds, Listener
+from qsync_node.server.listener import Listener, ListenerBounds
 
 HANDSHAKES_MAX = 128
 """TLS handshakes under way; a new one replaces the oldest."""
@@ -40,7 +40,7 @@ class Interfaces:
         self._renewal: asyncio.Task[None] | None = None
         authorizer = self._keys.authorizer if self._keys is not None else Authorizer([])
         self._lobby = Lobby()
-        self._gateway = Gateway(server, authorizer)
+        self._gateway = HttpGateway(server, authorizer)
         self._rpc = RpcServer(server, authorizer)
         app = web.Application(client_max_size=0, middlewares=[quiet])
         app.add_routes(JsonGateway(self._rpc.service).routes())  # before names of journals
@@ -67,7 +67,7 @@ class Interfaces:
         host, port = split_address(self._server.config.listen)
         tls = self._server.tls
         context = tls.serving if tls is not None else None
-        bounds = Bounds(HANDSHAKES_MAX, FIRST_S)
+        bounds = ListenerBounds(HANDSHAKES_MAX, FIRST_S)
         self._listener = Listener(self._accept, context, bounds, takes_plain=True)
         await self._listener.listen(host, port)
         if self._keys is not None:

@@ -48,7 +48,7 @@ _TOKEN = re.compile(r"[\w\-+/.]+")
 _PATH = re.compile(r"[\w\-+/.=%]+")
 
 
-class Flags(IntEnum):
+class JournalFlags(IntEnum):
     """Whether a journal can be read and written; the values are Gazette's."""
 
     UNSPECIFIED = 0
@@ -95,18 +95,18 @@ class JournalSpec(NamedTuple):
     replication: int = 3
     labels: LabelSet = NO_LABELS
     fragment: FragmentSpec = FragmentSpec()
-    flags: int = Flags.O_RDWR
+    flags: int = JournalFlags.O_RDWR
     max_append_rate: int = 0
 
     @property
     def is_writable(self) -> bool:
         """Return whether content may be appended."""
-        return self.flags != Flags.O_RDONLY
+        return self.flags != JournalFlags.O_RDONLY
 
     @property
     def is_readable(self) -> bool:
         """Return whether content may be read."""
-        return self.flags != Flags.O_WRONLY
+        return self.flags != JournalFlags.O_WRONLY
 
     @classmethod
     def from_row(cls, name: str, fields: dict[str, Any]) -> "JournalSpec":
@@ -130,7 +130,7 @@ class JournalSpec(NamedTuple):
                 _duration(fragment.get("flush_interval"), 0),
                 str(fragment.get("path_postfix_template", "")),
             ),
-            _member(Flags, fields.get("flags"), Flags.O_RDWR),
+            _member(JournalFlags, fields.get("flags"), JournalFlags.O_RDWR),
             max(_int(fields.get("max_append_rate"), 0), 0),
         )
 
@@ -149,7 +149,7 @@ class JournalSpec(NamedTuple):
                 "flush_interval": format_duration(fragment.flush_ns),
                 "path_postfix_template": fragment.path_postfix_template,
             },
-            "flags": Flags(self.flags).name,
+            "flags": JournalFlags(self.flags).name,
             "max_append_rate": self.max_append_rate,
         }
 
@@ -190,7 +190,11 @@ def problem(spec: JournalSpec) -> str:
         or _range_problem("replication", spec.replication, 1, REPLICATION_MAX)
         or _labels_problem(spec.labels)
         or _fragment_problem(spec)
-        or ("flags: use O_RDWR, O_RDONLY or O_WRONLY" if spec.flags not in list(Flags) else "")
+        or (
+            "flags: use O_RDWR, O_RDONLY or O_WRONLY"
+            if spec.flags not in list(JournalFlags)
+            else ""
+        )
         or ("max_append_rate: must not be negative" if spec.max_append_rate < 0 else "")
     )
 

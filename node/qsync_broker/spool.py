@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 from qsync_broker.operations import (
     NO_SUM,
     Buffer,
-    Commit,
-    Content,
+    CommitAppend,
     Roll,
     SpoolKey,
     SpoolState,
+    WriteContent,
 )
 
 
@@ -158,7 +158,7 @@ class Spool:
 
     # --- content ------------------------------------------------------------------------------
 
-    def receive(self, delta: int, data: Buffer) -> Content:
+    def receive(self, delta: int, data: Buffer) -> WriteContent:
         """Append received bytes.
 
         Args:
@@ -178,7 +178,7 @@ class Spool:
         self._received.update(data)
         offset = self.end + self.delta
         self.delta += len(data)
-        return Content(self.key, offset, data)
+        return WriteContent(self.key, offset, data)
 
     def proposal(self, registers: bytes) -> Proposal:
         """Return the proposal that commits the received bytes, with new registers."""
@@ -186,7 +186,7 @@ class Spool:
         hashed = self._received or self._versions[-1].hash
         return Proposal(end, hashed.digest() if end > self.begin else NO_SUM, registers)
 
-    def commit(self, proposal: Proposal, now: int) -> Commit:
+    def commit(self, proposal: Proposal, now: int) -> CommitAppend:
         """Commit the received bytes.
 
         Args:
@@ -206,7 +206,7 @@ class Spool:
         if self.delta and not self.first_append:
             self.first_append = now
         self.rollback()
-        return Commit(self.state)
+        return CommitAppend(self.state)
 
     def rollback(self) -> None:
         """Discard the received bytes."""
@@ -228,7 +228,7 @@ class Spool:
 
     # --- fragments ----------------------------------------------------------------------------
 
-    def roll(self, begin: int, codec: int) -> Commit | Roll:
+    def roll(self, begin: int, codec: int) -> CommitAppend | Roll:
         """Complete the fragment and begin an empty one.
 
         Raises:
@@ -241,7 +241,7 @@ class Spool:
             )
         return self._begin_at(begin, codec, self.registers)
 
-    def adopt(self, choice: Choice) -> Commit | Roll:
+    def adopt(self, choice: Choice) -> CommitAppend | Roll:
         """Take the state that the primary chose in a synchronisation (rule J4).
 
         Raises:
@@ -262,13 +262,13 @@ class Spool:
         # Bytes after `confirmed` stay unconfirmed until the synchronisation is recorded (J5).
         last = self._versions.pop()
         self._versions.append(last._replace(registers=choice.registers))
-        return Commit(self.state)
+        return CommitAppend(self.state)
 
     def _undo(self, end: int) -> None:
         while len(self._versions) > 1 and self._versions[-1].end > end:
             self._versions.pop()
 
-    def _begin_at(self, begin: int, codec: int, registers: bytes) -> Commit | Roll:
+    def _begin_at(self, begin: int, codec: int, registers: bytes) -> CommitAppend | Roll:
         if begin < self.end:
             raise SpoolMismatchError(
                 f"journal {self.journal} cannot begin a fragment at {begin}: it is confirmed up to"
@@ -282,6 +282,6 @@ class Spool:
         self._versions = deque([Version(begin, registers, hashlib.sha1())])
         is_same = completed.begin == begin  # an empty fragment is continued
         if is_same:
-            return Commit(self.state)
+            return CommitAppend(self.state)
         self.former = former
         return Roll(completed, end, checksum, self.state)

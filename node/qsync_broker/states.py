@@ -34,7 +34,7 @@ UPDATE_ASSIGNMENTS orders routes, but not the synchronisations of one route.
 from enum import Enum
 
 
-class State(Enum):
+class AppendState(Enum):
     """State of an append."""
 
     RESOLVE = "resolve"
@@ -56,4 +56,4 @@ class State(Enum):
     FINISHED = "finished"
 
 
-TERMINAL = (State.ERROR, State.PROXY, State.FINISHED)
+TERMINAL = (AppendState.ERROR, AppendState.PROXY, AppendState.FINISHED)

@@ -30,11 +30,11 @@ SPARE = 16
 """Open stores beyond which those that no specification names are forgotten."""
 
 
-class StoreError(QsyncError):
+class FragmentStoreError(QsyncError):
     """A store is unavailable or holds a damaged fragment; the text states the cause."""
 
 
-class FragmentMissing(StoreError):  # noqa: N818  # a fact about the store
+class FragmentMissing(FragmentStoreError):  # noqa: N818  # a fact about the store
     """The store has the fragment no longer."""
 
 
@@ -62,7 +62,7 @@ class FragmentStores:
             try:
                 store = await asyncio.to_thread(open_store, url)
             except ArchiveError as error:
-                raise StoreError(str(error)) from None
+                raise FragmentStoreError(str(error)) from None
             if len(self._stores) >= self._limit:
                 named = set(self._named())
                 self._stores = {one: kept for one, kept in self._stores.items() if one in named}
@@ -87,7 +87,9 @@ class FragmentStores:
                         if fragment is not None:
                             found.append(fragment)
         except (BaseError, OSError, TimeoutError) as error:
-            raise StoreError(f"listing {journal} in {url} failed: {_cause(error)}") from None
+            raise FragmentStoreError(
+                f"listing {journal} in {url} failed: {_cause(error)}"
+            ) from None
         return found
 
     async def upload(
@@ -112,7 +114,7 @@ class FragmentStores:
         """
         is_offloaded = fragment.codec == Codec.GZIP_OFFLOAD_DECOMPRESSION
         if is_offloaded and url.startswith("file:"):
-            raise StoreError(
+            raise FragmentStoreError(
                 f"{url} cannot state the encoding of an object: use GZIP instead of"
                 " GZIP_OFFLOAD_DECOMPRESSION"
             )
@@ -128,7 +130,9 @@ class FragmentStores:
                         )
                     mod_time = await self._mod_time(store, path)
         except (BaseError, OSError, TimeoutError, ValueError) as error:
-            raise StoreError(f"persisting {path} to {url} failed: {_cause(error)}") from None
+            raise FragmentStoreError(
+                f"persisting {path} to {url} failed: {_cause(error)}"
+            ) from None
         begin, end, checksum, codec, _ = fragment
         return RemoteFragment(begin, end, checksum, codec, url, path, mod_time or 0)
 
@@ -150,7 +154,7 @@ class FragmentStores:
             store = await self._open(fragment.store)
             expires = timedelta(seconds=duration_s)
             return str(await obstore.sign_async(store, "GET", fragment.path, expires))
-        except (StoreError, BaseError, OSError, TypeError, ValueError):
+        except (FragmentStoreError, BaseError, OSError, TypeError, ValueError):
             return ""
 
     async def delete(self, fragment: RemoteFragment) -> None:
@@ -165,7 +169,7 @@ class FragmentStores:
         except FileNotFoundError:
             return
         except (BaseError, OSError) as error:
-            raise StoreError(
+            raise FragmentStoreError(
                 f"deleting {fragment.path} in {fragment.store} failed: {_cause(error)}"
             ) from None
 
@@ -186,7 +190,9 @@ class FragmentStores:
         folder_path = folder_of(url)
         if folder_path is not None and not creates:
             if not await asyncio.to_thread(folder_path.is_dir):
-                raise StoreError(f"checking {url} failed: the folder does not exist; create it")
+                raise FragmentStoreError(
+                    f"checking {url} failed: the folder does not exist; create it"
+                )
         if folder_path is not None and delete_prefix is not None:
             delete_prefix = ".test/"
         store = await self._open(url)
@@ -195,7 +201,9 @@ class FragmentStores:
                 await obstore.put_async(store, HEALTH_PATH, HEALTH_CONTENT)
                 found = await (await obstore.get_async(store, HEALTH_PATH)).bytes_async()
                 if bytes(found) != HEALTH_CONTENT:
-                    raise StoreError(f"{HEALTH_PATH} in {url} has other content than was written")
+                    raise FragmentStoreError(
+                        f"{HEALTH_PATH} in {url} has other content than was written"
+                    )
                 folder = HEALTH_PATH.rpartition("/")[0] + "/"
                 listed = [
                     entry["path"]
@@ -203,13 +211,13 @@ class FragmentStores:
                     for entry in entries
                 ]
                 if HEALTH_PATH not in listed:
-                    raise StoreError(f"a listing of {url} does not contain {HEALTH_PATH}")
+                    raise FragmentStoreError(f"a listing of {url} does not contain {HEALTH_PATH}")
                 if delete_prefix is not None:
                     probe = f"{delete_prefix}.gazette-delete-probe"
                     await obstore.put_async(store, probe, HEALTH_CONTENT)
                     await obstore.delete_async(store, probe)
         except (BaseError, OSError, TimeoutError, ValueError) as error:
-            raise StoreError(f"checking {url} failed: {_cause(error)}") from None
+            raise FragmentStoreError(f"checking {url} failed: {_cause(error)}") from None
 
     @staticmethod
     async def _mod_time(store: Any, path: str) -> int | None:
@@ -245,11 +253,13 @@ class FragmentStores:
         except FileNotFoundError:
             raise FragmentMissing(f"{fragment.store} has {fragment.path} no longer") from None
         except (BaseError, OSError, CodecError) as error:
-            raise StoreError(
+            raise FragmentStoreError(
                 f"reading {fragment.path} from {fragment.store} failed: {_cause(error)}"
             ) from None
         if left:
-            raise StoreError(f"{fragment.path} in {fragment.store} lacks its last {left} bytes")
+            raise FragmentStoreError(
+                f"{fragment.path} in {fragment.store} lacks its last {left} bytes"
+            )
 
 
 def _compress(fragment: LocalFragment, read: Callable[[int, int], bytes], file: IO[bytes]) -> None:

@@ -28,9 +28,9 @@ from qsync_client.protocol.connection import (
     Credentials,
     Ended,
     Opened,
-    Received,
+    StreamPacket,
 )
-from qsync_client.protocol.connection import State as ConnectionState
+from qsync_client.protocol.connection import ClientConnectionState as ConnectionState
 from qsync_client.protocol.frame import FRAME_BYTES_LIMIT
 from qsync_node.format.journals import WATCHED_SPACES
 from qsync_node.format.keys import DELETE, FLAG_COMMIT, INSERT, NOP, REPLACE, UPDATE, Key, Type
@@ -100,7 +100,7 @@ class WatchSession:
                 stage = self._stage.value
                 cause = f"the {stage} was refused" if is_greeted else "the greeting was refused"
                 raise WatchError(f"{cause}: {event.reason}")
-            elif isinstance(event, Received):
+            elif isinstance(event, StreamPacket):
                 has_rows = True
                 is_moved |= self._on_packet(event, changes)
         if is_moved:
@@ -110,7 +110,7 @@ class WatchSession:
             self._connection.stream(Type.OK, {int(Key.VCLOCK): self.clock})
         return changes, self._connection.take_output()
 
-    def _on_packet(self, packet: Received, changes: list[Watched]) -> bool:
+    def _on_packet(self, packet: StreamPacket, changes: list[Watched]) -> bool:
         """Handle a packet of the stream, and return whether the revision has risen."""
         if packet.kind >= Type.ERROR:
             raise WatchError(f"the {self._stage.value} was refused: {_reason(packet.body)}")

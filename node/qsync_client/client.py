@@ -45,11 +45,11 @@ from qsync_client.outcomes import Committed, Outcome
 from qsync_client.pool import Member, Pool, check_options, members_of
 from qsync_client.protocol.constants import Iterator
 from qsync_client.requests import (
-    Fields,
+    ClientRequest,
+    FieldValues,
     IteratorName,
     Operations,
-    Request,
-    Target,
+    SpaceTarget,
     call,
     check_whole_key,
 )
@@ -153,7 +153,7 @@ class Client:
     async def insert(
         self,
         space: int | str,
-        fields: Fields,
+        fields: FieldValues,
         *,
         retry: bool = True,
         request_key: RequestKey | None = None,
@@ -178,7 +178,7 @@ class Client:
     async def replace(
         self,
         space: int | str,
-        fields: Fields,
+        fields: FieldValues,
         *,
         retry: bool = True,
         request_key: RequestKey | None = None,
@@ -228,7 +228,7 @@ class Client:
     async def upsert(
         self,
         space: int | str,
-        fields: Fields,
+        fields: FieldValues,
         operations: Operations,
         *,
         retry: bool = True,
@@ -379,7 +379,7 @@ class Client:
             `Unknown` read had no answer by the deadline.
         """
 
-        def make(to: Target) -> Request:
+        def make(to: SpaceTarget) -> ClientRequest:
             return to.select(
                 key, index, iterator, limit,
                 after=after, fetch_position=fetch_position, linearizable=linearizable,

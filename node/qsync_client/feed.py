@@ -29,7 +29,7 @@ from qsync_client.protocol.connection import (
     Credentials,
     Ended,
     Opened,
-    Received,
+    StreamPacket,
     error_code,
     error_reason,
 )
@@ -89,7 +89,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class SnapshotTuple:
     """A row of a snapshot."""
 
     space: int
@@ -103,7 +103,7 @@ class Finished:
     index: int
 
 
-Event = Started | Changed | Stored | Finished
+FeedEvent = Started | Changed | SnapshotTuple | Finished
 
 
 class _State(Enum):
@@ -114,7 +114,7 @@ class _State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _WantedSpace:
     kind: Type
     spaces: tuple[int, ...]
     after: int | None
@@ -128,7 +128,7 @@ class Feed:
         index: index of the last row that arrived, or after which the feed begins.
     """
 
-    def __init__(self, user: str, password: str, wanted: _Wanted) -> None:
+    def __init__(self, user: str, password: str, wanted: _WantedSpace) -> None:
         self.index = wanted.after or 0
         self._wanted = wanted
         self._state = _State.OPENING
@@ -147,20 +147,20 @@ class Feed:
             spaces: ids of the spaces; none for all, if the user may read the universe.
             replicaset: UUID of the cluster that must answer, "" for any.
         """
-        wanted = _Wanted(Type.SUBSCRIBE, tuple(sorted(spaces)), after, replicaset)
+        wanted = _WantedSpace(Type.SUBSCRIBE, tuple(sorted(spaces)), after, replicaset)
         return cls(user, password, wanted)
 
     @classmethod
     def snapshot(cls, user: str, password: str, *, spaces: Collection[int]) -> "Feed":
         """Return a feed of the rows of spaces at the confirmed index of the member."""
-        wanted = _Wanted(Type.FETCH_SNAPSHOT, tuple(sorted(spaces)), None, "")
+        wanted = _WantedSpace(Type.FETCH_SNAPSHOT, tuple(sorted(spaces)), None, "")
         return cls(user, password, wanted)
 
     def take_output(self) -> bytes:
         """Return the bytes to send, and forget them."""
         return self._connection.take_output()
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes) -> list[FeedEvent]:
         """Return the events of received bytes.
 
         Raises:
@@ -172,8 +172,8 @@ class Feed:
             self._state = _State.ENDED
             raise FeedRefused(0, f"the member sent invalid bytes: {error}") from error
 
-    def _receive(self, data: bytes) -> list[Event]:
-        events: list[Event] = []
+    def _receive(self, data: bytes) -> list[FeedEvent]:
+        events: list[FeedEvent] = []
         for packet in self._connection.receive(data):
             if isinstance(packet, Opened):
                 self._state = _State.ASKED
@@ -181,13 +181,13 @@ class Feed:
             elif isinstance(packet, Ended):
                 self._state = _State.ENDED
                 raise FeedRefused(packet.code, packet.reason)
-            elif isinstance(packet, Received):
+            elif isinstance(packet, StreamPacket):
                 event = self._take(packet)
                 if event is not None:
                     events.append(event)
         return events
 
-    def _take(self, packet: Received) -> Event | None:
+    def _take(self, packet: StreamPacket) -> FeedEvent | None:
         kind, header, body = packet
         if kind & Type.ERROR:
             self._state = _State.ENDED
@@ -196,7 +196,7 @@ class Feed:
             return self._answer(body)
         return self._row(kind, header, body) if self._state is _State.ROWS else None
 
-    def _answer(self, body: bytes) -> Event | None:
+    def _answer(self, body: bytes) -> FeedEvent | None:
         fields = unpack(body) if body else {}
         is_snapshot = self._wanted.kind is Type.FETCH_SNAPSHOT
         confirmed = sum(fields.get(int(Key.VCLOCK), {}).values())
@@ -225,10 +225,10 @@ class Feed:
             fields |= {int(Key.REPLICA_ANON): True, int(Key.INDEX): wanted.after}
         self._connection.stream(wanted.kind, fields)
 
-    def _row(self, kind: int, header: dict[int, Any], body: bytes) -> Event | None:
+    def _row(self, kind: int, header: dict[int, Any], body: bytes) -> FeedEvent | None:
         fields = unpack(body) if body else {}
         if self._wanted.kind is Type.FETCH_SNAPSHOT:
-            return Stored(fields[_SPACE], fields[_TUPLE])
+            return SnapshotTuple(fields[_SPACE], fields[_TUPLE])
         self.index += 1
         if kind == Type.NOP:
             return None

@@ -7,14 +7,14 @@ from qsync_client.errors import DENIED, AccessDenied, QsyncError
 from qsync_client.protocol.connection import (
     Answered,
     ClientConnection,
+    ClientConnectionState,
+    ConnectionEvent,
     Credentials,
     Ended,
-    Event,
     Notified,
     Opened,
-    State,
 )
-from qsync_client.requests import Request
+from qsync_client.requests import ClientRequest
 
 
 class Watcher:
@@ -87,12 +87,12 @@ class Link(asyncio.Protocol):
         )
 
     def _tick(self) -> None:
-        if self._connection.state is State.CLOSED:
+        if self._connection.state is ClientConnectionState.CLOSED:
             return
         self._handle(self._connection.tick(self._loop.time()))
         self._loop.call_later(self._connection.silence_s / 2, self._tick)
 
-    def _handle(self, events: list[Event]) -> None:
+    def _handle(self, events: list[ConnectionEvent]) -> None:
         for event in events:
             if type(event) is Answered:
                 waiting = self._waiting.pop(event.sync, None)
@@ -152,7 +152,7 @@ class Link(asyncio.Protocol):
     @property
     def is_over(self) -> bool:
         return (
-            self._connection.state is State.CLOSED
+            self._connection.state is ClientConnectionState.CLOSED
             or self._transport is None
             or self._transport.is_closing()
         )
@@ -173,7 +173,7 @@ class Link(asyncio.Protocol):
         await self._logged_in
 
     async def ask(
-        self, request: Request, *, stream: int = 0, key: Any = None, is_checked: bool = True
+        self, request: ClientRequest, *, stream: int = 0, key: Any = None, is_checked: bool = True
     ) -> Answered:
         """Send a request and return the answer.
 
@@ -201,7 +201,7 @@ class Link(asyncio.Protocol):
         self._flush()
         return await future
 
-    def send_unanswered(self, request: Request, *, stream: int) -> None:
+    def send_unanswered(self, request: ClientRequest, *, stream: int) -> None:
         """Send a request whose answer does not matter, if the connection is open."""
         if not self.is_over:
             self._connection.request(request.kind, request.body, self._loop.time(), stream=stream)
@@ -259,7 +259,7 @@ class Link(asyncio.Protocol):
         """Close the connection at once."""
         self._handle_end(self._connection.close())
 
-    def _handle_end(self, events: list[Event]) -> None:
+    def _handle_end(self, events: list[ConnectionEvent]) -> None:
         for event in events:
             assert isinstance(event, Ended)
             self._end(event)

@@ -22,7 +22,7 @@ _KEY, _TUPLE, _OPS = int(Key.KEY), int(Key.TUPLE), int(Key.OPS)
 _AFTER_POSITION, _AFTER_TUPLE = int(Key.AFTER_POSITION), int(Key.AFTER_TUPLE)
 _FETCH_POSITION, _ISOLATION = int(Key.FETCH_POSITION), int(Key.TXN_ISOLATION)
 
-Fields = Sequence[Any] | Mapping[str, Any]
+FieldValues = Sequence[Any] | Mapping[str, Any]
 """A tuple as a sequence, or as a mapping from names of fields."""
 Operations = Sequence[Sequence[Any]]
 """Operations of an update, such as `[("+", "balance", 5)]`: operator, field and argument. A field
@@ -32,7 +32,7 @@ IteratorName = Iterator | int | str
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ClientRequest:
     """A request: type and body, and the version of the schema that its names come from."""
 
     kind: int
@@ -46,7 +46,7 @@ class Request:
         return fields if self.kind == Type.CALL else Row(fields, self.space)
 
 
-class Target:
+class SpaceTarget:
     """A space that is given by id or by name; `schema` is needed for names only."""
 
     __slots__ = ("_schema", "id", "space")
@@ -64,10 +64,10 @@ class Target:
     def _version(self) -> int:
         return self._schema.version if self.space is not None and self._schema is not None else 0
 
-    def _request(self, kind: Type, more: dict[int, Any]) -> Request:
+    def _request(self, kind: Type, more: dict[int, Any]) -> ClientRequest:
         # The space comes first, for the fast path of the server.
         body = _pack({_SPACE: self.id, **more})
-        return Request(int(kind), body, self.space, self._version)
+        return ClientRequest(int(kind), body, self.space, self._version)
 
     def _named(self) -> Space:
         if self.space is None:
@@ -76,7 +76,7 @@ class Target:
             )
         return self.space
 
-    def _fields(self, fields: Fields) -> list[Any]:
+    def _fields(self, fields: FieldValues) -> list[Any]:
         if isinstance(fields, Mapping):
             return self._named().tuple_of(fields)
         return list(fields)
@@ -84,20 +84,20 @@ class Target:
     def _index(self, index: int | str) -> int:
         return self._named().index(index).id if isinstance(index, str) else index
 
-    def insert(self, fields: Fields) -> Request:
+    def insert(self, fields: FieldValues) -> ClientRequest:
         return self._request(Type.INSERT, {_TUPLE: self._fields(fields)})
 
-    def replace(self, fields: Fields) -> Request:
+    def replace(self, fields: FieldValues) -> ClientRequest:
         return self._request(Type.REPLACE, {_TUPLE: self._fields(fields)})
 
-    def update(self, key: Any, operations: Operations, index: int | str) -> Request:
+    def update(self, key: Any, operations: Operations, index: int | str) -> ClientRequest:
         more = {_INDEX: self._index(index), _KEY: key_of(key)}
         return self._request(Type.UPDATE, {**more, _TUPLE: [list(one) for one in operations]})
 
-    def delete(self, key: Any, index: int | str) -> Request:
+    def delete(self, key: Any, index: int | str) -> ClientRequest:
         return self._request(Type.DELETE, {_INDEX: self._index(index), _KEY: key_of(key)})
 
-    def upsert(self, fields: Fields, operations: Operations) -> Request:
+    def upsert(self, fields: FieldValues, operations: Operations) -> ClientRequest:
         more = {_TUPLE: self._fields(fields), _OPS: [list(one) for one in operations]}
         return self._request(Type.UPSERT, more)
 
@@ -111,7 +111,7 @@ class Target:
         after: bytes | Sequence[Any] = b"",
         fetch_position: bool = False,
         linearizable: bool = False,
-    ) -> Request:
+    ) -> ClientRequest:
         more: dict[int, Any] = {
             _INDEX: self._index(index),
             _LIMIT: limit,
@@ -188,18 +188,18 @@ def _pack(value: Any) -> bytes:
         ) from error
 
 
-def call(name: str, arguments: Sequence[Any]) -> Request:
+def call(name: str, arguments: Sequence[Any]) -> ClientRequest:
     body = _pack({int(Key.FUNCTION_NAME): name, _TUPLE: list(arguments)})
-    return Request(int(Type.CALL), body)
+    return ClientRequest(int(Type.CALL), body)
 
 
-def begin(isolation: int, timeout_s: float = 0.0) -> Request:
+def begin(isolation: int, timeout_s: float = 0.0) -> ClientRequest:
     """Return a BEGIN; 0 leaves the isolation or the timeout to the member."""
     fields: dict[int, Any] = {_ISOLATION: isolation}
     if timeout_s:
         fields[int(Key.TIMEOUT)] = timeout_s
-    return Request(int(Type.BEGIN), _pack(fields))
+    return ClientRequest(int(Type.BEGIN), _pack(fields))
 
 
-COMMIT = Request(int(Type.COMMIT), EMPTY_MAP)
-ROLLBACK = Request(int(Type.ROLLBACK), EMPTY_MAP)
+COMMIT = ClientRequest(int(Type.COMMIT), EMPTY_MAP)
+ROLLBACK = ClientRequest(int(Type.ROLLBACK), EMPTY_MAP)

@@ -99,7 +99,7 @@ _ALWAYS = frozenset(
 """Refusals of the request itself, which each further attempt would get, too."""
 
 
-class Step(Enum):
+class RetryStep(Enum):
     """The caller's next step."""
 
     RETURN = auto()
@@ -140,7 +140,7 @@ class Retry:
             )
         return last
 
-    def after(self, outcome: Outcome) -> Step:
+    def after(self, outcome: Outcome) -> RetryStep:
         """Record the outcome of an attempt and return the next step."""
         self._last = outcome
         if isinstance(outcome, Unknown):
@@ -148,26 +148,26 @@ class Retry:
         if isinstance(outcome, Refused):
             return self._after_refusal(outcome)
         self._is_uncertain, self.unknown = False, None
-        return Step.RETURN
+        return RetryStep.RETURN
 
-    def _after_unknown(self, outcome: Unknown) -> Step:
+    def _after_unknown(self, outcome: Unknown) -> RetryStep:
         is_expired = outcome.code == ErrorCode.KEY_EXPIRED
         if is_expired and self._may_renew and not self._is_uncertain:
-            return Step.RENEW_KEY
+            return RetryStep.RENEW_KEY
         self._is_uncertain, self.unknown = True, outcome
-        return Step.RETURN if is_expired else Step.RETRY
+        return RetryStep.RETURN if is_expired else RetryStep.RETRY
 
-    def _after_refusal(self, outcome: Refused) -> Step:
+    def _after_refusal(self, outcome: Refused) -> RetryStep:
         if self.unknown is None:
             # No attempt of this call may have been logged, so the body may change.
             if outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
-                return Step.READ_SCHEMA
+                return RetryStep.READ_SCHEMA
             if hopeless_error(outcome) is not None:
-                return Step.RAISE
+                return RetryStep.RAISE
         if not self._is_uncertain:
-            return Step.RETRY if outcome.code in TRY_AGAIN else Step.RETURN
+            return RetryStep.RETRY if outcome.code in TRY_AGAIN else RetryStep.RETURN
         if outcome.code in _AFTER_THE_KEY:
             self._is_uncertain, self.unknown = False, None
-            return Step.RETURN
+            return RetryStep.RETURN
         is_final = outcome.code in _ALWAYS or hopeless_error(outcome) is not None
-        return Step.RETURN if is_final else Step.RETRY
+        return RetryStep.RETURN if is_final else RetryStep.RETRY

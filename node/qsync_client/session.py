@@ -25,8 +25,8 @@ from qsync_client.pool import Pool
 from qsync_client.protocol.constants import Iterator, Type
 from qsync_client.protocol.markers import EMPTY_MAP
 from qsync_client.protocol.packing import INVALID
-from qsync_client.requests import Request, Target, call
-from qsync_client.retry import Retry, Step
+from qsync_client.requests import ClientRequest, SpaceTarget, call
+from qsync_client.retry import Retry, RetryStep
 from qsync_client.schema import VINDEX, VSPACE, Schema, decode_schema
 
 RETRY_WAIT_S = 0.02
@@ -37,9 +37,9 @@ MAX_REQUEST_BYTES = 16 << 20
 """Maximum size of a request unless the server's `max_request` differs."""
 _HEADER_BYTES = 512  # more than a header with a key of the maximum size
 _SCHEMA_ROWS_MAX = 1_000_000
-_PING = Request(int(Type.PING), EMPTY_MAP)
+_PING = ClientRequest(int(Type.PING), EMPTY_MAP)
 
-Make = Callable[[Target], Request]
+Make = Callable[[SpaceTarget], ClientRequest]
 """Builds a request for a space."""
 
 
@@ -149,8 +149,8 @@ class Session:
         async with asyncio.timeout_at(deadline):
             version = (await link.ask(_PING)).schema_version
             for space in (VSPACE, VINDEX):
-                plain = Target(space, None).select((), 0, Iterator.ALL, _SCHEMA_ROWS_MAX)
-                request = Request(plain.kind, plain.body, None, version)
+                plain = SpaceTarget(space, None).select((), 0, Iterator.ALL, _SCHEMA_ROWS_MAX)
+                request = ClientRequest(plain.kind, plain.body, None, version)
                 answer = await link.ask(request)
                 outcome = outcome_of(answer.kind, answer.body)
                 error = hopeless_error(outcome)
@@ -164,7 +164,7 @@ class Session:
         except INVALID as error:
             raise ConnectionError(f"the server sent an invalid schema: {text_of(error)}") from error
 
-    async def request(self, space: int | str, make: Make, deadline: float) -> Request:
+    async def request(self, space: int | str, make: Make, deadline: float) -> ClientRequest:
         """Return a request with its names replaced by ids.
 
         Raises:
@@ -172,13 +172,13 @@ class Session:
             SchemaError: a name does not exist, also in the newest schema.
         """
         if not isinstance(space, str):
-            return self._checked(make(Target(space, None)))
+            return self._checked(make(SpaceTarget(space, None)))
         if self._schema is not None:
             with contextlib.suppress(SchemaError):
-                return self._checked(make(Target(space, self._schema)))
-        return self._checked(make(Target(space, await self.read_schema(deadline))))
+                return self._checked(make(SpaceTarget(space, self._schema)))
+        return self._checked(make(SpaceTarget(space, await self.read_schema(deadline))))
 
-    def _checked(self, request: Request) -> Request:
+    def _checked(self, request: ClientRequest) -> ClientRequest:
         """Return a request that the server can receive.
 
         Raises:
@@ -226,27 +226,27 @@ class Session:
         while True:
             outcome = await self._attempt(request, key, deadline, retry.unknown, is_read)
             step = retry.after(outcome)
-            if step is Step.RETURN:
+            if step is RetryStep.RETURN:
                 return retry.outcome
-            if step is Step.RAISE:
+            if step is RetryStep.RAISE:
                 error = hopeless_error(outcome)
                 assert error is not None, outcome
                 raise error
             if loop.time() + RETRY_WAIT_S >= deadline or self.pool.is_closed:
                 return retry.outcome
-            if step is Step.READ_SCHEMA:
+            if step is RetryStep.READ_SCHEMA:
                 await self.read_schema(deadline)
                 request = await self.request(space, make, deadline)
             elif not is_repeated:
                 return retry.outcome
-            elif step is Step.RENEW_KEY:
+            elif step is RetryStep.RENEW_KEY:
                 self.keys.expire()
                 key = await self.new_key(deadline)
             await self.pool.pause(waits.next_s(), deadline)
 
     async def _attempt(
         self,
-        request: Request,
+        request: ClientRequest,
         key: RequestKey | None,
         deadline: float,
         unknown: Unknown | None,

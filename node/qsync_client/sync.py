@@ -26,7 +26,7 @@ from qsync_client.keys import RequestKey
 from qsync_client.outcomes import Outcome, RolledBack
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Iterator as IndexIterator
-from qsync_client.requests import Fields, IteratorName, Operations
+from qsync_client.requests import FieldValues, IteratorName, Operations
 from qsync_client.schema import Row, Schema
 from qsync_client.session import MAX_REQUEST_BYTES
 from qsync_client.transaction import Transaction
@@ -198,7 +198,7 @@ class SyncClient:
     def insert(
         self,
         space: int | str,
-        fields: Fields,
+        fields: FieldValues,
         *,
         retry: bool = True,
         request_key: RequestKey | None = None,
@@ -211,7 +211,7 @@ class SyncClient:
     def replace(
         self,
         space: int | str,
-        fields: Fields,
+        fields: FieldValues,
         *,
         retry: bool = True,
         request_key: RequestKey | None = None,
@@ -241,7 +241,7 @@ class SyncClient:
     def upsert(
         self,
         space: int | str,
-        fields: Fields,
+        fields: FieldValues,
         operations: Operations,
         *,
         retry: bool = True,
@@ -433,11 +433,11 @@ class SyncTransaction:
         """Return the number of rows of a selection."""
         return self._loop.run(self._transaction.count(space, key, index=index, iterator=iterator))
 
-    def insert(self, space: int | str, fields: Fields) -> list[Row]:
+    def insert(self, space: int | str, fields: FieldValues) -> list[Row]:
         """Insert a tuple and return it."""
         return self._loop.run(self._transaction.insert(space, fields))
 
-    def replace(self, space: int | str, fields: Fields) -> list[Row]:
+    def replace(self, space: int | str, fields: FieldValues) -> list[Row]:
         """Insert or replace a tuple and return it."""
         return self._loop.run(self._transaction.replace(space, fields))
 
@@ -447,7 +447,7 @@ class SyncTransaction:
         """Change fields of one tuple; return it, or nothing."""
         return self._loop.run(self._transaction.update(space, key, operations, index=index))
 
-    def upsert(self, space: int | str, fields: Fields, operations: Operations) -> list[Row]:
+    def upsert(self, space: int | str, fields: FieldValues, operations: Operations) -> list[Row]:
         """Insert a tuple or update the existing one; return nothing."""
         return self._loop.run(self._transaction.upsert(space, fields, operations))
 

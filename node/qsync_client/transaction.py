@@ -43,10 +43,10 @@ from qsync_client.protocol.constants import Iterator
 from qsync_client.requests import (
     COMMIT,
     ROLLBACK,
-    Fields,
+    ClientRequest,
+    FieldValues,
     IteratorName,
     Operations,
-    Request,
     begin,
     call,
     check_whole_key,
@@ -61,7 +61,7 @@ PAGE_ROWS = 1000
 """Rows that `count` reads at once."""
 
 
-class State(Enum):
+class TransactionState(Enum):
     """States of a transaction."""
 
     NEW = auto()
@@ -85,27 +85,27 @@ class Transaction:
         self._session = session
         self._isolation = isolation
         self._has_key = has_key
-        self._state = State.NEW
+        self._state = TransactionState.NEW
         self._lost = RolledBack("")
         self._key: RequestKey | None = None
         self._stream = 0
         self._link: Link | None = None
-        self._recorded: list[tuple[Request, tuple[int, bytes] | None] | None] = []
+        self._recorded: list[tuple[ClientRequest, tuple[int, bytes] | None] | None] = []
 
     # --- begin and end --------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Transaction":
-        if self._state is not State.NEW:
+        if self._state is not TransactionState.NEW:
             raise QsyncError(
                 "the transaction cannot begin: this object was used before; "
                 "create another one with client.transaction()"
             )
         deadline = self._session.deadline()
-        self._state = State.ENDED  # until BEGIN succeeds
+        self._state = TransactionState.ENDED  # until BEGIN succeeds
         if self._has_key:
             self._key = await self._session.new_key(deadline)
         self._link, self._stream = await self._begin(deadline)
-        self._state = State.OPEN
+        self._state = TransactionState.OPEN
         return self
 
     async def _begin(self, deadline: float, timeout_s: float = 0.0) -> tuple[Link, int]:
@@ -154,9 +154,9 @@ class Transaction:
     ) -> None:
         assert self._link is not None
         try:
-            if self._state is State.LOST:
+            if self._state is TransactionState.LOST:
                 self.outcome = self._lost
-            if kind is not None or self._state is State.LOST:
+            if kind is not None or self._state is TransactionState.LOST:
                 # If the connection ends, the member rolls the transaction back.
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout(self._session.deadline_s):
@@ -169,7 +169,7 @@ class Transaction:
             self.outcome = Unknown("COMMIT was cancelled before its outcome was known")
             self.outcome = await self._commit(deadline)
         finally:
-            self._state = State.ENDED
+            self._state = TransactionState.ENDED
             self._link.release_stream()
 
     async def _commit(self, deadline: float) -> Outcome:
@@ -179,7 +179,7 @@ class Transaction:
             return outcome
         if outcome.code == ErrorCode.KEY_EXPIRED:
             return RolledBack(outcome.reason)  # the only attempt did not run
-        self._state = State.UNCERTAIN
+        self._state = TransactionState.UNCERTAIN
         return outcome if self._key is None else await self._resolve(outcome, deadline)
 
     async def _commit_once(self, link: Link, stream: int, deadline: float) -> Outcome:
@@ -258,9 +258,9 @@ class Transaction:
             StatementFailed: the server refused the statement.
             TransactionLost: the connection ended.
         """
-        if self._state is State.LOST:
+        if self._state is TransactionState.LOST:
             raise ClientClosed(f"the statement was not sent: {self._lost.reason}")
-        if self._state is not State.OPEN or self._link is None:
+        if self._state is not TransactionState.OPEN or self._link is None:
             raise ClientClosed("the transaction is not open: use it inside its `async with` block")
         deadline = self._session.deadline()
         while True:
@@ -273,7 +273,7 @@ class Transaction:
                 continue
             raise hopeless_error(outcome) or StatementFailed(outcome)
 
-    async def _execute(self, link: Link, request: Request, deadline: float) -> Outcome:
+    async def _execute(self, link: Link, request: ClientRequest, deadline: float) -> Outcome:
         place = len(self._recorded)
         self._recorded.append((request, None))  # requests are recorded as they are sent
         try:
@@ -297,7 +297,7 @@ class Transaction:
 
     def _lose(self, reason: str) -> TransactionLost:
         """Ensure that the transaction is rolled back, and return the exception for it."""
-        self._state = State.LOST
+        self._state = TransactionState.LOST
         self._lost = RolledBack(f"the transaction ended before COMMIT: {reason}")
         return TransactionLost(self._lost)
 
@@ -345,11 +345,11 @@ class Transaction:
             if len(page.tuples) < PAGE_ROWS or not after:
                 return total
 
-    async def insert(self, space: int | str, fields: Fields) -> list[Row]:
+    async def insert(self, space: int | str, fields: FieldValues) -> list[Row]:
         """Insert a tuple and return it. See `Client.insert`."""
         return (await self._run(space, lambda to: to.insert(fields))).tuples
 
-    async def replace(self, space: int | str, fields: Fields) -> list[Row]:
+    async def replace(self, space: int | str, fields: FieldValues) -> list[Row]:
         """Insert or replace a tuple and return it. See `Client.replace`."""
         return (await self._run(space, lambda to: to.replace(fields))).tuples
 
@@ -359,7 +359,9 @@ class Transaction:
         """Change fields of one tuple; return it, or nothing. See `Client.update`."""
         return (await self._run(space, lambda to: to.update(key, operations, index))).tuples
 
-    async def upsert(self, space: int | str, fields: Fields, operations: Operations) -> list[Row]:
+    async def upsert(
+        self, space: int | str, fields: FieldValues, operations: Operations
+    ) -> list[Row]:
         """Insert a tuple or update the existing one; return nothing. See `Client.upsert`."""
         return (await self._run(space, lambda to: to.upsert(fields, operations))).tuples
 

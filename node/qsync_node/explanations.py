@@ -10,7 +10,7 @@ from typing import Literal
 
 from qsync_node.errors import ErrorCode, OrderRefusal
 
-Outcome = Literal["refused", "unknown", "rolled back"]
+ErrorOutcome = Literal["refused", "unknown", "rolled back"]
 """The result of a write that ended with an error; docs/errors.md defines the words."""
 
 
@@ -20,7 +20,7 @@ class Explanation:
 
     code: ErrorCode
     meaning: str
-    outcome: Outcome
+    outcome: ErrorOutcome
     action: str
     case: str = ""
     """The requests that this meaning applies to, if the code has several meanings."""

@@ -20,7 +20,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.entries import Entry, Kind, read_entries
+from qsync_node.consensus.entries import Entry, EntryKind, read_entries
 from qsync_node.consensus.history import History, TermStart
 from qsync_node.consensus.interfaces import Loader
 from qsync_node.consensus.limbo import Limbo
@@ -28,11 +28,11 @@ from qsync_node.consensus.membership import (
     CLUSTER_SPACE,
     LEVEL,
     REMOVED_SPACE,
+    ClusterMember,
     Configuration,
-    Member,
 )
 from qsync_node.consensus.replica import Replica
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.consensus.tail import Tail
 from qsync_node.engine.database import Database
 from qsync_node.format.batch import LogBatch
@@ -61,12 +61,12 @@ from qsync_node.transactions.procedures import Procedures
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.snapshot import SnapshotView, StateLoader
-from qsync_node.transactions.state import State
-from qsync_node.transactions.status import Status
+from qsync_node.transactions.state import StatementState
+from qsync_node.transactions.status import LiveStatus
 from qsync_node.transactions.stepped_reads import SteppedReads
 from qsync_node.transactions.streams import Streams
 
-Observer = Callable[[list[Entry], list[Entry]], None]
+EntryObserver = Callable[[list[Entry], list[Entry]], None]
 """Callback for traces and checkers: receives confirmed and removed entries in log order."""
 
 RETIRED_ENTRIES = 8192
@@ -75,16 +75,16 @@ RETIRED_ENTRIES = 8192
 class Node:
     """One instance. `recover` loads its state, and `start` begins its timers."""
 
-    def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
+    def __init__(self, uuid: str, settings: ConsensusSettings, rng: Random, ballot: Ballot) -> None:
         self.uuid = uuid
-        self.state = State()
+        self.state = StatementState()
         self.context = Context(uuid, settings, rng, ballot)
         self.replica = Replica(self.context, self)
         self.rows = RowApplier(self.context, self.replica.repair, self.state)
         self.registrar = Registrar(self.replica, self.state)
         self.tarantool = Gateway(self.replica, self.state, self.registrar)
         self.checkpoints = Checkpoints(self.replica, self.state, self.tarantool.pinned_index)
-        self.status = Status(
+        self.status = LiveStatus(
             self.replica,
             self.state,
             self.registrar,
@@ -118,11 +118,11 @@ class Node:
         self.forwarded = Forwarded(shared, self.clients)
         self._control = self._routes()
         self._retired: deque[Database] = deque()
-        self.observer: Observer | None = None
+        self.observer: EntryObserver | None = None
         self.refuse_rows = False  # a fault for tests: this replica cannot apply user rows (T7)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ConsensusSettings:
         return self.context.settings
 
     @property
@@ -156,7 +156,7 @@ class Node:
         """Return the rows of a replica set's first snapshot: its origin, at index 0 (M1)."""
         database = Database.bootstrap(replicaset_uuid)
         define_own_spaces(database, planned_voters, key_window_rows)
-        member = Member(1, uuid, name, "voter", True, LEVEL)
+        member = ClusterMember(1, uuid, name, "voter", True, LEVEL)
         body = pack({KEY_SPACE_ID: CLUSTER_SPACE, KEY_TUPLE: member.as_tuple()})
         database.apply(REPLACE, body)
         return list(database.snapshot_bodies())
@@ -207,14 +207,14 @@ class Node:
             return  # this version may not know the rest of the log (P2)
         for entry in read_entries(batch, tail.last_term):
             part = entry.batch
-            if entry.kind is Kind.PROMOTE:
+            if entry.kind is EntryKind.PROMOTE:
                 tail.history.append(TermStart(entry.term, part.replica_id, part.first_index))
             tail.append(part)
             limbo.append(entry)
-            if entry.kind is Kind.MEMBERSHIP and self.replica.stop_at_unsupported_level():
+            if entry.kind is EntryKind.MEMBERSHIP and self.replica.stop_at_unsupported_level():
                 return
             self.state.bytes_since_checkpoint += len(part.data)
-            if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
+            if entry.kind is EntryKind.CONFIRM and entry.position > limbo.confirmed_index:
                 taken, removed = limbo.confirm(entry.position)
                 if self.observer is not None:
                     self.observer(taken, removed)
@@ -386,7 +386,7 @@ class Node:
             msg.SnapshotChunk: lambda link, uuid, m: applier.rejoin.on_chunk(link, m),
             msg.RegisterReply: lambda link, uuid, m: applier.registering.on_reply(m),
             msg.Register: self.registrar.on_register,
-            msg.Nominate: lambda link, uuid, m: self._on_nominate(m),
+            msg.NominationOrder: lambda link, uuid, m: self._on_nominate(m),
             msg.ReadIndex: lambda link, uuid, m: self.linearizable_reads.on_message(link, m),
             msg.ReadIndexReply: lambda link, uuid, m: self.linearizable_reads.on_message(link, m),
             msg.Forward: lambda link, uuid, m: self.forwarded.on_request(link, m),
@@ -394,7 +394,7 @@ class Node:
             msg.ForwardClosed: lambda link, uuid, m: self.forwarded.on_closed(link, m),
         }
 
-    def _on_nominate(self, message: msg.Nominate) -> None:
+    def _on_nominate(self, message: msg.NominationOrder) -> None:
         reason = self.replica.election.on_nominate(message)
         if reason:
             self.context.report("nomination_refused", reason=reason)
@@ -454,7 +454,7 @@ class Node:
         return self.builds.limit(index)
 
     def can_apply(self, entry: Entry) -> bool:
-        return not (self.refuse_rows and entry.kind is Kind.USER)
+        return not (self.refuse_rows and entry.kind is EntryKind.USER)
 
     # --- snapshots ----------------------------------------------------------------------------
 
@@ -534,6 +534,6 @@ class Node:
 
 
 def _configuration_of(database: Database) -> Configuration:
-    members = tuple(Member.from_tuple(fields) for fields in database.cluster())
+    members = tuple(ClusterMember.from_tuple(fields) for fields in database.cluster())
     removed = frozenset(str(fields[0]) for fields in rows_of(database, REMOVED_SPACE))
     return Configuration(members, removed)

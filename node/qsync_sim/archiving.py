@@ -12,19 +12,19 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from qsync_node.archive.compaction import Changes
+from qsync_node.archive.compaction import ChangesFile
 from qsync_node.archive.description import describe
 from qsync_node.archive.manifest import FileEntry, Manifest, decode_manifest, encode_manifest
 from qsync_node.archive.uploader import (
+    ArchiveView,
     Describe,
     ListFiles,
-    Load,
-    Operation,
+    LoadManifest,
     PutFile,
     PutManifest,
     Sealing,
     Shipping,
-    View,
+    UploadOperation,
 )
 from qsync_node.archive.uploads import Contents
 from qsync_node.consensus.settings import MILLISECOND
@@ -94,7 +94,7 @@ class Archive:
             return Manifest(self.replicaset_uuid, shell.uuid, shell.name)
         return decode_manifest(data, shell.name)
 
-    def put(self, shell: Archived, operation: Operation) -> None:
+    def put(self, shell: Archived, operation: UploadOperation) -> None:
         """Carry out an operation that stores something."""
         if isinstance(operation, PutFile):
             data = shell.disk.read(operation.path)
@@ -127,7 +127,7 @@ class SimArchiver:
         self._rng = Random(f"archiver {shell.name} {shell.life} of {archive.timeline.seed}")
         self._shipping = Shipping()
         self._sealing = Sealing(SEAL_NS)
-        self._under_way: Operation | None = None
+        self._under_way: UploadOperation | None = None
         self._look_later()
 
     @property
@@ -150,7 +150,7 @@ class SimArchiver:
             if self._sealing.is_due(segments[-1], self._timeline.now_ns, 0):
                 shell.seal()
             starts = list(context.tail.history.starts)
-            self._shipping.look(View(segments, context.limbo.confirmed_index, starts))
+            self._shipping.look(ArchiveView(segments, context.limbo.confirmed_index, starts))
             self._continue()
         self._look_later()
 
@@ -183,7 +183,7 @@ class SimArchiver:
         self._under_way = None
         self._continue()
 
-    def _result_of(self, operation: Operation) -> Any:
+    def _result_of(self, operation: UploadOperation) -> Any:
         archive, shell = self._archive, self._shell
         if isinstance(operation, ListFiles):
             return _contents(shell, operation)
@@ -194,12 +194,12 @@ class SimArchiver:
             archive.put(shell, operation)
         if is_lost:
             raise StoreError
-        if isinstance(operation, Load):
+        if isinstance(operation, LoadManifest):
             return archive.manifest_of(shell)
         if isinstance(operation, (PutFile, PutManifest)):
             self._timeline.count(f"archive {type(operation).__name__}")
             return None
-        return Changes()
+        return ChangesFile()
 
     def on_stopped(self) -> None:
         """End with the process: the store may still receive a file."""

@@ -13,7 +13,7 @@ import msgpack
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.format.body import put_body
 from qsync_node.format.keys import INSERT
 from qsync_node.node import Node
@@ -70,9 +70,9 @@ class Cluster(Timeline):
         ambushes: faults that wait for an event of a member, with its name.
     """
 
-    def __init__(self, seed: int, settings: Settings | None = None) -> None:
+    def __init__(self, seed: int, settings: ConsensusSettings | None = None) -> None:
         super().__init__(seed)
-        self.base = settings or Settings(
+        self.base = settings or ConsensusSettings(
             heartbeat_ns=50 * MILLISECOND,
             election_timeout_ns=400 * MILLISECOND,
             synchro_timeout_ns=700 * MILLISECOND,

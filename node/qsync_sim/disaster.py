@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.entries import EntryKind
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.keys import INSERT
 from qsync_sim.cluster import ADMIN_SESSION, Cluster, insert_body
@@ -127,5 +127,5 @@ def _pending(shell: Shell) -> list[int]:
     return [
         entry.batch.last_index
         for entry in shell.node.context.limbo.surviving()
-        if entry.kind is Kind.USER
+        if entry.kind is EntryKind.USER
     ]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.entries import EntryKind
 from qsync_sim import refusals, resources
 from qsync_sim.authority import Authority
 from qsync_sim.cluster import Cluster
@@ -195,7 +195,7 @@ class Onlooker:
         limbo = node.context.limbo
         if limbo.configuration is limbo.confirmed_configuration:
             return
-        changes = [entry for entry in limbo.entries if entry.kind is Kind.MEMBERSHIP]
+        changes = [entry for entry in limbo.entries if entry.kind is EntryKind.MEMBERSHIP]
         if len(changes) < 2 or node.replica.leader is None:
             return
         # A restarted leader does not know yet the index that an earlier leader confirmed.

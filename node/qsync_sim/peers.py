@@ -13,7 +13,7 @@ from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import SALT_BYTES, encode_greeting
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.format.mp import unpack
 from qsync_node.peering.addresses import AddressBook
@@ -32,8 +32,8 @@ from qsync_node.peering.handshake import (
     Established,
     HandshakeFailed,
     HelloRefused,
-    Identity,
     Opening,
+    PeerIdentity,
     answer_hello,
 )
 from qsync_sim.network import End, Host, Network
@@ -46,7 +46,7 @@ ENCODED_EVERY = 16
 class Owner(Host, Protocol):
     """A member, as the connections of its process use it (shell.py)."""
 
-    settings: Settings
+    settings: ConsensusSettings
 
     def feed(self, item: Any) -> None: ...
 
@@ -97,7 +97,7 @@ class SimPeers:
         self._own = {shell.name: network.address_of(shell)}
         self._book = AddressBook(shell.name)
         self._dialling = Dialling(self._book)
-        self._identity = Identity(
+        self._identity = PeerIdentity(
             shell.uuid,
             replicaset_uuid,
             SECRET,

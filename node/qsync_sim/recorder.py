@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.consensus.entries import Entry, Kind
-from qsync_node.consensus.source import State
+from qsync_node.consensus.entries import Entry, EntryKind
+from qsync_node.consensus.source import StreamState
 from qsync_node.node import Node
 
 Event = dict[str, Any]
@@ -142,8 +142,10 @@ class Recorder:
         ):
             self._watch(owner, name, getattr(self, f"_{name}"))
         applier = replica.applier
-        self._watch(applier, "on_rewound", partial(self._on_replaced, State.CUTTING))
-        self._watch(applier.rejoin, "on_installed", partial(self._on_replaced, State.INSTALLING))
+        self._watch(applier, "on_rewound", partial(self._on_replaced, StreamState.CUTTING))
+        self._watch(
+            applier.rejoin, "on_installed", partial(self._on_replaced, StreamState.INSTALLING)
+        )
 
     @staticmethod
     def _watch(owner: Any, name: str, observer: Callable[..., Any]) -> None:
@@ -254,14 +256,14 @@ class Recorder:
         batch = entry.batch
         if not entry.is_own:
             self.note("extend", last=batch.last_index, last_term=entry.term)
-        elif entry.kind is Kind.PROMOTE:
+        elif entry.kind is EntryKind.PROMOTE:
             replies = self.node.replica.election.replies
             voters = self.node.context.voter_uuids()
             names = [self.recording.name(uuid) for uuid in replies if uuid in voters]
             self.note("win", kept=entry.position, heard=sorted(names))
-        elif entry.kind is Kind.USER:
+        elif entry.kind is EntryKind.USER:
             self.note("rows", count=batch.last_index - batch.first_index + 1)
-        elif entry.kind is Kind.MEMBERSHIP:
+        elif entry.kind is EntryKind.MEMBERSHIP:
             # A removal has two rows; the last one stands for the change.
             voters = self.node.context.configuration.voter_uuids
             others = batch.last_index - batch.first_index
@@ -280,12 +282,12 @@ class Recorder:
     def _forget_behind(self, original: Callable[..., None], index: int) -> None:
         self._look_for_snapshot()
         tail = self.node.context.tail
-        is_cut = self.node.replica.source.state is State.CUTTING
+        is_cut = self.node.replica.source.state is StreamState.CUTTING
         if index < tail.last_index:
             self.note("truncate" if is_cut else "forget", last=index)
         original(index)
 
-    def _on_replaced(self, state: State, original: Callable[..., None], message: Any) -> None:
+    def _on_replaced(self, state: StreamState, original: Callable[..., None], message: Any) -> None:
         """Note that the disk has the truncation or the snapshot of a stage."""
         self._look_for_snapshot()
         context = self.node.context

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.messages import ForwardReply
-from qsync_node.consensus.source import State
+from qsync_node.consensus.source import StreamState
 from qsync_node.errors import ErrorCode
 from qsync_sim.authority import on_disk
 from qsync_sim.cluster import Cluster
@@ -110,7 +110,7 @@ def _is_without_leader(shell: Shell, node: "Node", reason: str) -> bool:
     leader = replica.leader
     if leader is None:
         source, known = replica.source, replica.election.leader_uuid
-        is_following = source.state is State.FOLLOWING and source.uuid == known
+        is_following = source.state is StreamState.FOLLOWING and source.uuid == known
         # A read at the beginning of this step preceded the message that the member now follows.
         was_following = is_following and source.since_ns < now_ns
         return "knows no leader" not in reason or not was_following

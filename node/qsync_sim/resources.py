@@ -18,7 +18,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.entries import EntryKind
 from qsync_sim.cluster import Row
 from qsync_sim.publishing import BROKER_SESSION
 from qsync_sim.shell import Shell
@@ -90,7 +90,7 @@ def _check_window(shell: Shell, node: "Node", sent: int) -> None:
 
 def _check_queue(shell: Shell, node: "Node") -> None:
     context, settings = node.context, node.settings
-    entries = [entry for entry in context.limbo.entries if entry.kind is Kind.USER]
+    entries = [entry for entry in context.limbo.entries if entry.kind is EntryKind.USER]
     own = [entry for entry in entries if entry.is_own]
     most = settings.limbo_bytes_max + SLACK * TRANSACTION_BYTES
     size = sum(len(entry.batch.data) for entry in own)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from random import Random
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
-from qsync_node.consensus.source import State
+from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
+from qsync_node.consensus.source import StreamState
 from qsync_node.format.body import space_mark
 from qsync_node.format.mp import pack_map_head
 from qsync_node.node import Node
@@ -110,7 +110,7 @@ class Schedule:
             self.world.disks.lost_starts = LOST_STARTS
         if seed % 2:
             # Confirmations of an even seed stop after a few rows, those of an odd one at the end.
-            rows_max = Settings().confirm_rows_max
+            rows_max = ConsensusSettings().confirm_rows_max
             self.world.base = replace(self.world.base, confirm_rows_max=rows_max)
         if not is_plain and Random(f"window of {seed}").random() < SMALL_WINDOWS:
             self.world.base = replace(self.world.base, relay_window_bytes=SMALL_WINDOW_BYTES)
@@ -406,7 +406,7 @@ class Schedule:
         goal = leader.node.context.limbo.confirmed_index
         return all(
             shell.node is not None
-            and (shell is leader or shell.node.replica.source.state is State.FOLLOWING)
+            and (shell is leader or shell.node.replica.source.state is StreamState.FOLLOWING)
             and shell.node.context.limbo.confirmed_index >= goal - ROWS_BEHIND
             and not shell.node.replica.repair.is_open
             and not _refuses_pending_row(shell.node)

@@ -18,7 +18,7 @@ from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
-from qsync_node.server.session import PACKETS_PER_CHECK, Session
+from qsync_node.server.session import PACKETS_PER_CHECK, ServerSession
 from qsync_node.server.sessions import Sessions
 from qsync_node.server.watchers import Watchers
 from qsync_sim.violation import Violation
@@ -53,7 +53,7 @@ class Socket:
     """
 
     def __init__(self, on_reading: Callable[[], None], on_closed: Callable[[], None]) -> None:
-        self.protocol: Session | None = None
+        self.protocol: ServerSession | None = None
         self.is_reading = True
         self._on_reading = on_reading
         self._on_closed = on_closed
@@ -153,9 +153,9 @@ class SimServer:
             bounds=BOUNDS,
         )
 
-    def connect(self, socket: Socket, user: str) -> Session:
+    def connect(self, socket: Socket, user: str) -> ServerSession:
         """Open a connection, and log in without a password."""
-        session = Session(self._services)
+        session = ServerSession(self._services)
         socket.protocol = session
         session.connection_made(cast(asyncio.Transport, socket))
         self.sessions.admission.log_in(session.number, user)
@@ -186,7 +186,7 @@ class SimServer:
         in_flight_max = BOUNDS.in_flight + PACKETS_PER_CHECK
         unread_max = BOUNDS.unread_bytes + in_flight_max * self._largest
         for client in self.sessions.by_number.values():
-            session = cast(Session, client)
+            session = cast(ServerSession, client)
             unread, in_flight = session.unread_bytes(), len(session.requests.running)
             if unread > unread_max or in_flight > in_flight_max:
                 raise Violation(

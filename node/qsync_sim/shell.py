@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.limbo import Limbo
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.format.keys import Type
 from qsync_node.node import Node
 from qsync_node.storage.errors import CorruptionError, DiskError
 from qsync_node.storage.scheduler import ArchiveFloor
-from qsync_node.storage.storage import Limits, Storage
+from qsync_node.storage.storage import SegmentLimits, Storage
 from qsync_sim.archiving import Archive, SimArchiver
 from qsync_sim.costs import Machine
 from qsync_sim.disk import PowerLoss, SimDisk
@@ -29,7 +29,7 @@ from qsync_sim.server import SimServer
 from qsync_sim.timeline import Timeline
 
 DIRECTORY = "/data"
-LIMITS = Limits(segment_bytes=8192)
+LIMITS = SegmentLimits(segment_bytes=8192)
 MILLISECOND = 1_000_000
 
 
@@ -59,7 +59,9 @@ class Surroundings(Protocol):
 class Shell:
     """One instance on one disk, over all its process runs."""
 
-    def __init__(self, world: Surroundings, name: str, uuid: str, settings: Settings) -> None:
+    def __init__(
+        self, world: Surroundings, name: str, uuid: str, settings: ConsensusSettings
+    ) -> None:
         self.world = world
         self.timeline: Timeline = world.network.timeline
         self.name = name
@@ -358,7 +360,7 @@ class Shell:
         elif kind is fx.CloseLink:
             if self.peers is not None:
                 self.peers.close(effect.link)
-        elif kind is fx.Restart:
+        elif kind is fx.RestartNode:
             self.world.on_restart_wanted(self)
         elif self.tasks is not None:
             self.tasks.submit(effect)

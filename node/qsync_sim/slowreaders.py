@@ -22,7 +22,7 @@ from qsync_sim.violation import Violation
 from qsync_sim.workloads.base import body_of
 
 if TYPE_CHECKING:
-    from qsync_node.server.session import Session
+    from qsync_node.server.session import ServerSession
 
 PART = 0.15
 """The part of the schedules that have such clients."""
@@ -58,7 +58,7 @@ class SlowReader:
         self._shell: Shell | None = None
         self._life = 0
         self._socket: Socket | None = None
-        self._session: Session | None = None
+        self._session: ServerSession | None = None
         self._decoder = FrameDecoder(1 << 30)
         self._greeting = GREETING_BYTES  # bytes of it that were not read yet
         self._unsent = b""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
-from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.entries import EntryKind
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
@@ -30,7 +30,7 @@ from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_node.consensus.leader import Leader
-    from qsync_node.consensus.transfer import Switchover
+    from qsync_node.consensus.transfer import LeadershipTransfer
     from qsync_node.node import Node
 
 SLOW_STEP_NS = 300 * MILLISECOND
@@ -59,7 +59,7 @@ class Order(NamedTuple):
 class Handover(NamedTuple):
     """A switchover in progress, when it was first seen, and where the log of its leader ended."""
 
-    switchover: "Switchover"
+    switchover: "LeadershipTransfer"
     since_ns: int
     last_index: int
 
@@ -262,7 +262,7 @@ class Watch:
             return
         for entry in _node(shell).context.limbo.entries:
             index = entry.batch.first_index
-            if entry.is_own and entry.kind is Kind.USER and index > handover.last_index:
+            if entry.is_own and entry.kind is EntryKind.USER and index > handover.last_index:
                 raise Violation(f"E9: {shell.name} writes {index} during a switchover")
         if now_ns - handover.since_ns > SWITCHOVER_NS:
             raise Violation(

@@ -12,7 +12,7 @@ from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
-from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.format.keys import CHANGES
 from qsync_node.node import Node
 from qsync_sim import faults, refusals
@@ -34,7 +34,7 @@ NOP = 12
 class World(Cluster):
     """A cluster and everything that observes it."""
 
-    def __init__(self, seed: int, settings: Settings | None = None) -> None:
+    def __init__(self, seed: int, settings: ConsensusSettings | None = None) -> None:
         super().__init__(seed, settings)
         self.authority = Authority(self)
         self.onlooker = Onlooker(self, self.authority)

@@ -9,7 +9,7 @@ import json
 import sys
 
 from qsync_spark.durations import GRACE_S, duration_s
-from qsync_spark.progress import Progress, Step
+from qsync_spark.progress import Progress, ProgressStep
 
 
 def add_archive_arguments(parser: argparse.ArgumentParser, *, is_named: bool = False) -> None:
@@ -69,7 +69,7 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
 def progress_of(arguments: argparse.Namespace) -> Progress:
     """Return a function that prints each step, if `--progress` asks for it."""
 
-    def progress(step: Step) -> None:
+    def progress(step: ProgressStep) -> None:
         if arguments.progress:
             sys.stderr.write(json.dumps(step.document()) + "\n")
             sys.stderr.flush()

@@ -17,7 +17,7 @@ LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgressStep:
     """`done` of `total` steps precede this one; `rows` is 0 without a pass."""
 
     step: str
@@ -30,14 +30,14 @@ class Step:
         return asdict(self)
 
 
-Progress = Callable[[Step], None]
+Progress = Callable[[ProgressStep], None]
 
 
-def silence(step: Step) -> None:
+def silence(step: ProgressStep) -> None:
     """Discard the progress of a job."""
 
 
-class Watch:
+class StepReporter:
     """A reporter of each step at its beginning and, in steps that `read` the log, of its rows."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Watch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "StepReporter":
         self._thread.start()
         return self
 
@@ -80,7 +80,7 @@ class Watch:
         assert number is not None
         rows_total = self._rows_total if number in self._read else 0
         rows = int(rows_total * self._share)
-        self._told(Step(self._steps[number], number, len(self._steps), rows, rows_total))
+        self._told(ProgressStep(self._steps[number], number, len(self._steps), rows, rows_total))
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):

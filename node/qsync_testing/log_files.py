@@ -3,11 +3,11 @@
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.row import encode_singles
 from qsync_node.storage.files import FileSystem
-from qsync_node.storage.storage import Limits, Storage
+from qsync_node.storage.storage import SegmentLimits, Storage
 
 UUID = "70dce487-582e-5e56-a3ed-a1541ed73826"
 OTHER = "2564c0a3-dd23-551f-a25c-1af767f45a81"
-SMALL = Limits(segment_bytes=400)
+SMALL = SegmentLimits(segment_bytes=400)
 
 
 def batch(

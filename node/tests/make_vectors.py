@@ -30,7 +30,7 @@ from qsync_client.protocol.auth import scramble
 from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import decode_greeting
 from qsync_node.format.keys import Key, Type
-from qsync_node.format.row import Row, encode_rows
+from qsync_node.format.row import LogRow, encode_rows
 from qsync_node.format.xlog import XLOG, FileHeader, encode_file
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -256,12 +256,12 @@ def own_keys_file() -> bytes:
         (Type.RAFT, body({4: "x", 10: "y"}), {"group_id": 1}),
     ]
     rows = [
-        Row(kind, 1, lsn, single["timestamp"], content, **more)
+        LogRow(kind, 1, lsn, single["timestamp"], content, **more)
         for lsn, (kind, content, more) in enumerate(bodies, 1)
     ]
     last = len(rows)
     pair = [
-        Row(
+        LogRow(
             Type.REPLACE,
             2,
             5,
@@ -270,7 +270,7 @@ def own_keys_file() -> bytes:
             tsn=5,
             is_commit=False,
         ),
-        Row(Type.REPLACE, 2, 6, 1.0, body({Key.SPACE_ID: 512, Key.TUPLE: [6]}), tsn=5, flags=6),
+        LogRow(Type.REPLACE, 2, 6, 1.0, body({Key.SPACE_ID: 512, Key.TUPLE: [6]}), tsn=5, flags=6),
     ]
     pair[1].idempotency = "pair"
     header = FileHeader(XLOG, "70dce487-582e-5e56-a3ed-a1541ed73826", {2: 4}, {})

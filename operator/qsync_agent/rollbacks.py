@@ -13,7 +13,7 @@ def rollback_rows(directory: Path) -> list[dict[str, Any]]:
     `damage` describes an unreadable file, or is "". At most `ROWS_MAX` rows of a file are returned.
     """
     from qsync_node.format.cat import cat_file  # noqa: PLC0415  # only this query needs it
-    from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415  # as above
+    from qsync_node.format.xlog import BlockDamage, XlogError  # noqa: PLC0415  # as above
 
     found: list[dict[str, Any]] = []
     for path in sorted((directory / DIRECTORY).glob("*.xlog")):
@@ -21,7 +21,7 @@ def rollback_rows(directory: Path) -> list[dict[str, Any]]:
         damage = ""
         try:
             for record in cat_file(path.read_bytes()):
-                if isinstance(record, Damage):
+                if isinstance(record, BlockDamage):
                     damage = str(record.why)
                 elif len(rows) < ROWS_MAX:
                     rows.append(record)

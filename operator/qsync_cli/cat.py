@@ -46,7 +46,7 @@ def _print_file(path: Path, output: Format) -> str:
         return f"cannot read {path}: {error.strerror}"
     try:
         for record in format_cat.cat_file(data):
-            if not isinstance(record, xlog.Damage):
+            if not isinstance(record, xlog.BlockDamage):
                 sys.stdout.write(_shown(record, output) + "\n")
             elif record.is_torn:
                 sys.stderr.write(

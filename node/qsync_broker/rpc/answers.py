@@ -8,21 +8,21 @@ import grpc
 
 from qsync_broker.auth import EXPIRED, Claims
 
-Context = Any  # grpc.aio.ServicerContext: the package has no annotations
+CallContext = Any  # grpc.aio.ServicerContext: the package has no annotations
 
 
-async def abort(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
+async def abort(context: CallContext, code: grpc.StatusCode, text: str) -> NoReturn:
     await context.abort(code, text)
     raise AssertionError("abort raises")
 
 
-async def check(context: Context, problem: str) -> None:
+async def check(context: CallContext, problem: str) -> None:
     if problem:
         await abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
 
 
 async def while_valid(
-    context: Context, claims: Claims, messages: AsyncIterator[Any]
+    context: CallContext, claims: Claims, messages: AsyncIterator[Any]
 ) -> AsyncIterator[Any]:
     """Yield messages as long as the token of the request is valid."""
     while True:
@@ -36,14 +36,14 @@ async def while_valid(
         yield message
 
 
-def forwarded_metadata(context: Context) -> list[tuple[str, Any]]:
+def forwarded_metadata(context: CallContext) -> list[tuple[str, Any]]:
     """Return the metadata of a forwarded request: the client's token."""
     metadata = context.invocation_metadata() or ()
     return [(name, value) for name, value in metadata if name == "authorization"]
 
 
 async def forward_stream(
-    context: Context, upstream: Any, first: Any, stream: AsyncIterator[Any]
+    context: CallContext, upstream: Any, first: Any, stream: AsyncIterator[Any]
 ) -> Any:
     """Forward an append message by message, and return its answer."""
 
@@ -64,14 +64,14 @@ async def forward_stream(
         await asyncio.gather(copying, return_exceptions=True)
 
 
-async def forwarded_answer(context: Context, upstream: Any) -> Any:
+async def forwarded_answer(context: CallContext, upstream: Any) -> Any:
     try:
         return await upstream
     except grpc.aio.AioRpcError as error:
         await abort(context, error.code(), error.details() or "")
 
 
-async def forwarded_answers(context: Context, upstream: Any) -> AsyncIterator[Any]:
+async def forwarded_answers(context: CallContext, upstream: Any) -> AsyncIterator[Any]:
     try:
         async for message in upstream:
             yield message

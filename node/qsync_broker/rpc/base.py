@@ -9,7 +9,7 @@ from qsync_broker.labels import with_name
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
-from qsync_broker.rpc.answers import Context, abort, check
+from qsync_broker.rpc.answers import CallContext, abort, check
 from qsync_broker.rpc.convert import cluster_id, header_message
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem
@@ -24,13 +24,13 @@ class Servicer(pb_grpc.JournalServicer):
         self._server = server
         self._authorizer = authorizer
 
-    async def _claims(self, context: Context, capability: Capability) -> Claims:
+    async def _claims(self, context: CallContext, capability: Capability) -> Claims:
         try:
             return self._authorizer.verify(_authorization(context), capability)
         except AuthError as error:
             await abort(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
 
-    def _may(self, context: Context, capability: Capability) -> bool:
+    def _may(self, context: CallContext, capability: Capability) -> bool:
         """Return whether the request's token permits an operation."""
         try:
             self._authorizer.verify(_authorization(context), capability)
@@ -46,7 +46,7 @@ class Servicer(pb_grpc.JournalServicer):
     def _own_header(self) -> pb.Header:
         return self._header(self._server.core.me)
 
-    async def _accept_header(self, context: Context, header: pb.Header, least: int) -> None:
+    async def _accept_header(self, context: CallContext, header: pb.Header, least: int) -> None:
         """Check the header of a forwarded request, and wait for its revision."""
         server = self._server
         if header.etcd.cluster_id and header.etcd.cluster_id != cluster_id(server.cluster):
@@ -58,7 +58,7 @@ class Servicer(pb_grpc.JournalServicer):
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
         await server.revision(max(least, header.etcd.revision))
 
-    async def _resolve(self, context: Context, request: Any, claims: Claims) -> Resolution:
+    async def _resolve(self, context: CallContext, request: Any, claims: Claims) -> Resolution:
         """Resolve a request that any broker of the journal can serve."""
         name = request.journal
         await check(context, name_problem(name))
@@ -82,7 +82,7 @@ class Servicer(pb_grpc.JournalServicer):
         return claims.permits(with_name(labels, row.name))
 
 
-def _authorization(context: Context) -> str:
+def _authorization(context: CallContext) -> str:
     return str(dict(context.invocation_metadata() or ()).get("authorization", ""))
 
 

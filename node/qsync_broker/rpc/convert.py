@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from qsync_broker.index import RemoteFragment
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
-from qsync_broker.replica import Part
+from qsync_broker.replica import FragmentPart
 from qsync_broker.requests import Append, Suspend
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.spec import FragmentSpec, JournalSpec
@@ -184,7 +184,7 @@ def sum_of(message: pb.SHA1Sum) -> bytes:
     return _SUM.pack(message.part1, message.part2, message.part3)
 
 
-def fragment_message(journal: str, part: Part) -> pb.Fragment:
+def fragment_message(journal: str, part: FragmentPart) -> pb.Fragment:
     """Return the description of a fragment."""
     message = pb.Fragment(
         journal=journal,

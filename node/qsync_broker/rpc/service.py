@@ -16,12 +16,12 @@ from qsync_broker.description import all_parts
 from qsync_broker.labels import SELECTOR_LABELS_MAX
 from qsync_broker.reader import JournalReader, ReadError
 from qsync_broker.registers import registers_problem
-from qsync_broker.replica import Part, Replica
+from qsync_broker.replica import FragmentPart, JournalReplica
 from qsync_broker.requests import Appended, Break
 from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc.answers import (
-    Context,
+    CallContext,
     abort,
     check,
     forward_stream,
@@ -44,7 +44,7 @@ from qsync_broker.rpc.specifications import Specifications
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem, store_problem, stores_of
 from qsync_broker.status import Status
-from qsync_broker.stores import StoreError
+from qsync_broker.stores import FragmentStoreError
 
 APPEND_S = 60.0
 FIRST_S = 15.0
@@ -72,7 +72,7 @@ class JournalService(Specifications):
 
     # --- Append -------------------------------------------------------------------------------
 
-    async def Append(self, requests: AsyncIterator[Any], context: Context) -> pb.AppendResponse:  # noqa: N802  # Gazette's name
+    async def Append(self, requests: AsyncIterator[Any], context: CallContext) -> pb.AppendResponse:  # noqa: N802  # Gazette's name
         """Append to a journal."""
         claims = await self._claims(context, Capability.APPEND)
         stream = aiter(requests)
@@ -117,7 +117,7 @@ class JournalService(Specifications):
         return found.status is Status.OK and found.broker == core.me
 
     async def _append(
-        self, context: Context, first: Any, request: appends.Append, stream: AsyncIterator[Any]
+        self, context: CallContext, first: Any, request: appends.Append, stream: AsyncIterator[Any]
     ) -> pb.AppendResponse:
         """Append content as it arrives, here or at another broker."""
         core = self._server.core
@@ -143,7 +143,7 @@ class JournalService(Specifications):
         return await self._answer(context, first.journal, result, chunks)
 
     async def _answer(
-        self, context: Context, journal: str, result: Appended, chunks: int
+        self, context: CallContext, journal: str, result: Appended, chunks: int
     ) -> pb.AppendResponse:
         if result.error:
             await abort(context, grpc.StatusCode.UNKNOWN, result.error)
@@ -171,7 +171,7 @@ class JournalService(Specifications):
 
     # --- Read ---------------------------------------------------------------------------------
 
-    async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802  # Gazette's name
+    async def Read(self, request: pb.ReadRequest, context: CallContext) -> AsyncIterator[Any]:  # noqa: N802  # Gazette's name
         """Send the bytes of a journal, fragment by fragment."""
         claims = await self._claims(context, Capability.READ)
         messages = self._read_anywhere(request, context, claims)
@@ -179,7 +179,7 @@ class JournalService(Specifications):
             yield message
 
     async def _read_anywhere(
-        self, request: pb.ReadRequest, context: Context, claims: Claims
+        self, request: pb.ReadRequest, context: CallContext, claims: Claims
     ) -> AsyncIterator[Any]:
         await check(context, _read_problem(request))
         found = await self._resolve(context, request, claims)
@@ -201,7 +201,7 @@ class JournalService(Specifications):
 
     def _readable(
         self, found: Resolution, request: Any, offset: int
-    ) -> tuple[Resolution, Replica | None, Status]:
+    ) -> tuple[Resolution, JournalReplica | None, Status]:
         """Return the broker that serves a read, the journal if that is this one, and a refusal."""
         row, core = found.journal, self._server.core
         if found.status is not Status.OK or row is None:
@@ -216,7 +216,11 @@ class JournalService(Specifications):
         return found, replica, Status.OK
 
     async def _read(
-        self, request: pb.ReadRequest, context: Context, found: Resolution, replica: Replica
+        self,
+        request: pb.ReadRequest,
+        context: CallContext,
+        found: Resolution,
+        replica: JournalReplica,
     ) -> AsyncIterator[pb.ReadResponse]:
         reader = JournalReader(self._server, replica)
         header: pb.Header | None = self._answered(found)
@@ -249,7 +253,7 @@ class JournalService(Specifications):
                 return
 
     async def _metadata(
-        self, replica: Replica, part: Part, offset: int, header: pb.Header | None
+        self, replica: JournalReplica, part: FragmentPart, offset: int, header: pb.Header | None
     ) -> pb.ReadResponse:
         message = pb.ReadResponse(
             header=header,
@@ -261,7 +265,7 @@ class JournalService(Specifications):
             message.fragment_url = await self._server.stores.url(part.remote, URL_S)
         return message
 
-    async def _until_index_known(self, context: Context, replica: Replica) -> None:
+    async def _until_index_known(self, context: CallContext, replica: JournalReplica) -> None:
         """Wait for the first listing of the journal's stores."""
         try:
             await JournalReader(self._server, replica).until_index_known()
@@ -271,7 +275,7 @@ class JournalService(Specifications):
     # --- fragments ----------------------------------------------------------------------------
 
     async def ListFragments(  # noqa: N802  # Gazette's name
-        self, request: pb.FragmentsRequest, context: Context
+        self, request: pb.FragmentsRequest, context: CallContext
     ) -> pb.FragmentsResponse:
         """Return a page of the fragments of a journal."""
         claims = await self._claims(context, Capability.READ)
@@ -303,7 +307,7 @@ class JournalService(Specifications):
         return message
 
     async def FragmentStoreHealth(  # noqa: N802  # Gazette's name
-        self, request: pb.FragmentStoreHealthRequest, context: Context
+        self, request: pb.FragmentStoreHealthRequest, context: CallContext
     ) -> pb.FragmentStoreHealthResponse:
         """Write, read and list an object of a store.
 
@@ -323,7 +327,7 @@ class JournalService(Specifications):
         prefix = request.check_delete_prefix if request.check_delete else None
         try:
             await self._server.stores.check(url, prefix, creates=False)
-        except StoreError as error:
+        except FragmentStoreError as error:
             message.status = pb.FRAGMENT_STORE_UNHEALTHY
             message.store_health_error = str(error)
         return message
@@ -338,7 +342,7 @@ class JournalService(Specifications):
 
     # --- forwarding ---------------------------------------------------------------------------
 
-    def _forward(self, context: Context, request: Any, found: Resolution, method: str) -> Any:
+    def _forward(self, context: CallContext, request: Any, found: Resolution, method: str) -> Any:
         """Forward a request that any broker of the route can serve."""
         keys, me = self._server.core.keys, self._server.core.me
         broker = found.broker
@@ -375,7 +379,7 @@ def _read_problem(request: pb.ReadRequest) -> str:
     return ""
 
 
-def _is_wanted(part: Part, request: pb.FragmentsRequest) -> bool:
+def _is_wanted(part: FragmentPart, request: pb.FragmentsRequest) -> bool:
     if part.begin < request.next_page_token:
         return False
     if part.remote is None:

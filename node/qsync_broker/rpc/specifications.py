@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 
 from qsync_broker import directory
-from qsync_broker.applying import Applying, Done, Transact
+from qsync_broker.applying import ApplyChange, Applying, Done
 from qsync_broker.auth import AuthError, Capability, Claims
 from qsync_broker.directory import ChangeError, SpecChange, matches
 from qsync_broker.labels import NO_LABELS, LabelSelector, selector_of_journals, with_name
 from qsync_broker.rpc import journal_pb2 as pb
-from qsync_broker.rpc.answers import Context, abort, while_valid
+from qsync_broker.rpc.answers import CallContext, abort, while_valid
 from qsync_broker.rpc.base import Servicer
 from qsync_broker.rpc.convert import enum_value, route_message, selector_of, spec_message, spec_of
 from qsync_broker.status import Status
@@ -34,14 +34,14 @@ class Specifications(Servicer):
 
     # --- List ---------------------------------------------------------------------------------
 
-    async def List(self, request: pb.ListRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802  # Gazette's name
+    async def List(self, request: pb.ListRequest, context: CallContext) -> AsyncIterator[Any]:  # noqa: N802  # Gazette's name
         """Send the selected journals; with `watch`, again after each change."""
         claims = await self._claims(context, Capability.LIST)
         async for message in while_valid(context, claims, self._list(request, context, claims)):
             yield message
 
     async def _list(
-        self, request: pb.ListRequest, context: Context, claims: Claims
+        self, request: pb.ListRequest, context: CallContext, claims: Claims
     ) -> AsyncIterator[Any]:
         try:
             selector = selector_of_journals(selector_of(request.selector))
@@ -110,7 +110,7 @@ class Specifications(Servicer):
 
     # --- Apply --------------------------------------------------------------------------------
 
-    async def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802  # Gazette's name
+    async def Apply(self, request: pb.ApplyRequest, context: CallContext) -> pb.ApplyResponse:  # noqa: N802  # Gazette's name
         """Change specifications in one transaction."""
         claims = await self._claims(context, Capability.APPLY)
         try:
@@ -141,7 +141,7 @@ class Specifications(Servicer):
         applying = Applying(server.core.keys, changes)
         step = applying.begin()
         while not isinstance(step, Done):
-            if isinstance(step, Transact):
+            if isinstance(step, ApplyChange):
                 step = applying.transacted(await server.transact(step.change))
                 continue
             # At the end of the time, only the next plan shows whether something has changed.

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from qsync_broker.operations import (
     NO_SUM,
-    Commit,
-    Content,
+    CommitAppend,
     Drop,
-    Operation,
     SpoolKey,
+    SpoolOperation,
     SpoolState,
+    WriteContent,
 )
-from qsync_broker.storage.storage import Storage
+from qsync_broker.storage.storage import SpoolStorage
 
 SECONDS = 3.0
 
 
-class Result(NamedTuple):
+class BenchResult(NamedTuple):
     """Appends and bytes per second of wall time, and CPU seconds per MiB."""
 
     appends: float
@@ -33,7 +33,7 @@ class Result(NamedTuple):
         )
 
 
-class _Journal:
+class _BenchJournal:
     """A journal that is appended to, and its next commit."""
 
     def __init__(self, number: int) -> None:
@@ -41,24 +41,24 @@ class _Journal:
         self.state = SpoolState(key, 1, 0, NO_SUM, b"", 0, 1, 0)
         self._digest = hashlib.sha1(usedforsecurity=False)
 
-    def append(self, data: bytes) -> list[Operation]:
+    def append(self, data: bytes) -> list[SpoolOperation]:
         former = self.state
         self._digest.update(data)
         self.state = former._replace(
             end=former.end + len(data), sum=self._digest.digest(), confirmed=former.end
         )
-        return [Content(former.key, former.end, data), Commit(self.state)]
+        return [WriteContent(former.key, former.end, data), CommitAppend(self.state)]
 
 
-def measure(directory: str, journals: int, size: int, seconds: float = SECONDS) -> Result:
+def measure(directory: str, journals: int, size: int, seconds: float = SECONDS) -> BenchResult:
     """Append `size` bytes to each journal in each batch.
 
     The journals are deleted afterwards.
     """
-    storage = Storage.open(directory)
+    storage = SpoolStorage.open(directory)
     try:
-        all_journals = [_Journal(number) for number in range(journals)]
-        storage.apply([Commit(journal.state) for journal in all_journals])
+        all_journals = [_BenchJournal(number) for number in range(journals)]
+        storage.apply([CommitAppend(journal.state) for journal in all_journals])
         data = bytes(range(256)) * (size // 256)
         start, cpu_start = time.monotonic(), time.process_time()
         appends = 0
@@ -70,7 +70,7 @@ def measure(directory: str, journals: int, size: int, seconds: float = SECONDS) 
     finally:
         storage.close()
     mib = appends * size / (1 << 20)
-    return Result(appends / elapsed, mib / elapsed, cpu / mib)
+    return BenchResult(appends / elapsed, mib / elapsed, cpu / mib)
 
 
 def main() -> None:

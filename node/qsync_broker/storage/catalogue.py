@@ -1,8 +1,8 @@
 """The spools of a broker: the state that the commit log records, without their bytes.
 
-`View` applies operations on top of a `Catalogue` and changes it only with `merge`. A batch whose
-record does not become durable therefore leaves no trace in memory. Recovery replays records by the
-same code.
+`CatalogueView` applies operations on top of a `SpoolCatalogue` and changes it only with `merge`. A
+batch whose record does not become durable therefore leaves no trace in memory. Recovery replays
+records by the same code.
 
 Invariants
   C1  A journal (name and id) has at most one open spool.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from qsync_broker.operations import (
     NO_SUM,
-    Commit,
+    CommitAppend,
     CompletedSpool,
     Copied,
     Drop,
@@ -46,7 +46,7 @@ def journal_of(key: SpoolKey) -> JournalKey:
     return key.journal, key.journal_id
 
 
-class Catalogue:
+class SpoolCatalogue:
     """The durable state: open spools by journal, completed spools by key.
 
     `copies` has the ends of the bytes of spools that are being copied, which is not durable.
@@ -92,10 +92,10 @@ def _check_state(state: SpoolState) -> None:
         raise ValueError(f"journal {state.key.journal}: an empty spool has the sum of 20 zeros")
 
 
-class View:
+class CatalogueView:
     """Changes on top of a catalogue. A value of None is a removed spool."""
 
-    def __init__(self, base: Catalogue) -> None:
+    def __init__(self, base: SpoolCatalogue) -> None:
         self._base = base
         self.open: dict[JournalKey, OpenSpool | None] = {}
         self.completed: dict[SpoolKey, CompletedSpool | None] = {}
@@ -245,9 +245,9 @@ class View:
             self.completed[key] = None
         self.copies[key] = None
 
-    def apply(self, operation: Commit | Roll | Copied | Drop | SetAside) -> None:
+    def apply(self, operation: CommitAppend | Roll | Copied | Drop | SetAside) -> None:
         match operation:
-            case Commit(state):
+            case CommitAppend(state):
                 self.commit(state)
             case Roll():
                 self.roll(operation)

@@ -35,14 +35,14 @@ class Handle(Protocol):
     def close(self) -> None: ...
 
 
-class Lock(Protocol):
+class FileLock(Protocol):
     def release(self) -> None: ...
 
 
 class Files(Protocol):
     """A filesystem. Errors are OSError."""
 
-    def lock(self, directory: str) -> Lock: ...
+    def lock(self, directory: str) -> FileLock: ...
 
     def makedirs(self, directory: str) -> None: ...
 
@@ -116,7 +116,7 @@ class OsHandle:
 class OsFiles:
     """The filesystem of the operating system."""
 
-    def lock(self, directory: str) -> Lock:
+    def lock(self, directory: str) -> FileLock:
         try:
             return DirectoryLock(directory)
         except DiskError as error:

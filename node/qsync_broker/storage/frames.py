@@ -31,7 +31,7 @@ _CRC_BYTES = 1 << 18
 _crc = google_crc32c.extend
 
 
-class FrameError(ValueError):
+class StoredFrameError(ValueError):
     """An invalid header or frame at `position`."""
 
     def __init__(self, position: int, why: str) -> None:
@@ -48,7 +48,7 @@ class Header(NamedTuple):
     state_frames: int
 
 
-class Frame(NamedTuple):
+class StoredFrame(NamedTuple):
     """A valid frame: its position and end in the segment, its records, and the contents."""
 
     position: int
@@ -70,10 +70,10 @@ def decode_header(data: memoryview) -> Header:
     """
     raw = bytes(data[:HEADER_BYTES])
     if len(raw) < HEADER_BYTES:
-        raise FrameError(0, "the header is truncated")
+        raise StoredFrameError(0, "the header is truncated")
     magic, number, salt, state_frames = _HEADER.unpack_from(raw)
     if magic != _MAGIC or _U32.unpack_from(raw, _HEADER.size)[0] != _crc(0, raw[: _HEADER.size]):
-        raise FrameError(0, "the header is invalid")
+        raise StoredFrameError(0, "the header is invalid")
     return Header(number, salt, state_frames)
 
 
@@ -117,7 +117,7 @@ def _length_at(data: memoryview, salt: bytes, position: int) -> tuple[int, int] 
     return length, crc
 
 
-def frames(data: memoryview, salt: bytes, position: int = HEADER_BYTES) -> Iterator[Frame]:
+def frames(data: memoryview, salt: bytes, position: int = HEADER_BYTES) -> Iterator[StoredFrame]:
     """Yield the frames of a segment.
 
     Raises:
@@ -126,16 +126,16 @@ def frames(data: memoryview, salt: bytes, position: int = HEADER_BYTES) -> Itera
     while position < len(data):
         header = _length_at(data, salt, position)
         if header is None:
-            raise FrameError(position, "the header of a record is invalid")
+            raise StoredFrameError(position, "the header of a record is invalid")
         length, crc = header
         start = position + FRAME_HEADER_BYTES
         end = start + length
         if end > len(data):
-            raise FrameError(position, "a record is truncated")
+            raise StoredFrameError(position, "a record is truncated")
         if _crc_of_view(_seed(salt, position, length), data[start:end]) != crc:
-            raise FrameError(position, "the checksum of a record is wrong")
+            raise StoredFrameError(position, "the checksum of a record is wrong")
         meta_end = start + 4 + _U32.unpack_from(data, start)[0]
-        yield Frame(position, end, bytes(data[start + 4 : meta_end]), data[meta_end:end])
+        yield StoredFrame(position, end, bytes(data[start + 4 : meta_end]), data[meta_end:end])
         position = end
 
 

@@ -15,13 +15,13 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qsync_broker.storage.catalogue import Catalogue
+from qsync_broker.storage.catalogue import SpoolCatalogue
 from qsync_broker.storage.files import Files, Handle, join
 from qsync_broker.storage.frames import (
     HEADER_BYTES,
-    Frame,
-    FrameError,
     Header,
+    StoredFrame,
+    StoredFrameError,
     decode_header,
     encode_frame,
     encode_header,
@@ -29,14 +29,14 @@ from qsync_broker.storage.frames import (
     frames,
 )
 from qsync_broker.storage.health import Health
-from qsync_broker.storage.records import Record, encode_records, state_records
+from qsync_broker.storage.records import SpoolRecord, encode_records, state_records
 
 PREFIX = "commits-"
 IN_PROGRESS = ".inprogress"
 SALT_BYTES = 8
 
 
-class Older(NamedTuple):
+class OlderSegment(NamedTuple):
     """A segment before the current one."""
 
     path: str
@@ -67,7 +67,7 @@ class CommitLog:
         self._health = health
         self._current = current
         self._end = end  # of the last durable frame
-        self.older: list[Older] = []
+        self.older: list[OlderSegment] = []
 
     @property
     def number(self) -> int:
@@ -82,7 +82,7 @@ class CommitLog:
     def used_bytes(self) -> int:
         return self._end + sum(one.size for one in self.older)
 
-    def append(self, records: list[Record], contents: Sequence[bytes]) -> None:
+    def append(self, records: list[SpoolRecord], contents: Sequence[bytes]) -> None:
         """Write one frame durably.
 
         Raises:
@@ -109,9 +109,9 @@ class CommitLog:
         with self._health.flushing():
             self._current.handle.truncate(self._end)
 
-    def rotate(self, catalogue: Catalogue) -> None:
+    def rotate(self, catalogue: SpoolCatalogue) -> None:
         """Continue in a new segment, which begins with the state of `catalogue`."""
-        former = Older(self._current.path, self._end)
+        former = OlderSegment(self._current.path, self._end)
         number = self.number + 1
         current, end = create_segment(self._files, self._directory, self._health, number, catalogue)
         self._current.handle.close()
@@ -136,7 +136,7 @@ class CommitLog:
 
 
 def create_segment(
-    files: Files, directory: str, health: Health, number: int, catalogue: Catalogue
+    files: Files, directory: str, health: Health, number: int, catalogue: SpoolCatalogue
 ) -> tuple[Current, int]:
     """Create a durable segment that begins with the whole state. Return it with its end."""
     state = list(state_records(catalogue))
@@ -169,7 +169,7 @@ def create_segment(
         return Current(header, path, files.open(path), end), end
 
 
-class Segment(NamedTuple):
+class CommitSegment(NamedTuple):
     """A segment as recovery reads it.
 
     Attributes:
@@ -180,13 +180,13 @@ class Segment(NamedTuple):
 
     path: str
     header: Header
-    frames: list[Frame]
+    frames: list[StoredFrame]
     state_end: int
     end: int
-    damage: FrameError | None
+    damage: StoredFrameError | None
 
 
-def read_segment(files: Files, path: str) -> Segment:
+def read_segment(files: Files, path: str) -> CommitSegment:
     """Read the frames of a segment, up to the first invalid one.
 
     Raises:
@@ -194,26 +194,26 @@ def read_segment(files: Files, path: str) -> Segment:
     """
     data = files.view(path)
     header = decode_header(data)
-    found: list[Frame] = []
+    found: list[StoredFrame] = []
     damage = None
     end = HEADER_BYTES
     try:
         for frame in frames(data, header.salt):
             found.append(frame)
             end = frame.end
-    except FrameError as error:
+    except StoredFrameError as error:
         if (later := find_frame(data, header.salt, error.position)) is not None:
             why = f"{error.why}, and a valid record follows at {later}"
-            raise FrameError(error.position, why) from None
+            raise StoredFrameError(error.position, why) from None
         damage = error
     if len(found) < header.state_frames:
         # The whole state was durable before the segment had its name: this is no torn record.
-        raise FrameError(end, "the state at the beginning of the segment is incomplete")
+        raise StoredFrameError(end, "the state at the beginning of the segment is incomplete")
     state_end = found[header.state_frames - 1].end if header.state_frames else HEADER_BYTES
-    return Segment(path, header, found, state_end, end, damage)
+    return CommitSegment(path, header, found, state_end, end, damage)
 
 
-def rewrite_tail(files: Files, segment: Segment, health: Health) -> Handle:
+def rewrite_tail(files: Files, segment: CommitSegment, health: Health) -> Handle:
     """Return the last segment for appending, with a durable last frame.
 
     A frame after the last successful flush can be in the page cache only, even as clean pages if

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from qsync_broker.operations import (
-    Commit,
+    CommitAppend,
     CompletedSpool,
     Copied,
     Drop,
@@ -15,7 +15,7 @@ from qsync_broker.operations import (
     SpoolKey,
     SpoolState,
 )
-from qsync_broker.storage.catalogue import Catalogue, OpenSpool, journal_of
+from qsync_broker.storage.catalogue import OpenSpool, SpoolCatalogue, journal_of
 
 STATE_RECORDS_PER_FRAME = 1000
 
@@ -35,13 +35,13 @@ class OpenRecord(NamedTuple):
     commits: tuple[SpoolState, ...]
 
 
-Record = Included | Roll | Copied | Drop | OpenRecord | CompletedSpool
+SpoolRecord = Included | Roll | Copied | Drop | OpenRecord | CompletedSpool
 
 
-def plain(operation: Commit | Roll | Copied | Drop | SetAside, size: int = 0) -> Record:
+def plain(operation: CommitAppend | Roll | Copied | Drop | SetAside, size: int = 0) -> SpoolRecord:
     """Return the record of an operation. `size` is the number of included bytes of a commit."""
     match operation:
-        case Commit(state):
+        case CommitAppend(state):
             return Included(state, size)
         case SetAside(key):
             return Drop(key)
@@ -57,7 +57,7 @@ def _state(fields: list[Any]) -> SpoolState:
     return SpoolState(SpoolKey(*fields[:3]), *fields[3:])
 
 
-def _encode(record: Record) -> tuple[Any, ...]:
+def _encode(record: SpoolRecord) -> tuple[Any, ...]:
     match record:
         case Included(state, size):
             return (_COMMIT, _flat(state), size)
@@ -73,7 +73,7 @@ def _encode(record: Record) -> tuple[Any, ...]:
             return (_COMPLETED, record)
 
 
-def _decode(fields: list[Any]) -> Record:
+def _decode(fields: list[Any]) -> SpoolRecord:
     match fields:
         case [1, state, size]:
             return Included(_state(state), size)
@@ -90,11 +90,11 @@ def _decode(fields: list[Any]) -> Record:
     raise ValueError(f"unknown record of type {fields[:1]}")
 
 
-def encode_records(records: list[Record]) -> bytes:
+def encode_records(records: list[SpoolRecord]) -> bytes:
     return bytes(msgpack.packb([_encode(record) for record in records]))
 
 
-def decode_records(data: bytes) -> list[Record]:
+def decode_records(data: bytes) -> list[SpoolRecord]:
     """Return the records of a frame.
 
     Raises:
@@ -106,15 +106,15 @@ def decode_records(data: bytes) -> list[Record]:
         raise ValueError(f"the records are invalid: {error}") from error
 
 
-def state_records(catalogue: Catalogue) -> Iterator[list[Record]]:
+def state_records(catalogue: SpoolCatalogue) -> Iterator[list[SpoolRecord]]:
     """Yield the whole state in lists of a bounded length."""
-    records: list[Record] = [OpenRecord(spool.commits) for spool in catalogue.open.values()]
+    records: list[SpoolRecord] = [OpenRecord(spool.commits) for spool in catalogue.open.values()]
     records += catalogue.completed.values()
     for start in range(0, len(records), STATE_RECORDS_PER_FRAME):
         yield records[start : start + STATE_RECORDS_PER_FRAME]
 
 
-def restore(catalogue: Catalogue, record: OpenRecord | CompletedSpool) -> None:
+def restore(catalogue: SpoolCatalogue, record: OpenRecord | CompletedSpool) -> None:
     """Apply a record of a segment's beginning."""
     if isinstance(record, CompletedSpool):
         catalogue.completed[record.key] = record

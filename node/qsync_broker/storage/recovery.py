@@ -25,11 +25,11 @@ from qsync_broker.operations import (
     CompletedSpool,
     Drop,
     HistoryEntry,
-    Recovered,
     RecoveredSpool,
+    RecoveredSpools,
     SpoolKey,
 )
-from qsync_broker.storage.catalogue import Catalogue, OpenSpool, journal_of
+from qsync_broker.storage.catalogue import OpenSpool, SpoolCatalogue, journal_of
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.files import Files, join
 from qsync_broker.storage.health import Health
@@ -37,18 +37,18 @@ from qsync_broker.storage.log import (
     IN_PROGRESS,
     CommitLog,
     Current,
-    Older,
+    OlderSegment,
     create_segment,
     rewrite_tail,
 )
-from qsync_broker.storage.records import Included, Record
-from qsync_broker.storage.replay import Replay, read_log
+from qsync_broker.storage.records import Included, SpoolRecord
+from qsync_broker.storage.replay import SpoolReplay, read_log
 from qsync_broker.storage.spools import DAMAGED, SpoolFiles, spool_name
 
 READ_BYTES = 1 << 20
 
 
-class Opened(NamedTuple):
+class OpenedStorage(NamedTuple):
     """The parts of an open storage.
 
     Attributes:
@@ -59,13 +59,13 @@ class Opened(NamedTuple):
     """
 
     log: CommitLog
-    catalogue: Catalogue
-    recovered: Recovered
+    catalogue: SpoolCatalogue
+    recovered: RecoveredSpools
     in_current: dict[SpoolKey, None]
     in_older: dict[SpoolKey, None]
 
 
-def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) -> Opened:
+def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) -> OpenedStorage:
     """Open the log and the spools of a directory.
 
     Args:
@@ -84,10 +84,10 @@ def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) ->
     if not segments:
         if spools.names():
             raise StorageDamaged(directory, 0, "the commit log is missing, but spools exist")
-        current, end = create_segment(files, directory, health, 1, Catalogue())
+        current, end = create_segment(files, directory, health, 1, SpoolCatalogue())
         log = CommitLog(files, directory, health, current, end)
-        return Opened(log, Catalogue(), Recovered([], [], []), {}, {})
-    replay = Replay()
+        return OpenedStorage(log, SpoolCatalogue(), RecoveredSpools([], [], []), {}, {})
+    replay = SpoolReplay()
     for segment in segments:
         replay.segment(segment)
     last = segments[-1]
@@ -95,7 +95,7 @@ def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) ->
     log = CommitLog(
         files, directory, health, Current(last.header, last.path, handle, last.state_end), last.end
     )
-    log.older = [Older(one.path, one.end) for one in segments[:-1]]
+    log.older = [OlderSegment(one.path, one.end) for one in segments[:-1]]
     catalogue = replay.catalogue
     in_current, in_older = _write_pieces(replay, spools, log.number)
     _remove_unknown(spools, catalogue)
@@ -104,7 +104,7 @@ def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) ->
         log.append(records, ())
     in_current = {key: None for key in in_current if key in catalogue}
     in_older = {key: None for key in in_older if key in catalogue}
-    return Opened(log, catalogue, recovered, in_current, in_older)
+    return OpenedStorage(log, catalogue, recovered, in_current, in_older)
 
 
 def _remove_in_progress(files: Files, directory: str) -> list[str]:
@@ -123,7 +123,7 @@ def _find_files(files: Files, spools: SpoolFiles) -> None:
 
 
 def _write_pieces(
-    replay: Replay, spools: SpoolFiles, number: int
+    replay: SpoolReplay, spools: SpoolFiles, number: int
 ) -> tuple[dict[SpoolKey, None], dict[SpoolKey, None]]:
     """Write the content of records to its files. Return its spools, by current or older segment."""
     in_current: dict[SpoolKey, None] = {}
@@ -137,17 +137,19 @@ def _write_pieces(
     return in_current, in_older
 
 
-def _remove_unknown(spools: SpoolFiles, catalogue: Catalogue) -> None:
+def _remove_unknown(spools: SpoolFiles, catalogue: SpoolCatalogue) -> None:
     known = {spool_name(key) for key in catalogue}
     for name in spools.names():
         if name not in known:
             spools.remove_name(name)
 
 
-def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[Record]]:
+def _verify(
+    catalogue: SpoolCatalogue, spools: SpoolFiles
+) -> tuple[RecoveredSpools, list[SpoolRecord]]:
     """Verify the open spools. Return all spools, and the records of losses."""
-    recovered = Recovered([], [], [])
-    records: list[Record] = []
+    recovered = RecoveredSpools([], [], [])
+    records: list[SpoolRecord] = []
     incomplete = {
         journal_of(completed.key)
         for completed in catalogue.completed.values()

@@ -8,21 +8,21 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from qsync_broker.operations import CompletedSpool, Copied, Drop, Roll, SpoolKey
-from qsync_broker.storage.catalogue import Catalogue, View, journal_of
+from qsync_broker.storage.catalogue import CatalogueView, SpoolCatalogue, journal_of
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.files import Files, join
-from qsync_broker.storage.frames import Frame, FrameError
-from qsync_broker.storage.log import PREFIX, Segment, read_segment
+from qsync_broker.storage.frames import StoredFrame, StoredFrameError
+from qsync_broker.storage.log import PREFIX, CommitSegment, read_segment
 from qsync_broker.storage.records import (
     Included,
     OpenRecord,
-    Record,
+    SpoolRecord,
     decode_records,
     restore,
 )
 
 
-class Piece(NamedTuple):
+class ReplayPiece(NamedTuple):
     """Content of a spool in the segment `number`."""
 
     offset: int
@@ -34,28 +34,28 @@ class Piece(NamedTuple):
         return self.offset + len(self.data)
 
 
-class Replay:
+class SpoolReplay:
     """The effect of the records so far."""
 
     def __init__(self) -> None:
-        self.catalogue = Catalogue()
-        self.pieces: dict[SpoolKey, list[Piece]] = {}
+        self.catalogue = SpoolCatalogue()
+        self.pieces: dict[SpoolKey, list[ReplayPiece]] = {}
 
-    def segment(self, segment: Segment) -> None:
+    def segment(self, segment: CommitSegment) -> None:
         """Apply the records of a segment.
 
         Raises:
             StorageDamaged: a record contradicts the earlier ones.
         """
-        self.catalogue = Catalogue()
+        self.catalogue = SpoolCatalogue()
         for frame in segment.frames:
             try:
                 self._frame(frame, segment.header.number)
             except ValueError as error:
                 raise StorageDamaged(segment.path, frame.position, str(error)) from error
 
-    def _frame(self, frame: Frame, number: int) -> None:
-        view = View(self.catalogue)
+    def _frame(self, frame: StoredFrame, number: int) -> None:
+        view = CatalogueView(self.catalogue)
         position = 0
         for record in decode_records(frame.meta):
             if isinstance(record, OpenRecord | CompletedSpool):
@@ -66,7 +66,9 @@ class Replay:
                 position += size
         view.merge()
 
-    def _apply(self, view: View, record: Record, data: memoryview, number: int) -> None:
+    def _apply(
+        self, view: CatalogueView, record: SpoolRecord, data: memoryview, number: int
+    ) -> None:
         match record:
             case Included(state, size):
                 if (spool := view.open_spool(journal_of(state.key))) is not None:
@@ -74,7 +76,7 @@ class Replay:
                 view.commit(state, written=state.end)
                 if size:
                     self.pieces.setdefault(state.key, []).append(
-                        Piece(state.end - size, data, number)
+                        ReplayPiece(state.end - size, data, number)
                     )
             case Roll():
                 self._trim(record.completed, record.completed_end)
@@ -94,7 +96,7 @@ class Replay:
                 pieces.append(last._replace(data=last.data[: end - last.offset]))
 
 
-def read_log(files: Files, directory: str, names: list[str]) -> list[Segment]:
+def read_log(files: Files, directory: str, names: list[str]) -> list[CommitSegment]:
     """Read all segments, oldest first.
 
     Raises:
@@ -107,7 +109,7 @@ def read_log(files: Files, directory: str, names: list[str]) -> list[Segment]:
         path = join(directory, name)
         try:
             segments.append(read_segment(files, path))
-        except FrameError as error:
+        except StoredFrameError as error:
             raise StorageDamaged(path, error.position, error.why) from error
     for former, following in pairwise(segments):
         if following.header.number != former.header.number + 1:

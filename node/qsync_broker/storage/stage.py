@@ -2,19 +2,19 @@
 
 from qsync_broker.operations import (
     Buffer,
-    Commit,
-    Content,
+    CommitAppend,
     Copied,
     Drop,
     Roll,
     SetAside,
     SpoolKey,
+    WriteContent,
 )
-from qsync_broker.storage.catalogue import Catalogue, View, journal_of
-from qsync_broker.storage.records import Record, plain
+from qsync_broker.storage.catalogue import CatalogueView, SpoolCatalogue, journal_of
+from qsync_broker.storage.records import SpoolRecord, plain
 
 
-class Run:
+class StagedRun:
     """Contiguous bytes to write from the journal offset `offset`."""
 
     __slots__ = ("end", "offset", "parts")
@@ -29,7 +29,7 @@ class Run:
         self.end += size
 
 
-class Stage:
+class SpoolStage:
     """The effect of operations that are not durable yet.
 
     Attributes:
@@ -44,11 +44,11 @@ class Stage:
     Collections of spools are dicts: their order is that of the operations in every process.
     """
 
-    def __init__(self, catalogue: Catalogue, inline_bytes: int) -> None:
-        self.view = View(catalogue)
-        self.runs: dict[SpoolKey, list[Run]] = {}
-        self.late_runs: dict[SpoolKey, list[Run]] = {}
-        self.records: list[Record] = []
+    def __init__(self, catalogue: SpoolCatalogue, inline_bytes: int) -> None:
+        self.view = CatalogueView(catalogue)
+        self.runs: dict[SpoolKey, list[StagedRun]] = {}
+        self.late_runs: dict[SpoolKey, list[StagedRun]] = {}
+        self.records: list[SpoolRecord] = []
         self.contents: list[bytes] = []
         self.inlined: dict[SpoolKey, int] = {}
         self.external: dict[SpoolKey, None] = {}
@@ -60,7 +60,7 @@ class Stage:
         # The content of this batch that is not committed yet: contiguous, up to its end.
         self._pending: dict[SpoolKey, _Pending] = {}
 
-    def content(self, operation: Content) -> None:
+    def content(self, operation: WriteContent) -> None:
         """Add content.
 
         Raises:
@@ -73,21 +73,21 @@ class Stage:
         is_late = key in self.late_runs or (recorded is not None and offset < recorded)
         runs = (self.late_runs if is_late else self.runs).setdefault(key, [])
         if not runs or runs[-1].end != offset:
-            runs.append(Run(offset))
+            runs.append(StagedRun(offset))
         runs[-1].append(data, size)
         pending = self._pending.get(key)
         if pending is None or not pending.rewind(offset):
             pending = self._pending[key] = _Pending(offset)
         pending.append(data, size, None if is_late else self._inline_bytes)
 
-    def operation(self, operation: Commit | Roll | Copied | Drop | SetAside) -> None:
+    def operation(self, operation: CommitAppend | Roll | Copied | Drop | SetAside) -> None:
         """Add any operation except content.
 
         Raises:
             ValueError: the operation contradicts the state.
         """
         match operation:
-            case Commit():
+            case CommitAppend():
                 self._commit(operation)
                 return
             case Roll(completed):
@@ -107,7 +107,7 @@ class Stage:
         self.view.apply(operation)
         self.records.append(plain(operation))
 
-    def _commit(self, operation: Commit) -> None:
+    def _commit(self, operation: CommitAppend) -> None:
         state = operation.state
         spool = self.view.open_spool(journal_of(state.key))
         former = state.end if spool is None else spool.state.end

@@ -20,19 +20,19 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from qsync_broker.operations import Batch, CompletedSpool, Content, SpoolKey
+from qsync_broker.operations import Batch, CompletedSpool, SpoolKey, WriteContent
 from qsync_broker.storage.files import Files, OsFiles, join
 from qsync_broker.storage.health import Health
 from qsync_broker.storage.recovery import problem_of, recover
 from qsync_broker.storage.spools import SpoolFiles
-from qsync_broker.storage.stage import Run, Stage
+from qsync_broker.storage.stage import SpoolStage, StagedRun
 
 SPOOLS = "spools"
 FLUSHES_PER_BATCH_MIN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StorageSettings:
     """Settings of one data directory.
 
     Attributes:
@@ -53,10 +53,10 @@ def _discard(keys: dict[SpoolKey, None], gone: Iterable[SpoolKey]) -> None:
         keys.pop(key, None)
 
 
-class Storage:
+class SpoolStorage:
     """An open data directory. `recovered` is its state at the start."""
 
-    def __init__(self, files: Files, directory: str, settings: Settings) -> None:
+    def __init__(self, files: Files, directory: str, settings: StorageSettings) -> None:
         self._settings = settings
         self._health = Health()
         spools_directory = join(directory, SPOOLS)
@@ -85,15 +85,15 @@ class Storage:
 
     @classmethod
     def open(
-        cls, directory: str, settings: Settings | None = None, files: Files | None = None
-    ) -> "Storage":
+        cls, directory: str, settings: StorageSettings | None = None, files: Files | None = None
+    ) -> "SpoolStorage":
         """Open a data directory, which is created if it does not exist.
 
         Raises:
             OSError: another process uses the directory, or an operation on a file failed.
             StorageDamaged: the log is damaged; a person must act.
         """
-        return cls(files or OsFiles(), directory, settings or Settings())
+        return cls(files or OsFiles(), directory, settings or StorageSettings())
 
     @property
     def has_failed(self) -> bool:
@@ -116,16 +116,16 @@ class Storage:
         if self._log.new_bytes >= self._settings.segment_bytes:
             self._rotate()
         used = self._log.used_bytes
-        stage = Stage(self._catalogue, self._settings.inline_bytes)
+        stage = SpoolStage(self._catalogue, self._settings.inline_bytes)
         for operation in batch:
-            if isinstance(operation, Content):
+            if isinstance(operation, WriteContent):
                 stage.content(operation)
             else:
                 stage.operation(operation)
         self._record(stage)
         self._flush_older(self._log.used_bytes - used)
 
-    def _record(self, stage: Stage) -> None:
+    def _record(self, stage: SpoolStage) -> None:
         """Make the changes of a stage durable, then visible in memory."""
         self._write(stage.runs)
         if stage.external:
@@ -145,12 +145,12 @@ class Storage:
         _discard(self._in_older, stage.external)
         self._tidy(stage)
 
-    def _write(self, runs: dict[SpoolKey, list[Run]]) -> None:
+    def _write(self, runs: dict[SpoolKey, list[StagedRun]]) -> None:
         for key, runs_of_spool in runs.items():
             for run in runs_of_spool:
                 self._spools.write(key, run.offset, run.parts)
 
-    def _tidy(self, stage: Stage) -> None:
+    def _tidy(self, stage: SpoolStage) -> None:
         """Remove the bytes that the recorded batch discards.
 
         A failure is no failure of the batch. The next start truncates and deletes again.

@@ -68,7 +68,7 @@ _STREAM, _IDEMPOTENCY = int(Key.STREAM_ID), int(Key.IDEMPOTENCY)
 _EVENT_KEY, _EVENT_DATA = int(Key.EVENT_KEY), int(Key.EVENT_DATA)
 
 
-class State(Enum):
+class ClientConnectionState(Enum):
     """States of a connection."""
 
     GREETING = auto()
@@ -111,7 +111,7 @@ class Notified:
     value: Any
 
 
-class Received(NamedTuple):
+class StreamPacket(NamedTuple):
     """A packet of a replication stream: a row, an answer or an error."""
 
     kind: int
@@ -136,7 +136,7 @@ class Ended:
     code: int = 0
 
 
-Event = Opened | Answered | Notified | Received | Switched | Ended
+ConnectionEvent = Opened | Answered | Notified | StreamPacket | Switched | Ended
 
 
 def error_code(kind: int) -> int:
@@ -171,7 +171,7 @@ class ClientConnection:
             silence_s: time without a byte, while answers are pending, until a PING.
             answer_max: maximum size of a received packet in bytes.
         """
-        self.state = State.GREETING
+        self.state = ClientConnectionState.GREETING
         self.silence_s = silence_s
         self.pending = 0
         """Number of requests without an answer."""
@@ -215,7 +215,7 @@ class ClientConnection:
             key: idempotency key, or None.
             schema_version: version that the server must have, or 0 for any.
         """
-        assert self.state is State.READY, self.state
+        assert self.state is ClientConnectionState.READY, self.state
         header: dict[int, Any] = {_TYPE: kind, _SYNC: 0}
         if stream:
             header[_STREAM] = stream
@@ -228,26 +228,26 @@ class ClientConnection:
 
     def watch(self, key: str) -> None:
         """Watch a key, or request the value after the last notification."""
-        if self.state is State.READY:
+        if self.state is ClientConnectionState.READY:
             self._send_unanswered(Type.WATCH, {_EVENT_KEY: key})
 
     acknowledge = watch
 
     def unwatch(self, key: str) -> None:
         """End the notifications of a key."""
-        if self.state is State.READY:
+        if self.state is ClientConnectionState.READY:
             self._send_unanswered(Type.UNWATCH, {_EVENT_KEY: key})
 
     def stream(self, kind: int, fields: dict[int, Any]) -> None:
-        """Send a replication request or an acknowledgement; all later packets are `Received`.
+        """Send a replication request or an acknowledgement; all later packets are `StreamPacket`.
 
         Nothing is sent on a connection that has ended: its `Ended` may follow the event that leads
         here in the same list.
         """
-        if self.state is State.CLOSED:
+        if self.state is ClientConnectionState.CLOSED:
             return
-        assert self.state in (State.READY, State.STREAM), self.state
-        self.state = State.STREAM
+        assert self.state in (ClientConnectionState.READY, ClientConnectionState.STREAM), self.state
+        self.state = ClientConnectionState.STREAM
         self._send_unanswered(kind, fields)
 
     def switch(self, kind: int, fields: dict[int, Any]) -> None:
@@ -255,11 +255,11 @@ class ClientConnection:
 
         Nothing is sent on a connection that has ended, as in `stream`.
         """
-        if self.state is State.CLOSED:
+        if self.state is ClientConnectionState.CLOSED:
             return
-        assert self.state is State.READY, self.state
+        assert self.state is ClientConnectionState.READY, self.state
         assert not self._unanswered, "an earlier answer would be taken for that of the switch"
-        self.state = State.SWITCHING
+        self.state = ClientConnectionState.SWITCHING
         self._decoder = FrameDecoder(self._answer_max)  # earlier bytes belong to no answer
         self._send_unanswered(kind, fields)
 
@@ -277,23 +277,23 @@ class ClientConnection:
 
     # --- input ----------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now_s: float = 0.0) -> list[Event]:
+    def receive(self, data: bytes, now_s: float = 0.0) -> list[ConnectionEvent]:
         """Return the events of received bytes. No bytes are the end of the stream."""
         state = self.state
-        if state is State.CLOSED:
+        if state is ClientConnectionState.CLOSED:
             return []
         if not data:
             return self._end("the server closed the connection")
         self._heard_s = now_s
         self._has_pinged = False
-        if state is State.GREETING:
+        if state is ClientConnectionState.GREETING:
             return self._greet(data, now_s)
-        if state is State.SWITCHING:
+        if state is ClientConnectionState.SWITCHING:
             return self._receive_switch(data)
-        assert state is not State.SWITCHED, "the bytes belong to another protocol"
+        assert state is not ClientConnectionState.SWITCHED, "the bytes belong to another protocol"
         return self._decode(data)
 
-    def _greet(self, data: bytes, now_s: float) -> list[Event]:
+    def _greet(self, data: bytes, now_s: float) -> list[ConnectionEvent]:
         self._received += data
         if len(self._received) < GREETING_BYTES:
             return []
@@ -303,22 +303,22 @@ class ClientConnection:
             self.greeting = decode_greeting(greeted)
         except GreetingError as error:
             return self._end(str(error))
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         if self._credentials is None:
-            self.state = State.READY
+            self.state = ClientConnectionState.READY
             events.append(Opened(self.greeting))
         else:
             user, password = self._credentials
             proof = scramble(password, self.greeting.salt)
             body = {int(Key.USER_NAME): user, int(Key.TUPLE): [MECHANISM, proof]}
-            self.state = State.AUTHENTICATING
+            self.state = ClientConnectionState.AUTHENTICATING
             self._send({_TYPE: int(Type.AUTH), _SYNC: 0}, pack(body), now_s)
         if rest:
             events += self._decode(rest)
         return events
 
-    def _decode(self, data: bytes) -> list[Event]:
-        events: list[Event] = []
+    def _decode(self, data: bytes) -> list[ConnectionEvent]:
+        events: list[ConnectionEvent] = []
         failure = ""
         try:
             frames = self._decoder.feed(data)
@@ -329,17 +329,17 @@ class ClientConnection:
                 self._take(frame, events)
         except INVALID as error:
             failure = str(error) or type(error).__name__
-        if failure and self.state is not State.CLOSED:
+        if failure and self.state is not ClientConnectionState.CLOSED:
             events += self._end_invalid(failure)
         return events
 
-    def _take(self, frame: Frame, events: list[Event]) -> None:
+    def _take(self, frame: Frame, events: list[ConnectionEvent]) -> None:
         kind, sync, header, body = frame
-        if kind == MALFORMED and self.state is not State.READY:
+        if kind == MALFORMED and self.state is not ClientConnectionState.READY:
             raise ValueError(MALFORMED_HEADER_MESSAGE)
-        if self.state is State.STREAM:
-            events.append(Received(kind, header, body))
-        elif self.state is State.AUTHENTICATING:
+        if self.state is ClientConnectionState.STREAM:
+            events.append(StreamPacket(kind, header, body))
+        elif self.state is ClientConnectionState.AUTHENTICATING:
             self._finish_login(kind, sync, body, events)
         elif kind == _EVENT:
             fields = unpack(body)
@@ -352,16 +352,18 @@ class ClientConnection:
                 self.pending -= 1
                 events.append(Answered(sync, kind, body, header.get(_SCHEMA_VERSION, 0)))
 
-    def _finish_login(self, kind: int, sync: int, body: bytes, events: list[Event]) -> None:
+    def _finish_login(
+        self, kind: int, sync: int, body: bytes, events: list[ConnectionEvent]
+    ) -> None:
         self._unanswered.discard(sync)
         assert self.greeting is not None
         if kind == Type.OK:
-            self.state = State.READY
+            self.state = ClientConnectionState.READY
             events.append(Opened(self.greeting))
             return
         events += self._end(error_reason(body), error_code(kind))
 
-    def _receive_switch(self, data: bytes) -> list[Event]:
+    def _receive_switch(self, data: bytes) -> list[ConnectionEvent]:
         """Take the bytes of one packet only: the rest belongs to another protocol."""
         self._received += data
         try:
@@ -377,22 +379,26 @@ class ClientConnection:
         if kind == MALFORMED:
             return self._end_invalid(MALFORMED_HEADER_MESSAGE)
         self._received = b""
-        self.state = State.SWITCHED
+        self.state = ClientConnectionState.SWITCHED
         return [Switched(kind, body, rest)]
 
     # --- time and end ---------------------------------------------------------------------------
 
-    def tick(self, now_s: float) -> list[Event]:
+    def tick(self, now_s: float) -> list[ConnectionEvent]:
         """Send a PING after a silence, and end the connection after a longer one.
 
         The caller calls this at least twice in `silence_s`.
         """
-        if self.state is State.CLOSED or not self._unanswered:
+        if self.state is ClientConnectionState.CLOSED or not self._unanswered:
             return []
         silent_s = now_s - self._heard_s
         if silent_s > 2 * self.silence_s:
             return self._end(f"the server was silent for {silent_s:.1f} s")
-        if silent_s > self.silence_s and not self._has_pinged and self.state is State.READY:
+        if (
+            silent_s > self.silence_s
+            and not self._has_pinged
+            and self.state is ClientConnectionState.READY
+        ):
             self._has_pinged = True
             header = {_TYPE: int(Type.PING), _SYNC: next(self._syncs)}
             self._ping = header[_SYNC]
@@ -400,15 +406,15 @@ class ClientConnection:
             self._output.append(encode_packet(pack(header), b""))
         return []
 
-    def close(self, reason: str = "the client closed the connection") -> list[Event]:
+    def close(self, reason: str = "the client closed the connection") -> list[ConnectionEvent]:
         """End the connection."""
-        return [] if self.state is State.CLOSED else self._end(reason)
+        return [] if self.state is ClientConnectionState.CLOSED else self._end(reason)
 
-    def _end_invalid(self, why: str) -> list[Event]:
+    def _end_invalid(self, why: str) -> list[ConnectionEvent]:
         return self._end(f"the server sent invalid bytes: {why}")
 
-    def _end(self, reason: str, code: int = 0) -> list[Event]:
-        self.state = State.CLOSED
+    def _end(self, reason: str, code: int = 0) -> list[ConnectionEvent]:
+        self.state = ClientConnectionState.CLOSED
         self._unanswered.clear()
         self._received = b""
         self.pending = 0

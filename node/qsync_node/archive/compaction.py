@@ -34,7 +34,7 @@ _NAME = re.compile(r"[0-9]{20}-[0-9]{1,20}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class CompactedFile:
     """A file: its path in the archive, its size in bytes and its SHA-256."""
 
     path: str
@@ -56,8 +56,8 @@ class Compaction:
     created_at: float
     verdict: str
     snapshot: FileEntry
-    inputs: list[StoredFile] = field(default_factory=list)
-    outputs: list[StoredFile] = field(default_factory=list)
+    inputs: list[CompactedFile] = field(default_factory=list)
+    outputs: list[CompactedFile] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -79,7 +79,7 @@ class Merged:
 
 
 @dataclass(slots=True)
-class Changes:
+class ChangesFile:
     """Changes of compactions to the members' files.
 
     Only the compaction named `compaction` still contains the data up to index `floor`.
@@ -106,7 +106,7 @@ def encode_compaction(made: Compaction) -> bytes:
     return json.dumps({"version": VERSION, **asdict(made)}, indent=1).encode() + b"\n"
 
 
-def encode_changes(changes: Changes) -> bytes:
+def encode_changes(changes: ChangesFile) -> bytes:
     return json.dumps({"version": VERSION, **asdict(changes)}, separators=(",", ":")).encode()
 
 
@@ -126,7 +126,7 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
             float(document["created_at"]),
             str(document["verdict"]),
             decode_entry(document["snapshot"]),
-            [StoredFile(**one) for one in document["inputs"]],
+            [CompactedFile(**one) for one in document["inputs"]],
             [_stored(one, f"{FOLDER}/{document['name']}") for one in document["outputs"]],
             list(document["tables"]),
         )
@@ -134,7 +134,7 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
         raise _damaged(where, error) from None
 
 
-def decode_changes(data: bytes, where: str) -> Changes:
+def decode_changes(data: bytes, where: str) -> ChangesFile:
     """Decode `changes.json`.
 
     Raises:
@@ -142,7 +142,7 @@ def decode_changes(data: bytes, where: str) -> Changes:
     """
     document = decode_document(data, where)
     try:
-        return Changes(
+        return ChangesFile(
             int(document["floor"]),
             str(document["compaction"]),
             [
@@ -163,9 +163,9 @@ def _check_name(value: Any) -> str:
     return value
 
 
-def _stored(fields: dict[str, Any], folder: str) -> StoredFile:
+def _stored(fields: dict[str, Any], folder: str) -> CompactedFile:
     """Return a file that a compaction wrote below its own folder. Raises ValueError."""
-    file = StoredFile(**fields)
+    file = CompactedFile(**fields)
     if not file.path.startswith(f"{folder}/") or ".." in file.path.split("/"):
         raise ValueError(f"{file.path!r} is outside of {folder}")
     return file

@@ -23,7 +23,7 @@ from qsync_node.format.keys import (
 from qsync_node.format.mp import unpack
 from qsync_node.format.vclock import signature
 from qsync_node.format.walk import MALFORMED, space_of, walk_rows
-from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
+from qsync_node.format.xlog import Block, BlockDamage, XlogError, decode_file_header, read_blocks
 
 MARK_EVERY_BYTES = 4 << 20
 TERM_SPACE: Final = int(SystemSpace.QSYNC_TERM)
@@ -83,7 +83,7 @@ def describe(data: bytes, kind: str, source: str, start_term: int) -> FileEntry:
     walk = _Walk(start_term, {} if kind == SNAPSHOT else header.vclock)
     marks = [Mark(offset, start_term, dict(header.vclock))]
     for item in read_blocks(data, offset):
-        if isinstance(item, Damage):
+        if isinstance(item, BlockDamage):
             raise XlogError(f"{source} is damaged at offset {item.offset}: {item.why}")
         if not isinstance(item, Block):
             continue

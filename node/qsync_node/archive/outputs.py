@@ -7,22 +7,22 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 
-from qsync_node.archive.compaction import StoredFile
+from qsync_node.archive.compaction import CompactedFile
 from qsync_node.archive.location import ArchiveError, first_line, folder_of, read_range, store_of
 
 CHUNK_BYTES = 8 << 20
 
 
-def put_bytes(url: str, path: str, data: bytes) -> StoredFile:
+def put_bytes(url: str, path: str, data: bytes) -> CompactedFile:
     """Store `data`. Raises ArchiveError with a sentence, also for a full disk."""
     try:
         obstore.put(store_of(url), path, data)
     except (BaseError, OSError) as error:
         raise ArchiveError(f"cannot write {path} to archive {url}: {first_line(error)}") from error
-    return StoredFile(path, len(data), hashlib.sha256(data).hexdigest())
+    return CompactedFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
-def put_local(url: str, path: str, source: Path) -> StoredFile:
+def put_local(url: str, path: str, source: Path) -> CompactedFile:
     """Store a file that may be large. Raises ArchiveError."""
     digest = hashlib.sha256()
     try:
@@ -33,10 +33,10 @@ def put_local(url: str, path: str, source: Path) -> StoredFile:
             obstore.put(store_of(url), path, file)
     except (BaseError, OSError) as error:
         raise ArchiveError(f"cannot write {path} to archive {url}: {first_line(error)}") from error
-    return StoredFile(path, source.stat().st_size, digest.hexdigest())
+    return CompactedFile(path, source.stat().st_size, digest.hexdigest())
 
 
-def verify(url: str, file: StoredFile) -> None:
+def verify(url: str, file: CompactedFile) -> None:
     """Read the file back. Raises ArchiveError if it differs from the written data."""
     digest = hashlib.sha256()
     try:

@@ -14,7 +14,7 @@ from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
     FOLDER,
-    Changes,
+    ChangesFile,
     Compaction,
     decode_changes,
     decode_compaction,
@@ -45,7 +45,7 @@ class Archive:
     members: list[Manifest]
     foreign: list[str] = field(default_factory=list)
     compactions: list[Compaction] = field(default_factory=list)  # by index
-    changes: Changes = field(default_factory=Changes)
+    changes: ChangesFile = field(default_factory=ChangesFile)
     written: list[Manifest] = field(default_factory=list)  # members' own, without `changes`
 
     def name_of(self, uuid: str) -> str:
@@ -130,7 +130,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
                 f"{url}/{place} belongs to replica set {one.replicaset_uuid}, but the "
                 f"archive to {owner}: move that folder to another place"
             )
-    changes = Changes()
+    changes = ChangesFile()
     if CHANGES_NAME in listed:
         changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
     foreign = _foreign(listed, members, changes)
@@ -145,7 +145,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
     return Archive(url, owner, now, foreign, compactions, changes, members)
 
 
-def _foreign(listed: list[str], members: list[Manifest], changes: Changes) -> list[str]:
+def _foreign(listed: list[str], members: list[Manifest], changes: ChangesFile) -> list[str]:
     known = {ROOT_NAME}
     for manifest in members:
         folder = manifest.instance_uuid

@@ -13,7 +13,7 @@ import os
 import obstore
 from obstore.exceptions import BaseError
 
-from qsync_node.archive.compaction import CHANGES_NAME, Changes, decode_changes
+from qsync_node.archive.compaction import CHANGES_NAME, ChangesFile, decode_changes
 from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store
 from qsync_node.archive.manifest import (
     MANIFEST_NAME,
@@ -70,7 +70,7 @@ class ArchiveStore:
         except ManifestError as error:
             raise ArchiveConflictError(str(error)) from error
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangesFile:
         """Return the files that compactions removed or merged.
 
         Raises:
@@ -78,7 +78,11 @@ class ArchiveStore:
         """
         data = self._read(CHANGES_NAME)
         try:
-            return Changes() if data is None else decode_changes(data, f"{self.url}/{CHANGES_NAME}")
+            return (
+                ChangesFile()
+                if data is None
+                else decode_changes(data, f"{self.url}/{CHANGES_NAME}")
+            )
         except ManifestError as error:
             raise ArchiveConflictError(str(error)) from error
 

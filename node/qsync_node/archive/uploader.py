@@ -2,7 +2,7 @@
 
 state     operation        it succeeds, next                     it fails, next
 --------  ---------------  ------------------------------------  ----------------------------------
-opening   `Load`           listing                               opening, after a pause
+opening   `LoadManifest`           listing                               opening, after a pause
 idle      none             listing, at the next `look`
 listing   `ListFiles`      tidying if due, else shipping         listing, after a pause
 tidying   `ReadChanges`    shipping                              listing, after a pause
@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from qsync_node.archive.compaction import Changes
+from qsync_node.archive.compaction import ChangesFile
 from qsync_node.archive.manifest import FileEntry, Manifest
 from qsync_node.archive.uploads import (
     Contents,
@@ -42,7 +42,7 @@ RETRY_MAX_S = 30.0
 TIDY_EVERY_S = 3600.0
 
 
-class View(NamedTuple):
+class ArchiveView(NamedTuple):
     """The state of the node at one time: its log, its confirmed index, its history of terms."""
 
     segments: list[SegmentRange]
@@ -50,7 +50,7 @@ class View(NamedTuple):
     starts: list[TermStart]
 
 
-class Load(NamedTuple):
+class LoadManifest(NamedTuple):
     """Read the manifest; the result is a `Manifest`."""
 
 
@@ -61,7 +61,7 @@ class ListFiles(NamedTuple):
 
 
 class ReadChanges(NamedTuple):
-    """Read the record of compactions; the result is a `Changes`."""
+    """Read the record of compactions; the result is a `ChangesFile`."""
 
 
 class Describe(NamedTuple):
@@ -89,7 +89,7 @@ class PutManifest(NamedTuple):
         return self.manifest.files[-1]
 
 
-Operation = Load | ListFiles | ReadChanges | Describe | PutFile | PutManifest
+UploadOperation = LoadManifest | ListFiles | ReadChanges | Describe | PutFile | PutManifest
 
 
 class Shipping:
@@ -109,16 +109,16 @@ class Shipping:
         self.archived_index = 0
         self.manifest: Manifest | None = None
         self.uploads = 0
-        self._next_view: View | None = None
-        self._view: View | None = None  # of the pass under way
+        self._next_view: ArchiveView | None = None
+        self._view: ArchiveView | None = None  # of the pass under way
         self._contents: Contents | None = None
         self._due: deque[Upload] = deque()
-        self._following: Operation | None = None
+        self._following: UploadOperation | None = None
         self._tidy_at_s = 0.0
         self._retry_at_s = 0.0
         self._retry_wait_s = RETRY_FIRST_S
 
-    def look(self, view: View) -> None:
+    def look(self, view: ArchiveView) -> None:
         """Take note of the newest state of the node."""
         self._next_view = view
 
@@ -131,7 +131,7 @@ class Shipping:
         """Return the time until an operation may be due after a failure, in seconds."""
         return max(self._retry_at_s - now_s, 0.0)
 
-    def next_operation(self, now_s: float) -> Operation | None:
+    def next_operation(self, now_s: float) -> UploadOperation | None:
         """Return the operation to perform now, or None until the next `look`.
 
         Args:
@@ -143,10 +143,12 @@ class Shipping:
             self._view, self._next_view = self._next_view, None
             if self._view is None:
                 return None
-            self._following = Load() if self.manifest is None else ListFiles(self._view.segments)
+            self._following = (
+                LoadManifest() if self.manifest is None else ListFiles(self._view.segments)
+            )
         return self._following
 
-    def on_done(self, operation: Operation, result: Any, now_s: float, wall_s: float) -> None:
+    def on_done(self, operation: UploadOperation, result: Any, now_s: float, wall_s: float) -> None:
         """Process the result of an operation.
 
         Args:
@@ -156,7 +158,7 @@ class Shipping:
             wall_s: seconds since 1970, noted in the manifest.
         """
         match operation:
-            case Load():
+            case LoadManifest():
                 self.manifest = result
                 self._following = ListFiles(self._segments())
             case ListFiles():
@@ -189,7 +191,7 @@ class Shipping:
         assert self._view is not None, "a pass has a view"
         return self._view.segments
 
-    def _begin(self) -> Operation | None:
+    def _begin(self) -> UploadOperation | None:
         """Plan the uploads of this pass."""
         assert self._view is not None, "a pass has a view"
         assert self._contents is not None, "files are listed first"
@@ -199,7 +201,7 @@ class Shipping:
         self._due = deque(planned)
         return self._next_upload()
 
-    def _next_upload(self) -> Operation | None:
+    def _next_upload(self) -> UploadOperation | None:
         if not self._due:
             self._retry_wait_s = RETRY_FIRST_S
             return None
@@ -216,7 +218,7 @@ class Shipping:
         files = [*manifest.files, replace(entry, archived_at=wall_s)]
         return PutManifest(replace(manifest, files=files, updated_at=wall_s))
 
-    def _tidy(self, changes: Changes, now_s: float) -> None:
+    def _tidy(self, changes: ChangesFile, now_s: float) -> None:
         """Drop entries of files that compactions deleted or merged. The next upload stores this."""
         assert self._contents is not None, "files are listed first"
         assert self.manifest is not None, "the manifest is read first"

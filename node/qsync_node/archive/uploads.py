@@ -13,7 +13,7 @@ This module is pure. `store.py` transfers bytes, `server/archiver.py` runs the t
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from qsync_node.archive.compaction import Changes
+from qsync_node.archive.compaction import ChangesFile
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
 from qsync_node.storage.storage import SegmentRange
 
@@ -92,7 +92,7 @@ def plan_uploads(
 
 
 def still_named(
-    files: Sequence[FileEntry], changes: Changes, at_home: Iterable[str]
+    files: Sequence[FileEntry], changes: ChangesFile, at_home: Iterable[str]
 ) -> list[FileEntry]:
     """Return the entries that stay in the manifest.
 

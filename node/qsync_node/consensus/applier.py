@@ -29,7 +29,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Nack
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.election import Election
-from qsync_node.consensus.entries import Entry, Kind, read_entries
+from qsync_node.consensus.entries import Entry, EntryKind, read_entries
 from qsync_node.consensus.filtering import SCHEMA_ONLY
 from qsync_node.consensus.history import History, SplitBrain, common_point
 from qsync_node.consensus.interfaces import StateMachine, Transitions
@@ -46,7 +46,7 @@ from qsync_node.consensus.messages import (
 from qsync_node.consensus.registering import Registering
 from qsync_node.consensus.rejoin import Rejoin
 from qsync_node.consensus.repair import StateRepair
-from qsync_node.consensus.source import Source, State
+from qsync_node.consensus.source import Source, StreamState
 from qsync_node.format.batch import LogBatch
 
 CONFIRM_PART_ROWS = 64
@@ -91,7 +91,7 @@ class Applier:
 
     def on_link_down(self, link: int) -> None:
         source = self.source
-        if link != source.link or source.state is State.IDLE:
+        if link != source.link or source.state is StreamState.IDLE:
             return
         if source.is_replacing_log:
             source.stop()  # the truncation continues, but nothing follows it over this link
@@ -102,12 +102,12 @@ class Applier:
         context = self.context
         if context.is_leading or context.is_stopped or context.is_disk_full:
             return
-        if self.source.state is State.IDLE and context.now_ns >= self.source.retry_at_ns:
+        if self.source.state is StreamState.IDLE and context.now_ns >= self.source.retry_at_ns:
             self._connect()
         if context.is_anonymous:
             self._consider_better_source()
         stuck = context.now_ns - self.source.since_ns > 2 * context.settings.election_timeout_ns
-        if self.source.state in (State.COMPARING, State.FETCHING) and stuck:
+        if self.source.state in (StreamState.COMPARING, StreamState.FETCHING) and stuck:
             self.source.retry_later()
         self.registering.tick()
         self.repair.tick()
@@ -144,7 +144,10 @@ class Applier:
     def _consider_better_source(self) -> None:
         """Leave a source when a better one is connected, once per heartbeat interval."""
         context = self.context
-        if self.source.state is not State.FOLLOWING or context.now_ns < self.reconsidered_at_ns:
+        if (
+            self.source.state is not StreamState.FOLLOWING
+            or context.now_ns < self.reconsidered_at_ns
+        ):
             return
         self.reconsidered_at_ns = context.now_ns + context.settings.heartbeat_ns
         if self.source.uuid not in self._best_sources():
@@ -167,13 +170,16 @@ class Applier:
             return
         self.source.uuid, self.source.link = uuid, link.number
         self.source.subscription += 1
-        self.source.become(State.COMPARING)
+        self.source.become(StreamState.COMPARING)
         self.rejoin.settle_list()
         subscription, term = self.source.subscription, context.term
         spaces = list(SCHEMA_ONLY if self.rejoin.is_learning_spaces else context.ballot.spaces)
 
         def subscribe() -> None:
-            if self.source.subscription == subscription and self.source.state is State.COMPARING:
+            if (
+                self.source.subscription == subscription
+                and self.source.state is StreamState.COMPARING
+            ):
                 context.send(
                     link.number, Subscribe(subscription, term, self.context.is_anonymous, spaces)
                 )
@@ -203,7 +209,7 @@ class Applier:
                 context.send(link, reply)
 
         context.when_settled(answer)
-        if self.source.state is State.FOLLOWING and uuid == self.source.uuid:
+        if self.source.state is StreamState.FOLLOWING and uuid == self.source.uuid:
             self._confirm_to(message.confirmed_index)
             self._acknowledge()
 
@@ -226,7 +232,7 @@ class Applier:
 
     def on_histories(self, link: int, message: Histories) -> None:
         context = self.context
-        if not self.source.is_answer(link, message.subscription, State.COMPARING):
+        if not self.source.is_answer(link, message.subscription, StreamState.COMPARING):
             return
         if message.term > context.term and not context.is_anonymous:
             self.transitions.adopt_term(message.term)
@@ -272,7 +278,7 @@ class Applier:
         first_cut_term = context.tail.term_at(after_index + 1)
         rows = context.tail.last_index - after_index
         context.flush_log()
-        self.source.become(State.CUTTING)
+        self.source.become(StreamState.CUTTING)
         self.transitions.forget_behind(after_index)
         self._drop_nacks_behind(after_index)
         context.out.append(fx.Rewind(context.tail.epoch, after_index, first_cut_term))
@@ -286,13 +292,13 @@ class Applier:
 
     def on_rewound(self, message: fx.Rewound) -> None:
         context = self.context
-        if message.epoch != context.tail.epoch or self.source.state is not State.CUTTING:
+        if message.epoch != context.tail.epoch or self.source.state is not StreamState.CUTTING:
             return
         context.tail.durable_index = context.tail.last_index
         context.cut_rows += message.rows
         context.report("rewound", rows=message.rows, file=message.file)
         if self.source.histories is None or not self.source.uuid:
-            self.source.become(State.IDLE)
+            self.source.become(StreamState.IDLE)
             self.source.retry_at_ns = 0
             return
         self._go_on(context.tail.last_index)
@@ -309,14 +315,17 @@ class Applier:
     def _follow(self, index: int) -> None:
         context = self.context
         assert index == context.tail.last_index, "A1: the log ends at the common point"
-        self.source.become(State.FOLLOWING)
+        self.source.become(StreamState.FOLLOWING)
         self.source.refused = ""
         self.announced_index = 0
         self.recorded_index = 0
         subscription, term, link = self.source.subscription, context.term, self.source.link
 
         def follow() -> None:
-            if self.source.subscription == subscription and self.source.state is State.FOLLOWING:
+            if (
+                self.source.subscription == subscription
+                and self.source.state is StreamState.FOLLOWING
+            ):
                 if context.term == term:
                     context.send(
                         link, Follow(subscription, term, index, context.tail.term_at(index))
@@ -329,7 +338,7 @@ class Applier:
 
     def on_rows(self, link: int, message: Rows) -> None:
         context = self.context
-        if not self.source.is_answer(link, message.subscription, State.FOLLOWING):
+        if not self.source.is_answer(link, message.subscription, StreamState.FOLLOWING):
             return
         if message.term != context.term and not context.is_anonymous:
             return
@@ -383,7 +392,7 @@ class Applier:
         if not self.machine.can_apply(entry):
             self._nack(entry)
         context.append(entry)
-        if entry.kind is Kind.MEMBERSHIP:
+        if entry.kind is EntryKind.MEMBERSHIP:
             return not self.transitions.stop_at_unsupported_level()
         return True
 
@@ -392,7 +401,7 @@ class Applier:
         rows = batch.last_index - batch.first_index + 1
         if batch.first_index != tail.last_index + 1:
             return False
-        if entry.kind is Kind.PROMOTE:
+        if entry.kind is EntryKind.PROMOTE:
             if entry.term <= tail.last_term:
                 return False
             if entry.term > self.context.term and not self.context.is_anonymous:
@@ -412,16 +421,16 @@ class Applier:
     def on_written(self, entries: list[Entry]) -> None:
         """Process durable rows: take note of CONFIRM rows, confirm and acknowledge (T3, T2)."""
         for entry in entries:
-            if entry.kind is Kind.CONFIRM:
+            if entry.kind is EntryKind.CONFIRM:
                 self.recorded_index = max(self.recorded_index, entry.position)
-        if self.source.state is State.FOLLOWING:
+        if self.source.state is StreamState.FOLLOWING:
             self._confirm()
         self._acknowledge()
 
     def confirm_due(self) -> None:
         """Resume a confirmation that waited for rows to reach the disk, or for the next step."""
         self.source.is_confirm_due = False
-        if self.source.state is State.FOLLOWING:
+        if self.source.state is StreamState.FOLLOWING:
             self._confirm()
 
     def _confirm_to(self, announced_index: int) -> None:
@@ -449,7 +458,7 @@ class Applier:
         if goal <= limbo.confirmed_index:
             return
         self.source.is_confirm_due = False
-        while self.source.state is State.FOLLOWING and limbo.confirmed_index < goal:
+        while self.source.state is StreamState.FOLLOWING and limbo.confirmed_index < goal:
             rows = min(CONFIRM_PART_ROWS, context.confirm_rows_left)
             if rows <= 0 or self.machine.work() >= settings.work_per_step:
                 self.source.is_confirm_due = True
@@ -466,8 +475,8 @@ class Applier:
     def _acknowledge(self) -> None:
         """Send an ACK; it is a level, sent after writes and with heartbeats (A2)."""
         context = self.context
-        if self.source.state is not State.FOLLOWING or not context.is_settled:
-            if self.source.state is State.FOLLOWING:
+        if self.source.state is not StreamState.FOLLOWING or not context.is_settled:
+            if self.source.state is StreamState.FOLLOWING:
                 context.when_settled(self._acknowledge)
             return
         assert not context.is_leading, "A2: a leader counts its own copy itself"

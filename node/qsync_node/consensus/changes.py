@@ -1,8 +1,8 @@
 """Changes of the membership in the log of a leader, one at a time (M2, M3, M4, P2)."""
 
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.entries import Entry, Kind
-from qsync_node.consensus.membership import Member, put_member
+from qsync_node.consensus.entries import Entry, EntryKind
+from qsync_node.consensus.membership import ClusterMember, put_member
 from qsync_node.consensus.quorum import needed
 from qsync_node.consensus.tracker import Tracker
 from qsync_node.consensus.transfer import Transfer
@@ -37,7 +37,7 @@ class Changes:
             return "a switchover is in progress; retry"
         return ""
 
-    def refusal_to_remove(self, member: Member) -> str:
+    def refusal_to_remove(self, member: ClusterMember) -> str:
         """Return the reason why `member` cannot be unregistered now, or "" if it can (M3)."""
         context = self.context
         if member.uuid == context.uuid:
@@ -72,7 +72,7 @@ class Changes:
         is_alone = not context.limbo.has_pending_membership
         assert is_alone or context.ballot.forced_voters, "M2: one change at a time"
         transaction = [(row_type, body, None) for row_type, body in rows]
-        return context.append_rows([transaction], SYNC_FLAGS, Kind.MEMBERSHIP)
+        return context.append_rows([transaction], SYNC_FLAGS, EntryKind.MEMBERSHIP)
 
     def consider_promotion(self, uuid: str) -> None:
         """Make a replica voting once it has caught up, if its configured role is "voter" (M4)."""
@@ -84,7 +84,7 @@ class Changes:
             return  # as a voter, it would delay writes; the next round may be shorter
         if self.refusal() or uuid not in self.tracker.live_voters(uuid):
             return
-        promoted = Member(
+        promoted = ClusterMember(
             member.replica_id, member.uuid, member.name, member.role, True, member.level
         )
         context.report("promoted_to_voting", uuid=uuid, replica_id=member.replica_id)

@@ -12,25 +12,25 @@ from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.consensus.encoding import Transaction, encode_transactions
-from qsync_node.consensus.entries import Entry, Kind, decision_of
+from qsync_node.consensus.encoding import TransactionRows, encode_transactions
+from qsync_node.consensus.entries import Entry, EntryKind, decision_of
 from qsync_node.consensus.history import History, TermStart
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.membership import Configuration
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.consensus.tail import Tail
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import Flag, Type
 from qsync_node.histogram import Histogram
 
 ROW_TYPES = {
-    Kind.PROMOTE: Type.RAFT_PROMOTE,
-    Kind.CONFIRM: Type.RAFT_CONFIRM,
-    Kind.ROLLBACK: Type.RAFT_ROLLBACK,
+    EntryKind.PROMOTE: Type.RAFT_PROMOTE,
+    EntryKind.CONFIRM: Type.RAFT_CONFIRM,
+    EntryKind.ROLLBACK: Type.RAFT_ROLLBACK,
 }
 
 
-class Link:
+class ReplicaLink:
     """An authenticated connection to one peer."""
 
     __slots__ = ("is_mine", "level", "number", "peer_uuid")
@@ -70,7 +70,7 @@ class Context:
         is_space_low: whether free space is below the mark.
     """
 
-    def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
+    def __init__(self, uuid: str, settings: ConsensusSettings, rng: Random, ballot: Ballot) -> None:
         self.uuid = uuid
         self.settings = settings
         self.rng = rng
@@ -79,7 +79,7 @@ class Context:
         self.wall_s = 0.0
         self.tail = Tail({}, History(), 1, settings.tail_cache_bytes)
         self.limbo = Limbo(0, {}, Configuration())
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, ReplicaLink] = {}
         self.out: list[fx.Effect] = []
         self.is_leading = False
         self.is_relay_due = False
@@ -179,9 +179,9 @@ class Context:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def link_to(self, uuid: str) -> Link | None:
+    def link_to(self, uuid: str) -> ReplicaLink | None:
         """Return a connection to `uuid`, preferably one that this node opened, or None."""
-        found: Link | None = None
+        found: ReplicaLink | None = None
         for link in self.links.values():
             if link.peer_uuid == uuid and (found is None or link.is_mine):
                 found = link
@@ -233,7 +233,7 @@ class Context:
     # --- log ----------------------------------------------------------------------------------
 
     def append_rows(
-        self, transactions: list[Transaction], flags: int, kind: Kind = Kind.USER
+        self, transactions: list[TransactionRows], flags: int, kind: EntryKind = EntryKind.USER
     ) -> Entry:
         """Append whole transactions as one batch of this leader's rows (L8, L9)."""
         replica_id = self.replica_id
@@ -245,12 +245,12 @@ class Context:
         batch = LogBatch(first, first + count - 1, replica_id, lsn + count, data)
         entry = Entry(batch, self.term, kind)
         entry.is_own = True
-        if kind is Kind.USER:
+        if kind is EntryKind.USER:
             entry.wait_ack = bool(flags & Flag.WAIT_ACK)
         self.append(entry)
         return entry
 
-    def append_control(self, kind: Kind, body: bytes, position: int) -> Entry:
+    def append_control(self, kind: EntryKind, body: bytes, position: int) -> Entry:
         """Append a PROMOTE, CONFIRM or ROLLBACK row, alone in its batch."""
         replica_id = self.replica_id
         assert self.is_leading, "L1: only the leader of a term decides"
@@ -268,7 +268,7 @@ class Context:
     def append(self, entry: Entry) -> None:
         """Hand one entry to the log; `LogWritten` reports when it is durable."""
         assert entry.term <= self.term or self.is_anonymous, "D2: the ballot is not older"
-        if entry.kind is Kind.PROMOTE:
+        if entry.kind is EntryKind.PROMOTE:
             start = TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
             self.tail.history.append(start)
         self.tail.append(entry.batch)

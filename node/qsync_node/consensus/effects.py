@@ -106,7 +106,7 @@ class StockPackets(NamedTuple):
     is_last: bool  # the connection ends after them
 
 
-class Restart(NamedTuple):
+class RestartNode(NamedTuple):
     """Stop trusting memory and start again from disk (D4)."""
 
     reason: str
@@ -132,7 +132,7 @@ Effect = (
     | Answer
     | Deferred
     | StockPackets
-    | Restart
+    | RestartNode
     | Report
 )
 

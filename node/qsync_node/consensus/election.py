@@ -30,9 +30,9 @@ from enum import Enum
 
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.decisions import effective, is_lifted
-from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.entries import EntryKind
 from qsync_node.consensus.interfaces import Transitions
-from qsync_node.consensus.messages import Nominate, VoteReply, VoteRequest
+from qsync_node.consensus.messages import NominationOrder, VoteReply, VoteRequest
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.consensus.source import Source
 
@@ -285,7 +285,7 @@ class Election:
         limbo = context.limbo
         if self.is_rollback_forced:
             return limbo.confirmed_index
-        if any(entry.kind is Kind.MEMBERSHIP for entry in limbo.entries):
+        if any(entry.kind is EntryKind.MEMBERSHIP for entry in limbo.entries):
             return context.tail.last_index
         wants_rollback = context.settings.failover_unconfirmed == "rollback"
         nacked = self._nacked_indexes()
@@ -431,7 +431,7 @@ class Election:
 
     # --- nomination ---------------------------------------------------------------------------
 
-    def on_nominate(self, message: Nominate) -> str:
+    def on_nominate(self, message: NominationOrder) -> str:
         """Stand on an order from outside (E2).
 
         Returns:

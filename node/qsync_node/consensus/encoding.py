@@ -2,14 +2,18 @@
 
 from typing import Any
 
-from qsync_node.format.row import Row, encode_row, encode_singles
+from qsync_node.format.row import LogRow, encode_row, encode_singles
 
-Transaction = list[tuple[int, bytes, Any]]
+TransactionRows = list[tuple[int, bytes, Any]]
 """Rows of one transaction: (type, body, idempotency key or None)."""
 
 
 def encode_transactions(
-    transactions: list[Transaction], replica_id: int, first_lsn: int, timestamp: float, flags: int
+    transactions: list[TransactionRows],
+    replica_id: int,
+    first_lsn: int,
+    timestamp: float,
+    flags: int,
 ) -> tuple[bytes, int]:
     """Return the encoded rows and their number; each transaction's last row gets `flags`."""
     if all(len(rows) == 1 and rows[0][2] is None for rows in transactions):
@@ -23,7 +27,7 @@ def encode_transactions(
         tsn = lsn
         last = len(rows) - 1
         for position, (row_type, body, key) in enumerate(rows):
-            row = Row(
+            row = LogRow(
                 row_type,
                 replica_id,
                 lsn,

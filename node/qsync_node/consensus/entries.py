@@ -20,13 +20,13 @@ from qsync_node.format.batch import LogBatch, cut_batch
 from qsync_node.format.body import space_mark
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row, decode_rows
+from qsync_node.format.row import LogRow, decode_rows
 
 OWNER_KEY: Final = int(Key.REPLICA_ID)
 LSN_KEY: Final = int(Key.LSN)
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """Kind of a batch."""
 
     USER = 0
@@ -58,7 +58,7 @@ class Entry:
         "written_at",
     )
 
-    def __init__(self, batch: LogBatch, term: int, kind: Kind = Kind.USER) -> None:
+    def __init__(self, batch: LogBatch, term: int, kind: EntryKind = EntryKind.USER) -> None:
         self.batch = batch
         self.term = term
         self.kind = kind
@@ -70,10 +70,10 @@ class Entry:
         self.payload: Any = None
         self.decision: Decision | None = None
         self.position = 0
-        self._rows: list[Row] | None = None
+        self._rows: list[LogRow] | None = None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LogRow]:
         if self._rows is None:
             self._rows = decode_rows(self.batch.data)
         return self._rows
@@ -81,7 +81,7 @@ class Entry:
     @property
     def is_own_write(self) -> bool:
         """Whether it holds user rows that this leader wrote in its term."""
-        return self.is_own and self.kind is Kind.USER
+        return self.is_own and self.kind is EntryKind.USER
 
     def transaction_end(self, index: int) -> int:
         """Return the last index of the transaction that holds the row at `index` (L8)."""
@@ -119,18 +119,18 @@ def control_body(term: int, owner_id: int, owner_lsn: int, index: int, index_ter
 
 
 _CONTROL_KINDS = {
-    int(Type.RAFT_CONFIRM): Kind.CONFIRM,
-    int(Type.RAFT_ROLLBACK): Kind.ROLLBACK,
-    int(Type.RAFT_PROMOTE): Kind.PROMOTE,
+    int(Type.RAFT_CONFIRM): EntryKind.CONFIRM,
+    int(Type.RAFT_ROLLBACK): EntryKind.ROLLBACK,
+    int(Type.RAFT_PROMOTE): EntryKind.PROMOTE,
 }
 # membership.py writes the bodies of membership rows, so their first bytes are known.
 _MEMBERSHIP_MARKS = tuple(space_mark(space, UINT16) for space in (CLUSTER_SPACE, REMOVED_SPACE))
 
 
-def _kind_of(row: Row) -> Kind:
+def _kind_of(row: LogRow) -> EntryKind:
     if row.type >= int(Type.RAFT_PROMOTE):
-        return _CONTROL_KINDS.get(row.type, Kind.USER)
-    return Kind.MEMBERSHIP if row.body[1:5] in _MEMBERSHIP_MARKS else Kind.USER
+        return _CONTROL_KINDS.get(row.type, EntryKind.USER)
+    return EntryKind.MEMBERSHIP if row.body[1:5] in _MEMBERSHIP_MARKS else EntryKind.USER
 
 
 def read_entries(batch: LogBatch, term: int) -> list[Entry]:
@@ -155,25 +155,27 @@ def read_entries(batch: LogBatch, term: int) -> list[Entry]:
     for kind, group, part in _take_apart(batch, rows):
         entry = Entry(part, term, kind)
         entry._rows = group
-        if kind is Kind.USER:
+        if kind is EntryKind.USER:
             entry.wait_ack = any(row.flags & 4 for row in group)
-        elif kind is Kind.MEMBERSHIP:
+        elif kind is EntryKind.MEMBERSHIP:
             configuration_after(group, Configuration())  # raises here, before the log depends on it
         else:
             fields = unpack(group[0].body)
             entry.position = fields[Key.INDEX]
             entry.decision = decision_of(kind, entry.position, part.first_index)
-            if kind is Kind.PROMOTE:
+            if kind is EntryKind.PROMOTE:
                 entry.term = term = fields[Key.TERM]
         result.append(entry)
     return result
 
 
-def _take_apart(batch: LogBatch, rows: list[Row]) -> list[tuple[Kind, list[Row], LogBatch]]:
+def _take_apart(
+    batch: LogBatch, rows: list[LogRow]
+) -> list[tuple[EntryKind, list[LogRow], LogBatch]]:
     kinds = [_kind_of(row) for row in rows]
     if len(rows) == 1 or not any(kinds):
         return [(kinds[0], rows, batch)]
-    result: list[tuple[Kind, list[Row], LogBatch]] = []
+    result: list[tuple[EntryKind, list[LogRow], LogBatch]] = []
     start = 0
     rest = batch
     for position in range(1, len(rows) + 1):
@@ -188,16 +190,16 @@ def _take_apart(batch: LogBatch, rows: list[Row]) -> list[tuple[Kind, list[Row],
     return result
 
 
-def _belongs(kinds: list[Kind], rows: list[Row], position: int) -> bool:
+def _belongs(kinds: list[EntryKind], rows: list[LogRow], position: int) -> bool:
     """Return whether the row belongs to the same entry as the row before it."""
     if not rows[position - 1].is_commit:
         return True
-    return kinds[position] is Kind.USER and kinds[position - 1] is Kind.USER
+    return kinds[position] is EntryKind.USER and kinds[position - 1] is EntryKind.USER
 
 
 def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
     """Return `entry` split after `index`, where a transaction ends (L8)."""
-    assert entry.kind is Kind.USER, "only user rows stand together in an entry"
+    assert entry.kind is EntryKind.USER, "only user rows stand together in an entry"
     head_batch, tail_batch = cut_batch(entry.batch, index)
     parts = []
     for batch in (head_batch, tail_batch):
@@ -220,15 +222,15 @@ def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
     return parts[0], parts[1]
 
 
-def decision_of(kind: Kind, position: int, at: int) -> Decision | None:
-    if kind is Kind.ROLLBACK:
+def decision_of(kind: EntryKind, position: int, at: int) -> Decision | None:
+    if kind is EntryKind.ROLLBACK:
         return Decision(position, at)
-    if kind is Kind.PROMOTE:
+    if kind is EntryKind.PROMOTE:
         return Decision(position + 1, at)
     return None
 
 
-def configuration_after(rows: list[Row], configuration: Configuration) -> Configuration:
+def configuration_after(rows: list[LogRow], configuration: Configuration) -> Configuration:
     for row in rows:
         configuration = configuration.after_row(row.type, row.body)
     return configuration

@@ -19,9 +19,9 @@ Invariants
 from qsync_node.consensus.changes import Changes
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.decisions import effective, is_lifted
-from qsync_node.consensus.entries import Entry, Kind, control_body
+from qsync_node.consensus.entries import Entry, EntryKind, control_body
 from qsync_node.consensus.interfaces import StateMachine, Transitions
-from qsync_node.consensus.lease import Lease
+from qsync_node.consensus.lease import LeaderLease
 from qsync_node.consensus.messages import Ack, HeartbeatReply
 from qsync_node.consensus.quorum import is_impossible
 from qsync_node.consensus.retention import Retention
@@ -64,7 +64,7 @@ class Leader:
         self.promote_index = promote_index
         self.is_read_only = is_read_only
         self.tracker = Tracker(context)
-        self.lease = Lease(context, self.tracker)
+        self.lease = LeaderLease(context, self.tracker)
         self.transfer = Transfer(context, self.tracker, transitions, is_read_only=is_read_only)
         self.changes = Changes(context, self.tracker, self.transfer, promote_index)
         self.retention = Retention(context, self.tracker)
@@ -170,7 +170,9 @@ class Leader:
                     # one. It would never be confirmed, because the quorum never passes this row.
                     self.transitions.step_down("too many voters cannot apply an inherited row")
                 elif (
-                    entry.is_own and entry.kind is Kind.USER and not context.is_decision_in_flight()
+                    entry.is_own
+                    and entry.kind is EntryKind.USER
+                    and not context.is_decision_in_flight()
                 ):
                     self.roll_back(entry, "too many voters cannot apply the row")
                 return
@@ -193,7 +195,7 @@ class Leader:
         owner = context.replica_id
         lsn = context.limbo.confirmed_vclock.get(owner, 0)
         body = control_body(context.term, owner, lsn, index, context.tail.term_at(index))
-        entry = context.append_control(Kind.CONFIRM, body, index)
+        entry = context.append_control(EntryKind.CONFIRM, body, index)
         self.confirm_index = entry.batch.last_index
 
     def roll_back(self, entry: Entry, reason: str) -> None:
@@ -207,7 +209,7 @@ class Leader:
         body = control_body(
             context.term, entry.batch.replica_id, lsn, index, context.tail.term_at(index)
         )
-        rollback = context.append_control(Kind.ROLLBACK, body, index)
+        rollback = context.append_control(EntryKind.ROLLBACK, body, index)
         self.rollback_at = rollback.batch.last_index
         self.rollback_deadline_ns = context.now_ns + context.settings.synchro_timeout_ns
         context.report("rollback", index=index, at=self.rollback_at, reason=reason)

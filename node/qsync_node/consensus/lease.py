@@ -14,7 +14,7 @@ from qsync_node.consensus.quorum import reached_index
 from qsync_node.consensus.tracker import Tracker
 
 
-class Lease:
+class LeaderLease:
     """Heartbeat rounds of one term."""
 
     def __init__(self, context: Context, tracker: Tracker) -> None:

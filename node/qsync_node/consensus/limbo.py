@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from qsync_node.consensus.decisions import Decision, clamp, effective, is_covered, spans
-from qsync_node.consensus.entries import Entry, Kind, configuration_after, split_entry
+from qsync_node.consensus.entries import Entry, EntryKind, configuration_after, split_entry
 from qsync_node.consensus.membership import Configuration
 
 
@@ -74,7 +74,7 @@ class Limbo:
         assert not self.entries or entry.term >= self.entries[-1].term, "L1: terms never fall"
         self.entries.append(entry)
         self.bytes += len(entry.batch.data)
-        if entry.kind is Kind.MEMBERSHIP:
+        if entry.kind is EntryKind.MEMBERSHIP:
             self._memberships.append(entry)
             self.configuration = configuration_after(entry.rows, self.configuration)
         decision = entry.decision
@@ -147,7 +147,7 @@ class Limbo:
                 removed.append(entry)
             else:
                 taken.append(entry)
-                if entry.kind is Kind.MEMBERSHIP:
+                if entry.kind is EntryKind.MEMBERSHIP:
                     self.confirmed_configuration = configuration_after(
                         entry.rows, self.confirmed_configuration
                     )
@@ -219,7 +219,7 @@ class Limbo:
     def first_timed_out(self, now_ns: int, timeout_ns: int, not_before_ns: int) -> Entry | None:
         """Return this leader's first entry that has waited for ACKs longer than allowed (T4)."""
         for entry in self.surviving():
-            if entry.kind is not Kind.USER or not entry.is_own or not entry.wait_ack:
+            if entry.kind is not EntryKind.USER or not entry.is_own or not entry.wait_ack:
                 continue
             if entry.written_at == 0:
                 return None

@@ -33,7 +33,7 @@ REMOVED_REASON = "the member was removed from the cluster: use another member"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClusterMember:
     """One registered replica."""
 
     replica_id: int
@@ -47,7 +47,7 @@ class Member:
         return [self.replica_id, self.uuid, self.name, self.role, self.is_voting, self.level]
 
     @classmethod
-    def from_tuple(cls, fields: list[object]) -> "Member":
+    def from_tuple(cls, fields: list[object]) -> "ClusterMember":
         padded = [*fields, *["", "", "voter", True, FIRST_LEVEL][len(fields) - 1 :]]
         replica_id, uuid, name, role, is_voting, level = padded[:6]
         number = int(str(replica_id))
@@ -69,9 +69,9 @@ class Configuration:
             replica announces none and receives only rows that Tarantool knows, so it is left out.
     """
 
-    members: tuple[Member, ...] = ()
+    members: tuple[ClusterMember, ...] = ()
     removed: frozenset[str] = frozenset()
-    voters: tuple[Member, ...] = field(init=False, compare=False)
+    voters: tuple[ClusterMember, ...] = field(init=False, compare=False)
     voter_uuids: tuple[str, ...] = field(init=False, compare=False)
     level: int = field(init=False, compare=False)
 
@@ -82,7 +82,7 @@ class Configuration:
         levels = (member.level for member in self.members if member.role != STOCK_ROLE)
         object.__setattr__(self, "level", min(levels, default=FIRST_LEVEL))
 
-    def by_uuid(self, uuid: str) -> Member | None:
+    def by_uuid(self, uuid: str) -> ClusterMember | None:
         return next((member for member in self.members if member.uuid == uuid), None)
 
     def free_id(self) -> int:
@@ -90,7 +90,7 @@ class Configuration:
         taken = {member.replica_id for member in self.members}
         return next((n for n in range(1, REPLICAS_MAX + 1) if n not in taken), 0)
 
-    def with_member(self, member: Member) -> "Configuration":
+    def with_member(self, member: ClusterMember) -> "Configuration":
         assert 0 < member.replica_id <= REPLICAS_MAX, "M5: 31 ids exist"
         rest = [other for other in self.members if other.replica_id != member.replica_id]
         ordered = sorted([*rest, member], key=lambda one: one.replica_id)
@@ -103,7 +103,7 @@ class Configuration:
     def with_removed(self, uuid: str) -> "Configuration":
         return replace(self, removed=self.removed | {uuid})
 
-    def misregistered(self, announced: Mapping[str, int]) -> Member | None:
+    def misregistered(self, announced: Mapping[str, int]) -> ClusterMember | None:
         """Return a member whose registered feature level is outdated, or None (P2).
 
         Lower levels come first: no other change may raise the cluster's level above that of a
@@ -131,19 +131,19 @@ class Configuration:
         if space != CLUSTER_SPACE:
             return self
         if row_type in (Type.INSERT, Type.REPLACE):
-            return self.with_member(Member.from_tuple(fields[Key.TUPLE]))
+            return self.with_member(ClusterMember.from_tuple(fields[Key.TUPLE]))
         if row_type == Type.DELETE:
             return self.without(fields[Key.KEY][0])
         return self
 
 
-def put_member(member: Member) -> tuple[int, bytes]:
+def put_member(member: ClusterMember) -> tuple[int, bytes]:
     """Return the row that registers or changes `member`."""
     body: bytes = pack({int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.TUPLE): member.as_tuple()})
     return int(Type.REPLACE), body
 
 
-def delete_member(member: Member) -> list[tuple[int, bytes]]:
+def delete_member(member: ClusterMember) -> list[tuple[int, bytes]]:
     """Return the rows that unregister `member` and record its UUID (M5)."""
     delete: bytes = pack(
         {int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.INDEX_ID): 0, int(Key.KEY): [member.replica_id]}

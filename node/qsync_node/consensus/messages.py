@@ -233,7 +233,7 @@ class ReadIndexReply(NamedTuple):
     log_index: int
 
 
-class Nominate(NamedTuple):
+class NominationOrder(NamedTuple):
     """Order to stand for leader, decided in `term` and refused in a later one (E2, E9)."""
 
     term: int
@@ -259,7 +259,7 @@ MESSAGES: tuple[type[Any], ...] = (
     ForwardClosed,
     ReadIndex,
     ReadIndexReply,
-    Nominate,
+    NominationOrder,
 )
 _KIND = {message: number for number, message in enumerate(MESSAGES)}
 

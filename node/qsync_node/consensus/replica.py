@@ -23,9 +23,9 @@ from dataclasses import replace
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.applier import Applier
-from qsync_node.consensus.context import Context, Link
+from qsync_node.consensus.context import Context, ReplicaLink
 from qsync_node.consensus.election import Election
-from qsync_node.consensus.entries import Entry, Kind, control_body
+from qsync_node.consensus.entries import Entry, EntryKind, control_body
 from qsync_node.consensus.interfaces import StateMachine
 from qsync_node.consensus.leader import Leader
 from qsync_node.consensus.limbo import Limbo
@@ -79,7 +79,7 @@ class Replica:
         leader = Leader(context, self.machine, self, promote_index, is_read_only=is_read_only)
         self.leader = leader
         context.is_leading = True
-        context.append_control(Kind.PROMOTE, body, keep_index)
+        context.append_control(EntryKind.PROMOTE, body, keep_index)
         context.report("leader", term=context.term, promote_index=promote_index, kept=keep_index)
         if context.ballot.forced_voters:
             self._write_forced_configuration(leader)
@@ -179,12 +179,12 @@ class Replica:
         self.source.stop()
         if not failure.is_full or failure.epoch != context.tail.epoch:
             # In an older epoch, rows are missing that a truncation or a snapshot builds on.
-            context.out.append(fx.Restart(f"log write failed: {failure.reason}"))
+            context.out.append(fx.RestartNode(f"log write failed: {failure.reason}"))
             return
         if context.limbo.confirmed_index > context.tail.durable_index:
             # The state holds confirmed rows that this disk lacks: only the disk is trusted (E7).
             reason = "the disk is full and lacks rows that the state contains"
-            context.out.append(fx.Restart(reason))
+            context.out.append(fx.RestartNode(reason))
             return
         context.is_disk_full = True
         self.forget_behind(context.tail.durable_index)
@@ -285,7 +285,9 @@ class Replica:
     # --- time and links -----------------------------------------------------------------------
 
     def on_link_up(self, link: fx.LinkUp) -> None:
-        self.context.links[link.link] = Link(link.link, link.peer_uuid, link.is_mine, link.level)
+        self.context.links[link.link] = ReplicaLink(
+            link.link, link.peer_uuid, link.is_mine, link.level
+        )
         self.election.on_link_up(link.peer_uuid)
         self.applier.on_link_up(link.peer_uuid)
         if self.leader is not None:

@@ -15,7 +15,7 @@ SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ConsensusSettings:
     """Settings of one replica. A change applies at once, also to entries that already wait."""
 
     heartbeat_ns: int = 100 * MILLISECOND

@@ -19,7 +19,7 @@ import zlib
 
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.filtering import refusal_to_serve
-from qsync_node.consensus.interfaces import StateMachine, View
+from qsync_node.consensus.interfaces import ConfirmedView, StateMachine
 from qsync_node.consensus.messages import SnapshotChunk, SnapshotRequest
 from qsync_node.consensus.repair import StateRepair
 
@@ -35,7 +35,7 @@ class _Transfer:
     __slots__ = ("_bodies", "_next", "checksum", "chunk", "position", "taken_ns", "touched_ns",
                  "view")  # fmt: skip
 
-    def __init__(self, view: View, taken_ns: int, now_ns: int) -> None:
+    def __init__(self, view: ConfirmedView, taken_ns: int, now_ns: int) -> None:
         self.view = view
         self.taken_ns = taken_ns
         self.touched_ns = now_ns

@@ -11,11 +11,11 @@ States of a leader:
 
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.interfaces import Transitions
-from qsync_node.consensus.messages import Nominate
+from qsync_node.consensus.messages import NominationOrder
 from qsync_node.consensus.tracker import Tracker
 
 
-class Switchover:
+class LeadershipTransfer:
     """A transfer in progress: writes wait until the target has every row, then it is nominated."""
 
     __slots__ = ("deadline_ns", "is_nominated", "target_uuid")
@@ -44,7 +44,7 @@ class Transfer:
         self.tracker = tracker
         self.transitions = transitions
         self.is_read_only = is_read_only
-        self.switchover: Switchover | None = None
+        self.switchover: LeadershipTransfer | None = None
 
     @property
     def is_active(self) -> bool:
@@ -75,7 +75,7 @@ class Transfer:
             )
         if self.switchover is not None:
             return "another switchover is in progress; wait for its end"
-        self.switchover = Switchover(target_uuid, context.now_ns + timeout_ns)
+        self.switchover = LeadershipTransfer(target_uuid, context.now_ns + timeout_ns)
         context.report("switchover", target=target_uuid)
         return ""
 
@@ -98,7 +98,7 @@ class Transfer:
             return
         if follower.match == context.tail.last_index:
             switchover.is_nominated = context.send_to(
-                switchover.target_uuid, Nominate(context.term)
+                switchover.target_uuid, NominationOrder(context.term)
             )
 
     def hand_over_to_the_able(self) -> None:

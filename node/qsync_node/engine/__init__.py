@@ -3,21 +3,21 @@
 from .access import User
 from .database import Database
 from .overlay import Executed, Pending
-from .requests import Delete, Put, Request, Select, Update, Upsert, decode_request
-from .space import Change, Space
-from .transaction import Transaction
+from .requests import DataRequest, Delete, Put, Select, Update, Upsert, decode_request
+from .space import SpaceChange, SpaceData
+from .transaction import OpenTransaction
 
 __all__ = [
-    "Change",
+    "DataRequest",
     "Database",
     "Delete",
     "Executed",
+    "OpenTransaction",
     "Pending",
     "Put",
-    "Request",
     "Select",
-    "Space",
-    "Transaction",
+    "SpaceChange",
+    "SpaceData",
     "Update",
     "Upsert",
     "User",

@@ -21,7 +21,7 @@ from qsync_node.errors import ClientError
 from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import HashIndex, IndexView, TreeIndex, holder_of
-from .space import Space, duplicate_key
+from .space import SpaceData, duplicate_key
 from .tupleformat import TupleFormat
 
 Definition = IndexDef | SpaceDef
@@ -46,7 +46,7 @@ class Build:
 
     def __init__(
         self,
-        space: Space,
+        space: SpaceData,
         definition: Definition,
         tuple_format: TupleFormat,
         targets: Mapping[int, tuple[IndexDef, IndexView]],
@@ -137,7 +137,7 @@ def _size_of(old: bytes | None, new: bytes | None) -> int:
 
 
 def add_entry(
-    space: Space, definition: IndexDef, index: IndexView, fields: list[Any], packed: bytes
+    space: SpaceData, definition: IndexDef, index: IndexView, fields: list[Any], packed: bytes
 ) -> None:
     """Add a tuple to a new index of the space.
 

@@ -16,15 +16,15 @@ from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import IndexView
 from .keydef import KeyDef
-from .space import SequenceUse, Space
-from .state import State
+from .space import SequenceUse, SpaceData
+from .state import DatabaseState
 from .tupleformat import TupleFormat
 
-Fields = list[Any] | None
+CatalogueFields = list[Any] | None
 EMPTY_PASSWORD_HASH = "vhvewKp0tNyweZQ+cFKAlsyphfg="
 
 
-def on_change(state: State, space_id: int, old: bytes | None, new: bytes | None) -> None:
+def on_change(state: DatabaseState, space_id: int, old: bytes | None, new: bytes | None) -> None:
     handler = _HANDLERS.get(space_id)
     if handler is not None:
         handler(
@@ -37,7 +37,7 @@ def on_change(state: State, space_id: int, old: bytes | None, new: bytes | None)
 # --- spaces ---------------------------------------------------------------------------------------
 
 
-def _on_space(state: State, old: Fields, new: Fields) -> None:
+def _on_space(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     if new is None:
         assert old is not None
         _drop_space(state, old[0], old[2])
@@ -46,24 +46,24 @@ def _on_space(state: State, old: Fields, new: Fields) -> None:
     known = state.own_space(definition.id)
     if known is None:
         sequence = _sequence_use(state, definition.id)
-        state.set_space(definition.id, Space(definition, {}, {}, sequence))
+        state.set_space(definition.id, SpaceData(definition, {}, {}, sequence))
         return
     _check_space_change(known, definition)
     _replace_definition(state, known, definition)
 
 
-def _check_space_change(known: Space, definition: SpaceDef) -> None:
+def _check_space_change(known: SpaceData, definition: SpaceDef) -> None:
     if known.definition.engine != definition.engine:
         raise rows.alter_error(known.name, "can not change space engine")
     if bool(known.definition.flags.get("group_id")) != bool(definition.flags.get("group_id")):
         raise rows.alter_error(known.name, "replication group is immutable")
 
 
-def _replace_definition(state: State, known: Space, definition: SpaceDef) -> None:
+def _replace_definition(state: DatabaseState, known: SpaceData, definition: SpaceDef) -> None:
     if definition == known.definition:
         state.set_space(definition.id, known)  # each start loads the rows of all system spaces
         return
-    space = Space(definition, known.index_defs, known.indexes, known.sequence)
+    space = SpaceData(definition, known.index_defs, known.indexes, known.sequence)
     if (
         definition.fields != known.definition.fields
         or definition.field_count != known.definition.field_count
@@ -73,7 +73,7 @@ def _replace_definition(state: State, known: Space, definition: SpaceDef) -> Non
 
 
 def _check_tuples(
-    state: State, space: Space, definition: SpaceDef, tuple_format: TupleFormat
+    state: DatabaseState, space: SpaceData, definition: SpaceDef, tuple_format: TupleFormat
 ) -> None:
     if state.build_of(space.id, definition) is not None:
         return
@@ -84,7 +84,7 @@ def _check_tuples(
             tuple_format.validate(decode(packed))
 
 
-def _drop_space(state: State, space_id: int, name: str) -> None:
+def _drop_space(state: DatabaseState, space_id: int, name: str) -> None:
     space = state.find_space(space_id)
     if space is not None and space.index_defs:
         raise _cannot_drop(name, "the space has indexes")
@@ -103,7 +103,7 @@ def _cannot_drop(name: str, reason: str) -> ClientError:
     return ClientError(ErrorCode.DROP_SPACE, f"Can't drop space '{name}': {reason}")
 
 
-def _on_truncate(state: State, old: Fields, new: Fields) -> None:
+def _on_truncate(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     if new is None:
         return
     space = state.own_space(new[0])
@@ -118,13 +118,15 @@ def _on_truncate(state: State, old: Fields, new: Fields) -> None:
         index_id: state.new_index(space.index_defs[index_id], index.key_def)
         for index_id, index in space.indexes.items()
     }
-    state.set_space(space.id, Space(space.definition, space.index_defs, indexes, space.sequence))
+    state.set_space(
+        space.id, SpaceData(space.definition, space.index_defs, indexes, space.sequence)
+    )
 
 
 # --- indexes --------------------------------------------------------------------------------------
 
 
-def _on_index(state: State, old: Fields, new: Fields) -> None:
+def _on_index(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     row = new if new is not None else old
     assert row is not None
     space = state.own_space(row[0])
@@ -138,7 +140,7 @@ def _on_index(state: State, old: Fields, new: Fields) -> None:
     _put_index(state, space, rows.read_index(new, space.definition))
 
 
-def _drop_index(state: State, space: Space, index_id: int) -> None:
+def _drop_index(state: DatabaseState, space: SpaceData, index_id: int) -> None:
     if index_id == 0 and space.is_system:
         raise ClientError(
             ErrorCode.LAST_DROP,
@@ -153,10 +155,10 @@ def _drop_index(state: State, space: Space, index_id: int) -> None:
         raise rows.alter_error(space.name, "can not drop primary key while space sequence exists")
     index_defs = {iid: d for iid, d in space.index_defs.items() if iid != index_id}
     indexes = {iid: index for iid, index in space.indexes.items() if iid != index_id}
-    state.set_space(space.id, Space(space.definition, index_defs, indexes, space.sequence))
+    state.set_space(space.id, SpaceData(space.definition, index_defs, indexes, space.sequence))
 
 
-def _put_index(state: State, space: Space, definition: IndexDef) -> None:
+def _put_index(state: DatabaseState, space: SpaceData, definition: IndexDef) -> None:
     known = space.index_defs.get(definition.id)
     if definition == known:
         state.set_space(space.id, space)
@@ -173,7 +175,7 @@ def _put_index(state: State, space: Space, definition: IndexDef) -> None:
     else:
         indexes = _build_indexes(state, space, index_defs, definition, tuple_format)
     state.set_space(
-        space.id, Space(space.definition, index_defs, indexes, space.sequence, tuple_format)
+        space.id, SpaceData(space.definition, index_defs, indexes, space.sequence, tuple_format)
     )
 
 
@@ -182,8 +184,8 @@ def _is_same_structure(one: IndexDef, two: IndexDef) -> bool:
 
 
 def _build_indexes(
-    state: State,
-    space: Space,
+    state: DatabaseState,
+    space: SpaceData,
     index_defs: dict[int, IndexDef],
     changed: IndexDef,
     tuple_format: TupleFormat,
@@ -220,7 +222,7 @@ def _build_indexes(
 # --- sequences ------------------------------------------------------------------------------------
 
 
-def _on_sequence(state: State, old: Fields, new: Fields) -> None:
+def _on_sequence(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     if new is not None:
         _check_sequence(sequences.Sequence(*new[:9]), old is None)
         return
@@ -255,7 +257,7 @@ def _cannot_drop_sequence(name: str, reason: str) -> ClientError:
     return ClientError(codes.DROP_SEQUENCE, f"Can't drop sequence '{name}': {reason}")
 
 
-def _sequence_use(state: State, space_id: int) -> SequenceUse | None:
+def _sequence_use(state: DatabaseState, space_id: int) -> SequenceUse | None:
     row = state.row(system.SPACE_SEQUENCE_ID, space_id)
     return None if row is None else _read_sequence_use(row)
 
@@ -264,7 +266,7 @@ def _read_sequence_use(row: list[Any]) -> SequenceUse:
     return SequenceUse(row[1], row[3] if len(row) > 3 else 0, bool(row[2]))
 
 
-def _on_space_sequence(state: State, old: Fields, new: Fields) -> None:
+def _on_space_sequence(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     row = new if new is not None else old
     assert row is not None
     space = state.own_space(row[0])
@@ -283,13 +285,13 @@ def _on_space_sequence(state: State, old: Fields, new: Fields) -> None:
             raise rows.index_error(
                 primary.name, space.name, "sequence field must be a part of the index"
             )
-    state.set_space(space.id, Space(space.definition, space.index_defs, space.indexes, use))
+    state.set_space(space.id, SpaceData(space.definition, space.index_defs, space.indexes, use))
 
 
 # --- users and unsupported features ---------------------------------------------------------------
 
 
-def _on_user(state: State, old: Fields, new: Fields) -> None:
+def _on_user(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     if new is not None:
         _check_user(new, is_new=old is None)
         return
@@ -347,7 +349,7 @@ def _check_user(row: list[Any], is_new: bool) -> None:
         )
 
 
-def _on_priv(state: State, old: Fields, new: Fields) -> None:
+def _on_priv(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     if new is not None:
         grants.check_object_exists(state, new)
         if grants.is_about_a_role(new):
@@ -356,7 +358,7 @@ def _on_priv(state: State, old: Fields, new: Fields) -> None:
             raise grants.wrong_grant("the grant tuple has no privileges")
 
 
-def _on_func(state: State, old: Fields, new: Fields) -> None:
+def _on_func(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -> None:
     if new is None:
         assert old is not None
         if grants.is_granted(state, "function", old[0]):
@@ -365,7 +367,7 @@ def _on_func(state: State, old: Fields, new: Fields) -> None:
             )
 
 
-def _check_loop(state: State, row: list[Any]) -> None:
+def _check_loop(state: DatabaseState, row: list[Any]) -> None:
     if _reaches(state, row[3], row[1]):
         granted, grantee = (grants.user_name(state, user_id) for user_id in (row[3], row[1]))
         raise ClientError(
@@ -373,7 +375,7 @@ def _check_loop(state: State, row: list[Any]) -> None:
         )
 
 
-def _reaches(state: State, role_id: int, target: int) -> bool:
+def _reaches(state: DatabaseState, role_id: int, target: int) -> bool:
     """Return whether `target` is the role or holds it through any chain of grants."""
     if role_id == target:
         return True
@@ -381,8 +383,8 @@ def _reaches(state: State, role_id: int, target: int) -> bool:
     return any(_reaches(state, row[3], target) for row in granted)
 
 
-def _refuse(what: str) -> Callable[[State, Fields, Fields], None]:
-    def handler(_state: State, _old: Fields, new: Fields) -> None:
+def _refuse(what: str) -> Callable[[DatabaseState, CatalogueFields, CatalogueFields], None]:
+    def handler(_state: DatabaseState, _old: CatalogueFields, new: CatalogueFields) -> None:
         if new is not None:
             raise ClientError(
                 ErrorCode.UNSUPPORTED, f"Qsync does not support {what}: see docs/compatibility.md"
@@ -391,7 +393,7 @@ def _refuse(what: str) -> Callable[[State, Fields, Fields], None]:
     return handler
 
 
-_HANDLERS: dict[int, Callable[[State, Fields, Fields], None]] = {
+_HANDLERS: dict[int, Callable[[DatabaseState, CatalogueFields, CatalogueFields], None]] = {
     system.SPACE_ID: _on_space,
     system.INDEX_ID: _on_index,
     system.TRUNCATE_ID: _on_truncate,

@@ -28,8 +28,8 @@ from .index import ConfirmedIndex, HashIndex, IndexView, ReadView, TreeIndex
 from .keydef import KeyDef
 from .requests import Select, decode_request, split_put
 from .rows import read_index, read_space
-from .space import Change, Space, apply_puts
-from .state import NewIndexes, State
+from .space import SpaceChange, SpaceData, apply_puts
+from .state import DatabaseState, NewIndexes
 from .statements import execute_write
 from .tupleformat import TupleFormat
 
@@ -61,7 +61,7 @@ def _system_spaces() -> list[tuple[SpaceDef, list[IndexDef], TupleFormat]]:
     ]
 
 
-class Database(State):
+class Database(DatabaseState):
     """All spaces in their confirmed state."""
 
     __slots__ = ("_users", "build", "build_tuples_max", "discarded", "held_spaces",
@@ -98,7 +98,7 @@ class Database(State):
                 key_def = KeyDef(index_def.parts, index_def.is_unique, index_defs[0].parts)
                 indexes[index_def.id] = self.new_index(index_def, key_def)
             known = {index_def.id: index_def for index_def in index_defs}
-            space = Space(definition, known, indexes, None, tuple_format)
+            space = SpaceData(definition, known, indexes, None, tuple_format)
             self.spaces[definition.id] = space
 
     def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
@@ -149,7 +149,7 @@ class Database(State):
         for change in execute_write(self, self.space(request.space_id), request).changes:
             self.take(change)
 
-    def take(self, change: Change) -> None:
+    def take(self, change: SpaceChange) -> None:
         """Apply a change that was executed before, over the same state."""
         space_id, old, new, puts = change
         if space_id in system.CATALOGUE_IDS:
@@ -161,7 +161,7 @@ class Database(State):
         if space_id in (system.USER_ID, system.PRIV_ID):
             self._refresh_users()
 
-    def account(self, space: Space, old: bytes | None, new: bytes | None) -> None:
+    def account(self, space: SpaceData, old: bytes | None, new: bytes | None) -> None:
         """Count the memory of a change that was applied, and show it to a build of the space."""
         size = 0
         entry = TUPLE_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES * len(space.indexes)
@@ -197,7 +197,7 @@ class Database(State):
         apply_puts(space, change[3])
         self.account(space, None, packed)
 
-    def _load_system(self, space: Space, packed: bytes, fields: list[Any]) -> None:
+    def _load_system(self, space: SpaceData, packed: bytes, fields: list[Any]) -> None:
         """Load a catalogue row: rows that it refers to may come later, and truncations are done."""
         change = space.change_to(packed, fields, is_insert=False)
         if space.id not in _STORED_ONLY:
@@ -208,7 +208,7 @@ class Database(State):
         if space.id in (system.USER_ID, system.PRIV_ID):
             self._refresh_users()
 
-    def set_space(self, space_id: int, space: Space | None) -> None:
+    def set_space(self, space_id: int, space: SpaceData | None) -> None:
         """Replace a space, and account for tuples and index entries that are added or removed."""
         known = self.spaces.get(space_id)
         if known is not None:
@@ -217,7 +217,7 @@ class Database(State):
             self._discard(known, space)
         super().set_space(space_id, space)
 
-    def _discard(self, known: Space, space: Space | None) -> None:
+    def _discard(self, known: SpaceData, space: SpaceData | None) -> None:
         """Keep the indexes that the space loses: a large one is freed in parts (G1)."""
         if self.build is not None and self.build.space is known:
             build, self.build = self.build, None
@@ -293,7 +293,7 @@ class Database(State):
             self._check_held(request.space_id)
         return reads.select(self, request, user)
 
-    def begin_read(self, request: Select, user: User) -> reads.Reading:
+    def begin_read(self, request: Select, user: User) -> reads.SteppedSelect:
         """Return a SELECT that has read nothing yet."""
         if self.held_spaces:
             self._check_held(request.space_id)
@@ -357,7 +357,7 @@ class StateView:
                 yield put_body(space_id, packed)
 
 
-def _keep_tuple_bytes(old: Space, new: Space | None) -> None:
+def _keep_tuple_bytes(old: SpaceData, new: SpaceData | None) -> None:
     """Take over the size of the tuples where a new primary index holds the same ones."""
     before = old.indexes.get(0)
     after = new.indexes.get(0) if new is not None else None
@@ -365,7 +365,7 @@ def _keep_tuple_bytes(old: Space, new: Space | None) -> None:
         after.tuple_bytes = before.tuple_bytes
 
 
-def _memory_of(space: Space | None) -> int:
+def _memory_of(space: SpaceData | None) -> int:
     primary = space.indexes.get(0) if space is not None else None
     if space is None or primary is None:
         return 0

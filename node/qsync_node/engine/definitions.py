@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .keydef import Part
+from .keydef import KeyPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class IndexDef:
     name: str
     is_tree: bool
     is_unique: bool
-    parts: tuple[Part, ...]
+    parts: tuple[KeyPart, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from qsync_node.errors import ClientError, ErrorCode
 from . import codes, rows, sequences, system
 from .access import User, denied, password_hash_of
 from .numbers import SIGNED_MAX
-from .space import Space
-from .state import State
+from .space import SpaceData
+from .state import DatabaseState
 from .tupleformat import wrong_type
 
-Fields = list[Any] | None
+GrantFields = list[Any] | None
 PASSWORD_HASH_LENGTH = 28
 _SOURCES = {
     "space": system.SPACE_ID,
@@ -41,7 +41,9 @@ _OBJECTS = {
 }
 
 
-def check_change(state: State, user: User, space_id: int, old: Fields, new: Fields) -> None:
+def check_change(
+    state: DatabaseState, user: User, space_id: int, old: GrantFields, new: GrantFields
+) -> None:
     """Raise unless the user may make this change."""
     object_type = _OBJECTS.get(space_id)
     row = new if new is not None else old
@@ -71,7 +73,7 @@ def check_change(state: State, user: User, space_id: int, old: Fields, new: Fiel
         _check_privileges(old, new)
 
 
-def _check_builtin(state: State, space_id: int, old: Fields, new: Fields) -> None:
+def _check_builtin(state: DatabaseState, space_id: int, old: GrantFields, new: GrantFields) -> None:
     """Refuse changes of objects that the engine itself depends on."""
     row = new if new is not None else old
     assert row is not None
@@ -92,7 +94,7 @@ def _check_builtin(state: State, space_id: int, old: Fields, new: Fields) -> Non
         )
 
 
-def _privilege(old: Fields, new: Fields) -> int:
+def _privilege(old: GrantFields, new: GrantFields) -> int:
     if old is None:
         return system.CREATE
     return system.DROP if new is None else system.ALTER
@@ -101,7 +103,7 @@ def _privilege(old: Fields, new: Fields) -> int:
 # --- rows that no member may ever read ------------------------------------------------------------
 
 
-def _check_schema(_state: State, old: Fields, new: Fields) -> None:
+def _check_schema(_state: DatabaseState, old: GrantFields, new: GrantFields) -> None:
     """Refuse to change the UUID of the cluster: its replicas would not recognise the cluster."""
     row = new if new is not None else old
     assert row is not None
@@ -124,7 +126,7 @@ def _check_schema(_state: State, old: Fields, new: Fields) -> None:
         )
 
 
-def _check_collation(_state: State, old: Fields, new: Fields) -> None:
+def _check_collation(_state: DatabaseState, old: GrantFields, new: GrantFields) -> None:
     if new is None:
         assert old is not None
         if old[0] == 0:
@@ -140,7 +142,7 @@ def _check_collation(_state: State, old: Fields, new: Fields) -> None:
     )
 
 
-def _check_sequence(_state: State, _old: Fields, new: Fields) -> None:
+def _check_sequence(_state: DatabaseState, _old: GrantFields, new: GrantFields) -> None:
     if new is None or rows.is_too_long(new[2]):
         return
     rows.check_name(new[2])
@@ -149,7 +151,7 @@ def _check_sequence(_state: State, _old: Fields, new: Fields) -> None:
             raise wrong_type(str(number), "integer")
 
 
-def _check_sequence_data(state: State, _old: Fields, new: Fields) -> None:
+def _check_sequence_data(state: DatabaseState, _old: GrantFields, new: GrantFields) -> None:
     if new is None:
         return
     if state.row(system.SEQUENCE_ID, new[0]) is None:
@@ -158,13 +160,13 @@ def _check_sequence_data(state: State, _old: Fields, new: Fields) -> None:
         raise wrong_type("2", "integer")
 
 
-def _check_function(_state: State, old: Fields, new: Fields) -> None:
+def _check_function(_state: DatabaseState, old: GrantFields, new: GrantFields) -> None:
     """Refuse to rename a function, or to change its owner: its grants are for the old one."""
     if old is not None and new is not None and (old[1], old[2]) != (new[1], new[2]):
         raise ClientError(ErrorCode.UNSUPPORTED, "function does not support alter")
 
 
-def _check_user(_state: State, _old: Fields, new: Fields) -> None:
+def _check_user(_state: DatabaseState, _old: GrantFields, new: GrantFields) -> None:
     auth = new[4] if new is not None and len(new) > 4 else None
     if new is None or not isinstance(auth, dict):
         return
@@ -184,7 +186,7 @@ def _check_user(_state: State, _old: Fields, new: Fields) -> None:
             )
 
 
-def _check_index(space: Space, row: list[Any]) -> None:
+def _check_index(space: SpaceData, row: list[Any]) -> None:
     if row[1] == 0 or 0 in space.index_defs:
         rows.check_distance(row)
 
@@ -203,7 +205,7 @@ _ROW_CHECKS = {
 # --- grants ---------------------------------------------------------------------------------------
 
 
-def _check_grant(state: State, user: User, row: list[Any], privilege: int) -> None:
+def _check_grant(state: DatabaseState, user: User, row: list[Any], privilege: int) -> None:
     """Check that the user may grant in the grantor's name.
 
     The grantor must own the object or be admin.
@@ -216,7 +218,7 @@ def _check_grant(state: State, user: User, row: list[Any], privilege: int) -> No
         raise denied(privilege, object_type, name, user_name(state, grantor))
 
 
-def _check_privileges(old: Fields, new: Fields) -> None:
+def _check_privileges(old: GrantFields, new: GrantFields) -> None:
     """Refuse to revoke a right of the admin: no other user could grant it back."""
     row = new if new is not None else old
     assert row is not None
@@ -232,7 +234,7 @@ def wrong_grant(reason: str) -> ClientError:
     return ClientError(codes.GRANT, f"Incorrect grant arguments: {reason}")
 
 
-def find_object(state: State, object_type: str, object_id: Any) -> tuple[str, int]:
+def find_object(state: DatabaseState, object_type: str, object_id: Any) -> tuple[str, int]:
     """Return the name and the owner of a grant's object; raise if there is no such object."""
     if object_type in ("universe", "collation") or object_id == "":
         return "", system.ADMIN
@@ -263,7 +265,7 @@ def check_grant_row(row: list[Any]) -> None:
         raise _unknown_type(row[2])
 
 
-def check_object_exists(state: State, row: list[Any]) -> None:
+def check_object_exists(state: DatabaseState, row: list[Any]) -> None:
     """Raise unless grantor, grantee and object of a `_priv` row exist."""
     for user_id in row[:2]:
         if state.row(system.USER_ID, user_id) is None:
@@ -276,7 +278,7 @@ def is_about_a_role(row: list[Any]) -> bool:
     return bool(row[2].lower() == "role" and row[3] != "")
 
 
-def is_granted(state: State, object_type: str, object_id: int) -> bool:
+def is_granted(state: DatabaseState, object_type: str, object_id: int) -> bool:
     """Return whether a `_priv` row concerns the object; all rows are read, because they are few."""
     return any(
         row[3] == object_id and row[2].lower() == object_type
@@ -284,7 +286,7 @@ def is_granted(state: State, object_type: str, object_id: int) -> bool:
     )
 
 
-def check_sequence(state: State, user: User, space: Space) -> None:
+def check_sequence(state: DatabaseState, user: User, space: SpaceData) -> None:
     """Raise unless the user may draw from the space's sequence.
 
     A generated sequence is part of its space and needs no grant.
@@ -296,6 +298,6 @@ def check_sequence(state: State, user: User, space: Space) -> None:
             user.check_object("sequence", row[0], row[2], row[1], system.WRITE)
 
 
-def user_name(state: State, user_id: int) -> str:
+def user_name(state: DatabaseState, user_id: int) -> str:
     row = state.row(system.USER_ID, user_id)
     return "" if row is None else row[2]

@@ -38,10 +38,10 @@ VIEW_KEYS = 1024
 _NEAR_KEYS = 1_000
 
 # (index id, entry key, tuple or None): one index's part of a change.
-Put = tuple[int, Any, bytes | None]
+IndexPut = tuple[int, Any, bytes | None]
 
 
-class Range(NamedTuple):
+class KeyRange(NamedTuple):
     """Entry keys between two bounds; None is no bound."""
 
     low: Any
@@ -54,7 +54,7 @@ class Range(NamedTuple):
 _REVERSE = frozenset({codes.REQ, codes.LT, codes.LE})
 
 
-def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> Range:
+def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> KeyRange:
     """Return the range that an ordered iterator walks.
 
     Args:
@@ -62,7 +62,7 @@ def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> Range:
     """
     is_reverse = iterator in _REVERSE
     if not prefix:
-        return Range(None, None, False, False, is_reverse)
+        return KeyRange(None, None, False, False, is_reverse)
     if key_def.is_plain:
         first = last = prefix[0]
         is_last_open = False
@@ -70,24 +70,24 @@ def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> Range:
         first, last = prefix, (*prefix, GREATEST)
         is_last_open = True
     if iterator in (codes.EQ, codes.REQ):
-        return Range(first, last, False, is_last_open, is_reverse)
+        return KeyRange(first, last, False, is_last_open, is_reverse)
     if iterator in (codes.GE, codes.ALL):
-        return Range(first, None, False, False, is_reverse)
+        return KeyRange(first, None, False, False, is_reverse)
     if iterator == codes.GT:
-        return Range(last, None, True, False, is_reverse)
+        return KeyRange(last, None, True, False, is_reverse)
     if iterator == codes.LE:
-        return Range(None, last, False, is_last_open, is_reverse)
-    return Range(None, first, False, True, is_reverse)
+        return KeyRange(None, last, False, is_last_open, is_reverse)
+    return KeyRange(None, first, False, True, is_reverse)
 
 
-def range_after(bounds: Range, entry_key: Any) -> Range:
+def range_after(bounds: KeyRange, entry_key: Any) -> KeyRange:
     """Return the rest of a range after an entry that was already read."""
     if bounds.is_reverse:
         return bounds._replace(high=entry_key, is_high_open=True)
     return bounds._replace(low=entry_key, is_low_open=True)
 
 
-def _keys_in(ordered: Any, bounds: Range) -> Iterator[Any]:
+def _keys_in(ordered: Any, bounds: KeyRange) -> Iterator[Any]:
     keys: Iterator[Any] = ordered.irange(
         bounds.low,
         bounds.high,
@@ -97,7 +97,7 @@ def _keys_in(ordered: Any, bounds: Range) -> Iterator[Any]:
     return keys
 
 
-EVERYTHING = Range(None, None, False, False, False)
+EVERYTHING = KeyRange(None, None, False, False, False)
 
 
 class ReadView:
@@ -112,7 +112,7 @@ class ReadView:
         ordered: Any,
         fresh: Iterable[Any],
         lock: Lock,
-        bounds: Range,
+        bounds: KeyRange,
     ) -> None:
         self._tuples = tuples  # of the index: they change
         self._ordered = ordered  # the same
@@ -224,7 +224,7 @@ class ConfirmedIndex:
         self._fresh.clear()
         self._stale.clear()
 
-    def view(self, bounds: Range = EVERYTHING) -> ReadView:
+    def view(self, bounds: KeyRange = EVERYTHING) -> ReadView:
         """Return a view of the current tuples of a range."""
         view = ReadView(self.tuples, self._ordered, self._fresh, self._lock, bounds)
         self._views.append(ref(view))
@@ -252,7 +252,7 @@ class TreeIndex(ConfirmedIndex):
 
     __slots__ = ()
 
-    def scan(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
+    def scan(self, bounds: KeyRange) -> Iterator[tuple[Any, bytes]]:
         if self._fresh or self._stale:
             self._catch_up()
         tuples = self.tuples
@@ -262,7 +262,7 @@ class TreeIndex(ConfirmedIndex):
     def entries(self) -> Iterator[tuple[Any, bytes]]:
         return self.scan(EVERYTHING)
 
-    def tuples_in(self, bounds: Range, offset: int) -> Iterator[bytes]:
+    def tuples_in(self, bounds: KeyRange, offset: int) -> Iterator[bytes]:
         """Return the tuples of a range after its first `offset` ones.
 
         A large offset is skipped without a walk over its entries.
@@ -274,7 +274,7 @@ class TreeIndex(ConfirmedIndex):
             return map(self.tuples.__getitem__, near)
         return map(self.tuples.__getitem__, self._keys_behind(bounds, offset))
 
-    def _keys_behind(self, bounds: Range, offset: int) -> Iterator[Any]:
+    def _keys_behind(self, bounds: KeyRange, offset: int) -> Iterator[Any]:
         ordered = self._ordered
         low, high = bounds.low, bounds.high
         start, stop = 0, len(ordered)
@@ -297,7 +297,7 @@ class HashIndex(ConfirmedIndex):
 
     __slots__ = ()
 
-    def scan(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
+    def scan(self, bounds: KeyRange) -> Iterator[tuple[Any, bytes]]:
         """Return the entries after a key in the index's order, or all entries."""
         entries = iter(self.tuples.items())
         if bounds.low is not None:
@@ -318,7 +318,7 @@ class LayerIndex:
     def __init__(self, key_def: KeyDef, parent: "IndexView | None", is_tree: bool) -> None:
         self.key_def = key_def
         self.parent = parent
-        self.puts: dict[Any, Put] = {}
+        self.puts: dict[Any, IndexPut] = {}
         self._is_tree = is_tree
         self._ordered: Any = None
 
@@ -332,12 +332,12 @@ class LayerIndex:
     def put(self, key: Any, packed: bytes | None) -> None:
         self.take((-1, key, packed))
 
-    def take(self, put: Put) -> None:
+    def take(self, put: IndexPut) -> None:
         """Make the put determine the tuple of its key."""
         self.puts[put[1]] = put
         self._ordered = None
 
-    def settle(self, put: Put) -> None:
+    def settle(self, put: IndexPut) -> None:
         """Drop the entry of a put that the parent now holds, unless a later put replaced it."""
         key = put[1]
         if self.puts.get(key) is put:
@@ -358,7 +358,7 @@ class LayerIndex:
     def __len__(self) -> int:
         return sum(1 for _ in self.entries())
 
-    def _own(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
+    def _own(self, bounds: KeyRange) -> Iterator[tuple[Any, bytes]]:
         if self._ordered is None:
             self._ordered = SortedList(self.puts)
         for key in _keys_in(self._ordered, bounds):
@@ -366,7 +366,7 @@ class LayerIndex:
             if packed is not None:
                 yield key, packed
 
-    def scan(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
+    def scan(self, bounds: KeyRange) -> Iterator[tuple[Any, bytes]]:
         puts = self.puts
         parent = self.parent
         if not puts:
@@ -378,7 +378,7 @@ class LayerIndex:
         below = (entry for entry in parent.scan(bounds) if entry[0] not in puts)
         return merge(below, self._own(bounds), key=itemgetter(0), reverse=bounds.is_reverse)
 
-    def _scan_hash(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
+    def _scan_hash(self, bounds: KeyRange) -> Iterator[tuple[Any, bytes]]:
         entries = self.entries()
         if bounds.low is not None:
             for key, _ in entries:

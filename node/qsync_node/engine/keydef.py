@@ -18,11 +18,11 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from .fields import PLAIN_TYPES, is_of_type, sort_function
 
-Fields = Sequence[Any]
+TupleFields = Sequence[Any]
 _ABSENT = None
 
 
-class Part(NamedTuple):
+class KeyPart(NamedTuple):
     """One part of a key: its field (from zero), its type and a path inside the field."""
 
     field: int
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     collation: int | None = None
 
 
-def value_at(fields: Fields, part: Part) -> Any:
+def value_at(fields: TupleFields, part: KeyPart) -> Any:
     """Return the part's value in a tuple; None if it is absent, which an index treats as NULL."""
     if part.field >= len(fields):
         return _ABSENT
@@ -49,19 +49,19 @@ def value_at(fields: Fields, part: Part) -> Any:
     return value
 
 
-def _part_extractor(part: Part) -> Callable[[Fields], Any]:
+def _part_extractor(part: KeyPart) -> Callable[[TupleFields], Any]:
     sort = sort_function(part.type)
     if not part.is_nullable:
         return lambda fields: sort(value_at(fields, part))
 
-    def extract_nullable(fields: Fields) -> Any:
+    def extract_nullable(fields: TupleFields) -> Any:
         value = value_at(fields, part)
         return () if value is None else (sort(value),)
 
     return extract_nullable
 
 
-def _extractor(parts: Sequence[Part]) -> Callable[[Fields], tuple[Any, ...]]:
+def _extractor(parts: Sequence[KeyPart]) -> Callable[[TupleFields], tuple[Any, ...]]:
     """Return a function from fields to a tuple of sort values.
 
     It is specialised for parts that compare directly.
@@ -89,7 +89,9 @@ class KeyDef:
         "parts",
     )
 
-    def __init__(self, parts: Sequence[Part], is_unique: bool, primary: Sequence[Part]) -> None:
+    def __init__(
+        self, parts: Sequence[KeyPart], is_unique: bool, primary: Sequence[KeyPart]
+    ) -> None:
         self.parts = tuple(parts)
         self.is_unique = is_unique
         self.has_nulls = any(part.is_nullable for part in parts)
@@ -97,9 +99,9 @@ class KeyDef:
         self.entry_parts = self.parts + (tuple(primary) if needs_primary else ())
         self.is_plain = len(self.entry_parts) == 1
         self._sorts = [sort_function(part.type) for part in self.parts]
-        self.entry_key: Callable[[Fields], Any] = self._entry_key_function()
+        self.entry_key: Callable[[TupleFields], Any] = self._entry_key_function()
 
-    def _entry_key_function(self) -> Callable[[Fields], Any]:
+    def _entry_key_function(self) -> Callable[[TupleFields], Any]:
         if not self.is_plain:
             return _extractor(self.entry_parts)
         part = self.entry_parts[0]
@@ -108,7 +110,7 @@ class KeyDef:
         position = part.field
         return lambda fields: fields[position]
 
-    def check_types(self, fields: Fields) -> None:
+    def check_types(self, fields: TupleFields) -> None:
         """Raise TypeError if a part of the entry key cannot be compared."""
         for part in self.entry_parts:
             value = value_at(fields, part)
@@ -121,13 +123,13 @@ class KeyDef:
         """Whether the parts alone identify an entry."""
         return len(self.entry_parts) == len(self.parts)
 
-    def has_null(self, fields: Fields) -> bool:
+    def has_null(self, fields: TupleFields) -> bool:
         """Return whether a nullable part is NULL: NULL is not equal to NULL for uniqueness."""
         return self.has_nulls and any(
             part.is_nullable and value_at(fields, part) is None for part in self.parts
         )
 
-    def prefix_of(self, fields: Fields) -> tuple[Any, ...]:
+    def prefix_of(self, fields: TupleFields) -> tuple[Any, ...]:
         """Return the tuple's own parts as a search prefix."""
         key = self.entry_key(fields)
         return (key,) if self.is_plain else tuple(key[: len(self.parts)])

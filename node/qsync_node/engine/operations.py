@@ -14,7 +14,7 @@ from qsync_node.format.mp import decoding_work, pack
 
 from . import codes, numbers
 from .fields import decode, invalid_msgpack
-from .paths import Malformed, Step, read_steps
+from .paths import Malformed, PathStep, read_steps
 from .pieces import read_header
 from .tuples import NESTING_MAX, is_array, is_string
 
@@ -37,11 +37,11 @@ DELETED_MAX = (1 << 32) - 1
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
-class Operation(NamedTuple):
+class UpdateOperation(NamedTuple):
     """One operation: its name, its place, and the place's form in errors."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     place: str
     arguments: list[bytes]
     splice: tuple[int, int] = (0, 0)
@@ -89,7 +89,7 @@ def _work_of_reading(ops: bytes) -> int:
     return total
 
 
-def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> list[Operation]:
+def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> list[UpdateOperation]:
     """Read all operations; raise if one is malformed or there are too many.
 
     Args:
@@ -140,7 +140,7 @@ def _read(
     index_base: int,
     names: Mapping[str, int],
     long_numbers: dict[bytes, Any],
-) -> Operation:
+) -> UpdateOperation:
     if not parts:
         raise illegal("update operation must be an array {op,..}, got empty array")
     name = _NAMES.get(parts[0])
@@ -156,15 +156,15 @@ def _read(
         )
     field = decode(parts[1])
     if type(field) is int and not is_int32(field):
-        raise wrong_argument(Operation(name, (), str(field), []), "an integer")
+        raise wrong_argument(UpdateOperation(name, (), str(field), []), "an integer")
     steps, place = _place(field, index_base, names)
-    operation = Operation(name, steps, place, parts[2:], (0, 0), long_numbers)
+    operation = UpdateOperation(name, steps, place, parts[2:], (0, 0), long_numbers)
     return _check_arguments(operation, index_base)
 
 
 def _place(
     field: object, index_base: int, names: Mapping[str, int]
-) -> tuple[tuple[Step, ...], str]:
+) -> tuple[tuple[PathStep, ...], str]:
     if isinstance(field, bool) or not isinstance(field, int | str):
         raise illegal("field id must be a number or a string")
     if isinstance(field, int):
@@ -186,7 +186,7 @@ def _place(
     return (first, *steps[1:]), place
 
 
-def _check_arguments(operation: Operation, index_base: int) -> Operation:
+def _check_arguments(operation: UpdateOperation, index_base: int) -> UpdateOperation:
     name = operation.name
     value = decode(operation.arguments[0])
     if name in "+-" and not numbers.is_number(value):
@@ -203,7 +203,7 @@ def _check_arguments(operation: Operation, index_base: int) -> Operation:
     return operation
 
 
-def _check_splice(operation: Operation, index_base: int) -> Operation:
+def _check_splice(operation: UpdateOperation, index_base: int) -> UpdateOperation:
     offset, cut, paste = (decode(argument) for argument in operation.arguments)
     if not is_int32(offset):
         raise wrong_argument(operation, "an integer")
@@ -225,7 +225,7 @@ def illegal(reason: str) -> ClientError:
     return ClientError(ErrorCode.ILLEGAL_PARAMS, f"Illegal parameters, {reason}")
 
 
-def wrong_argument(operation: Operation, expected: str) -> ClientError:
+def wrong_argument(operation: UpdateOperation, expected: str) -> ClientError:
     return ClientError(
         ErrorCode.UPDATE_ARG_TYPE,
         f"Argument type in operation '{operation.name}' on field {operation.place} "
@@ -233,7 +233,7 @@ def wrong_argument(operation: Operation, expected: str) -> ClientError:
     )
 
 
-def update_error(operation: Operation, reason: str) -> ClientError:
+def update_error(operation: UpdateOperation, reason: str) -> ClientError:
     return ClientError(ErrorCode.UPDATE_FIELD, f"Field {operation.place} UPDATE error: {reason}")
 
 
@@ -243,13 +243,13 @@ def bad_json(place: str, position: int) -> ClientError:
     )
 
 
-def splice_error(operation: Operation) -> ClientError:
+def splice_error(operation: UpdateOperation) -> ClientError:
     return ClientError(
         ErrorCode.SPLICE, f"SPLICE error on field {operation.place}: offset is out of bound"
     )
 
 
-def double_update(operation: Operation) -> ClientError:
+def double_update(operation: UpdateOperation) -> ClientError:
     return update_error(operation, "double update of the same field")
 
 
@@ -257,7 +257,7 @@ def unknown_operation(number: int, reason: str) -> ClientError:
     return ClientError(ErrorCode.UNKNOWN_UPDATE_OP, f"Unknown UPDATE operation #{number}: {reason}")
 
 
-def not_found(operation: Operation) -> ClientError:
+def not_found(operation: UpdateOperation) -> ClientError:
     # A place that is a path already stands in quotes, and Tarantool quotes it once more.
     if operation.place.startswith("'"):
         return no_field_name(operation.place)

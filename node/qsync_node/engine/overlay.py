@@ -27,10 +27,10 @@ from .fields import decode
 from .grants import check_change, check_sequence
 from .index import IndexView, LayerIndex
 from .keydef import KeyDef
-from .requests import Put, Request, Select
-from .space import Change, Space
-from .state import NewIndexes, State
-from .statements import Outcome, Row, execute_write
+from .requests import DataRequest, Put, Select
+from .space import SpaceChange, SpaceData
+from .state import DatabaseState, NewIndexes
+from .statements import StatementResult, StatementRow, execute_write
 from .tupleformat import TupleFormat
 from .tuples import TUPLE_BYTES_MAX, tuple_too_large
 
@@ -48,8 +48,8 @@ Rows of the log are applied at any cost.
 class Executed(NamedTuple):
     """Rows, changes and answer of a statement or a transaction."""
 
-    rows: list[Row]
-    changes: list[Change]
+    rows: list[StatementRow]
+    changes: list[SpaceChange]
     answer: list[bytes]
     is_ddl: bool
     is_sync: bool
@@ -63,7 +63,7 @@ class Extent(Enum):
     SMALL = "small"  # a transaction: refused if there are many
 
 
-class Layer(State):
+class Layer(DatabaseState):
     """A state that differs from its parent by the changes that were put into it."""
 
     __slots__ = ("extent", "max_tuple_bytes", "parent")
@@ -79,12 +79,12 @@ class Layer(State):
     def note_work(self, work: int) -> None:
         self.parent.note_work(work)
 
-    def find_space(self, space_id: int) -> Space | None:
+    def find_space(self, space_id: int) -> SpaceData | None:
         if space_id in self.spaces:
             return self.spaces[space_id]
         return self.parent.find_space(space_id)
 
-    def own_space(self, space_id: int) -> Space | None:
+    def own_space(self, space_id: int) -> SpaceData | None:
         if space_id in self.spaces:
             return self.spaces[space_id]
         below = self.parent
@@ -137,7 +137,7 @@ class Layer(State):
         """Return the confirmed state below this layer."""
         return self.parent.confirmed() if isinstance(self.parent, Layer) else self.parent
 
-    def take(self, changes: Iterable[Change]) -> None:
+    def take(self, changes: Iterable[SpaceChange]) -> None:
         """Make the changes part of this layer."""
         for space_id, old, new, puts in changes:
             if space_id in system.CATALOGUE_IDS:
@@ -150,7 +150,7 @@ class Layer(State):
                 assert isinstance(index, LayerIndex)
                 index.take(put)
 
-    def run(self, request: Request | publishing.Procedure, user: User) -> Outcome:
+    def run(self, request: DataRequest | publishing.Procedure, user: User) -> StatementResult:
         """Execute a writing statement over this layer and take its changes."""
         if isinstance(request, publishing.PROCEDURES):
             outcome = publishing.run(self, request, user)
@@ -171,7 +171,7 @@ class Layer(State):
         self.take(outcome.changes)
         return outcome
 
-    def check_size(self, changes: Sequence[Change]) -> None:
+    def check_size(self, changes: Sequence[SpaceChange]) -> None:
         """Raise if a user's tuple is too large; rows of the log are applied at any size."""
         for change in changes:
             new = change[2]
@@ -179,7 +179,7 @@ class Layer(State):
                 raise tuple_too_large(len(new))
 
 
-def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
+def check_ddl(state: DatabaseState, user: User, changes: Sequence[SpaceChange]) -> None:
     """Raise unless the user may make these changes of the catalogue."""
     for space_id, old, new, _ in changes:
         check_change(
@@ -200,10 +200,10 @@ class Pending(Layer):
         super().__init__(db)
         self.database = db
         self._database_epoch = db.epoch
-        self._queue: deque[Sequence[Change]] = deque()
+        self._queue: deque[Sequence[SpaceChange]] = deque()
         self.pushes = 0
 
-    def execute(self, request: Request | publishing.Procedure, user: User) -> Executed:
+    def execute(self, request: DataRequest | publishing.Procedure, user: User) -> Executed:
         """Execute one statement over pending state; `push` makes its changes take effect."""
         if self.database.epoch != self._database_epoch:
             self.rebuild(list(self._queue))
@@ -223,11 +223,11 @@ class Pending(Layer):
         self.check_size(changes)
         return Executed(rows, changes, answer, False, space.is_sync)
 
-    def _execute_system(self, request: Request, user: User) -> Executed:
+    def _execute_system(self, request: DataRequest, user: User) -> Executed:
         rows, changes, answer = Layer(self, Extent.IN_PARTS).run(request, user)
         return Executed(rows, changes, answer, bool(rows), True)
 
-    def push(self, changes: Sequence[Change]) -> None:
+    def push(self, changes: Sequence[SpaceChange]) -> None:
         """Add changes that are being written to the log."""
         self._queue.append(changes)
         self.pushes += 1
@@ -241,7 +241,7 @@ class Pending(Layer):
             for put in change[3]:
                 indexes[put[0]].take(put)  # type: ignore[union-attr]  # layered: no system space
 
-    def confirm(self, changes: Sequence[Change]) -> None:
+    def confirm(self, changes: Sequence[SpaceChange]) -> None:
         """Move the oldest pushed changes, which are now confirmed, into the database."""
         oldest = self._queue.popleft()
         assert oldest is changes, "T2: confirmed in the order of the log"
@@ -272,7 +272,7 @@ class Pending(Layer):
         """Discard all pending changes."""
         self.rebuild([])
 
-    def rebuild(self, remaining: Iterable[Sequence[Change]]) -> None:
+    def rebuild(self, remaining: Iterable[Sequence[SpaceChange]]) -> None:
         """Discard all pending changes except these."""
         self._queue = deque()
         self._database_epoch = self.database.epoch
@@ -281,7 +281,7 @@ class Pending(Layer):
         for changes in remaining:
             self.push(changes)
 
-    def find_space(self, space_id: int) -> Space | None:
+    def find_space(self, space_id: int) -> SpaceData | None:
         if self.database.epoch != self._database_epoch:
             self.rebuild(list(self._queue))
         return super().find_space(space_id)
@@ -289,6 +289,6 @@ class Pending(Layer):
     def select(self, request: Select, user: User) -> list[bytes]:
         return reads.select(self, request, user)
 
-    def begin_read(self, request: Select, user: User) -> reads.Reading:
+    def begin_read(self, request: Select, user: User) -> reads.SteppedSelect:
         """Return a SELECT that has read nothing yet."""
         return reads.begin(self, request, user)

@@ -21,7 +21,7 @@ class AnyItem(NamedTuple):
     position: int
 
 
-Step = str | int | Malformed | AnyItem
+PathStep = str | int | Malformed | AnyItem
 
 
 _POSITION = re.compile(r"\[([1-9][0-9]{0,8})\]")  # nearly all of them; `_read_number` reads others
@@ -59,12 +59,12 @@ def parse_path(path: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def read_steps(path: str, steps_max: int | None = None) -> tuple[Step, ...]:
+def read_steps(path: str, steps_max: int | None = None) -> tuple[PathStep, ...]:
     """Return the steps up to the first malformed one, which then is the last.
 
     Steps after the first `steps_max` are not read.
     """
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     at = 0
     while at < len(path) and len(steps) != steps_max:
         position = _POSITION.match(path, at)
@@ -79,7 +79,7 @@ def read_steps(path: str, steps_max: int | None = None) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _read_step(path: str, at: int) -> tuple[Step, int]:
+def _read_step(path: str, at: int) -> tuple[PathStep, int]:
     """Return one step and the offset of the next one."""
     if path[at] == "[":
         return _read_brackets(path, at + 1)
@@ -88,7 +88,7 @@ def _read_step(path: str, at: int) -> tuple[Step, int]:
     return (Malformed(at + 1), at) if at else _read_name(path, at)
 
 
-def _read_name(path: str, start: int) -> tuple[Step, int]:
+def _read_name(path: str, start: int) -> tuple[PathStep, int]:
     if start == len(path) or not (path[start].isalpha() or path[start] == "_"):
         return Malformed(start + 1), start
     word = _WORD.match(path, start)
@@ -100,11 +100,11 @@ def _read_name(path: str, start: int) -> tuple[Step, int]:
     return name, start + len(name)
 
 
-def _read_brackets(path: str, start: int) -> tuple[Step, int]:
+def _read_brackets(path: str, start: int) -> tuple[PathStep, int]:
     """Return the step after an opening bracket, which must be closed, and the next offset."""
     if start == len(path):
         return Malformed(start), start
-    step: Step
+    step: PathStep
     if path[start] in "\"'":
         step, end = _read_quoted(path, start + 1)
     elif path[start] == "*":
@@ -116,7 +116,7 @@ def _read_brackets(path: str, start: int) -> tuple[Step, int]:
     return step, end + 1
 
 
-def _read_quoted(path: str, start: int) -> tuple[Step, int]:
+def _read_quoted(path: str, start: int) -> tuple[PathStep, int]:
     quote = path.find(path[start - 1], start)
     end = quote if quote >= 0 else len(path)
     readable = _QUOTED.match(path, start, end)
@@ -127,7 +127,7 @@ def _read_quoted(path: str, start: int) -> tuple[Step, int]:
     return (path[start:end] if end > start else Malformed(end + 1)), end + 1
 
 
-def _read_number(path: str, start: int) -> tuple[Step, int]:
+def _read_number(path: str, start: int) -> tuple[PathStep, int]:
     """Return a position, of which Tarantool reads 32 bits, and the next offset."""
     digits = _DIGITS.match(path, start)
     assert digits is not None

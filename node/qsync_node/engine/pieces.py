@@ -30,7 +30,7 @@ _BODY = "packet body"
 _HEADER_BYTES_MAX = 5
 
 
-class Run(NamedTuple):
+class PieceRun(NamedTuple):
     """Consecutive items that no operation has touched."""
 
     data: bytes
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 Item = Any
 """Raw bytes, an `ArrayPieces` or a `MapPieces`; mypy does not support recursive slots."""
-Block = Run | list[Item]
+PieceBlock = PieceRun | list[Item]
 
 
 def read_header(packed: bytes) -> tuple[int, int]:
@@ -119,16 +119,16 @@ def _run_items(count: int) -> int:
     return RUN_ITEMS if count <= _LARGE_ITEMS else _LARGE_RUN_ITEMS
 
 
-def _blocks_of(packed: bytes, at: int, count: int) -> list[Block]:
+def _blocks_of(packed: bytes, at: int, count: int) -> list[PieceBlock]:
     if count <= RUN_ITEMS:
         return [split_items(packed[at:], count)]
-    blocks: list[Block] = []
+    blocks: list[PieceBlock] = []
     window = _WINDOW_MIN
     run = _run_items(count)
     while count:
         taken = min(count, run)
         end = end_of_items(packed, at, taken, window)
-        blocks.append(Run(packed[at:end], taken))
+        blocks.append(PieceRun(packed[at:end], taken))
         window = max(2 * (end - at), _WINDOW_MIN)
         at, count = end, count - taken
     if at != len(packed):
@@ -136,9 +136,9 @@ def _blocks_of(packed: bytes, at: int, count: int) -> list[Block]:
     return blocks
 
 
-def _joined(blocks: list[Block]) -> Iterator[bytes]:
+def _joined(blocks: list[PieceBlock]) -> Iterator[bytes]:
     for block in blocks:
-        if isinstance(block, Run):
+        if isinstance(block, PieceRun):
             yield block.data
             continue
         try:
@@ -222,7 +222,7 @@ class ArrayPieces:
 
     def _open(self, block: int) -> list[Item]:
         items = self._blocks[block]
-        if isinstance(items, Run):
+        if isinstance(items, PieceRun):
             items = self._blocks[block] = split_items(*items)
         return items
 
@@ -235,8 +235,8 @@ class ArrayPieces:
             at += at & -at
 
 
-def _length(block: Block) -> int:
-    return block.items if isinstance(block, Run) else len(block)
+def _length(block: PieceBlock) -> int:
+    return block.items if isinstance(block, PieceRun) else len(block)
 
 
 class MapPieces:
@@ -338,7 +338,7 @@ class MapPieces:
         """Return the items of a pair's run, and the pair's offset in the run."""
         block, within = divmod(pair, self._run_pairs)
         items = self._blocks[block]
-        if isinstance(items, Run):
+        if isinstance(items, PieceRun):
             items = self._blocks[block] = split_items(*items)
         return items, 2 * within
 

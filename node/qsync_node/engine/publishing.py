@@ -45,8 +45,8 @@ from .access import User
 from .bootstrap import BUILTIN_FUNCTIONS
 from .fields import decode
 from .requests import Delete, Put, Update
-from .space import Change, Space
-from .statements import Outcome, Reader, Row, execute_write, find_unique
+from .space import SpaceChange, SpaceData
+from .statements import StatementResult, StatementRow, StateReader, execute_write, find_unique
 
 PUBLICATIONS_MAX = 65_536
 """Publications of a journal that may wait for its primary broker."""
@@ -64,10 +64,10 @@ UNKNOWN, PENDING, PUBLISHED = "unknown", "pending", "published"
 _LAST, _PUBLISHED, _PENDING_BYTES, _PLACES = 2, 3, 4, 5
 
 
-class State(Reader, Protocol):
+class PublishingState(StateReader, Protocol):
     """A state as publications see it."""
 
-    def find_space(self, space_id: int) -> Space | None: ...
+    def find_space(self, space_id: int) -> SpaceData | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _illegal(name: str, reason: str) -> ClientError:
 # --- execution ------------------------------------------------------------------------------------
 
 
-def run(state: State, request: Procedure, user: User) -> Outcome:
+def run(state: PublishingState, request: Procedure, user: User) -> StatementResult:
     """Execute a procedure over a state, without changing it.
 
     Raises:
@@ -186,7 +186,7 @@ def run(state: State, request: Procedure, user: User) -> Outcome:
     return _discard(state, request)
 
 
-def may_publish(state: State, journal: str, user: User) -> bool:
+def may_publish(state: PublishingState, journal: str, user: User) -> bool:
     """Return whether a user has a grant that names a journal, or a folder that contains it.
 
     A grant of all functions, or on the universe, is none: it names no journal.
@@ -202,7 +202,7 @@ def may_publish(state: State, journal: str, user: User) -> bool:
     return False
 
 
-def _publish(state: State, request: Publish) -> Outcome:
+def _publish(state: PublishingState, request: Publish) -> StatementResult:
     journal = journal_of(state, request.journal)
     if journal is None:
         raise ClientError(
@@ -227,13 +227,13 @@ def _publish(state: State, request: Publish) -> Outcome:
         done.put(PUBLISHER_SPACE, codes.INSERT, [*row.key, sequence, 0, pending, []])
     else:
         done.update(row, [["=", _LAST, sequence], ["=", _PENDING_BYTES, pending]])
-    return Outcome(done.rows, done.changes, [pack(sequence)])
+    return StatementResult(done.rows, done.changes, [pack(sequence)])
 
 
-def _published(state: State, request: Published) -> Outcome:
+def _published(state: PublishingState, request: Published) -> StatementResult:
     row = publisher_of(state, request.journal, request.journal_id)
     if row is None:
-        return Outcome([], [], [])  # the journal was deleted
+        return StatementResult([], [], [])  # the journal was deleted
     if request.through > row.last:
         raise _illegal(
             "qsync.published",
@@ -242,7 +242,7 @@ def _published(state: State, request: Published) -> Outcome:
         )
     through = min(request.through, row.published + REMOVED_MAX)
     if through <= row.published:
-        return Outcome([], [], [])
+        return StatementResult([], [], [])
     done = _Statements(state)
     removed = done.delete(row, row.published + 1, through)
     known = [place for place in request.places if row.published < place[0] <= through]
@@ -253,13 +253,13 @@ def _published(state: State, request: Published) -> Outcome:
         ["=", _PLACES, places],
     ]
     done.update(row, operations)
-    return Outcome(done.rows, done.changes, [])
+    return StatementResult(done.rows, done.changes, [])
 
 
-def _discard(state: State, request: Discard) -> Outcome:
+def _discard(state: PublishingState, request: Discard) -> StatementResult:
     row = publisher_of(state, request.journal, request.journal_id)
     if row is None:
-        return Outcome([], [], [])
+        return StatementResult([], [], [])
     journal = journal_of(state, request.journal)
     if journal is not None and journal.create_revision == request.journal_id:
         raise _illegal("qsync.discard", f"journal {request.journal!r} exists")
@@ -271,18 +271,18 @@ def _discard(state: State, request: Discard) -> Outcome:
     else:
         left = row.pending_bytes - removed
         done.update(row, [["=", _PUBLISHED, through], ["=", _PENDING_BYTES, left]])
-    return Outcome(done.rows, done.changes, [])
+    return StatementResult(done.rows, done.changes, [])
 
 
 class _Statements:
     """Statements of one procedure. No two of them concern the same tuple."""
 
-    def __init__(self, state: State) -> None:
-        self.rows: list[Row] = []
-        self.changes: list[Change] = []
+    def __init__(self, state: PublishingState) -> None:
+        self.rows: list[StatementRow] = []
+        self.changes: list[SpaceChange] = []
         self._state = state
 
-    def run(self, request: Put | Update | Delete) -> Outcome:
+    def run(self, request: Put | Update | Delete) -> StatementResult:
         self._state.note_work(STATEMENT_WORK)
         outcome = execute_write(self._state, self._state.space(request.space_id), request)
         self.rows += outcome.rows
@@ -305,7 +305,7 @@ class _Statements:
         return size
 
 
-def journal_of(state: State, name: str) -> JournalRow | None:
+def journal_of(state: PublishingState, name: str) -> JournalRow | None:
     """Return a journal's row."""
     row = _row(state, JOURNAL_SPACE, [name])
     found = decode_row(JOURNAL_SPACE, row) if row is not None else None
@@ -313,13 +313,13 @@ def journal_of(state: State, name: str) -> JournalRow | None:
     return found
 
 
-def publisher_of(state: State, journal: str, journal_id: int) -> PublisherRow | None:
+def publisher_of(state: PublishingState, journal: str, journal_id: int) -> PublisherRow | None:
     """Return the state of a journal's publications, or None before the first one."""
     row = _row(state, PUBLISHER_SPACE, [journal, journal_id])
     return PublisherRow(*row) if row is not None else None
 
 
-def find_publication(state: State, journal: str, sequence: int) -> dict[str, Any]:
+def find_publication(state: PublishingState, journal: str, sequence: int) -> dict[str, Any]:
     """Return whether a publication is in its journal, and its offsets if they are remembered."""
     row = journal_of(state, journal)
     found = publisher_of(state, journal, row.create_revision) if row is not None else None
@@ -333,7 +333,7 @@ def find_publication(state: State, journal: str, sequence: int) -> dict[str, Any
     return {"state": PUBLISHED}
 
 
-def _row(state: State, space_id: int, key: list[Any]) -> list[Any] | None:
+def _row(state: PublishingState, space_id: int, key: list[Any]) -> list[Any] | None:
     """Return the row under a key; a space whose index does not exist (yet) has no rows."""
     space = state.find_space(space_id)
     if space is None or 0 not in space.indexes:
@@ -342,7 +342,7 @@ def _row(state: State, space_id: int, key: list[Any]) -> list[Any] | None:
     return decode(packed) if packed is not None else None
 
 
-def sequences_in(changes: list[Change]) -> list[bytes]:
+def sequences_in(changes: list[SpaceChange]) -> list[bytes]:
     """Return [journal, sequence] of each publication that the changes insert, packed."""
     inserted = [
         new for space, _, new, _ in changes if space == PUBLICATION_SPACE and new is not None
@@ -355,7 +355,7 @@ def _decode(packed: bytes) -> list[Any]:
     return fields
 
 
-def refusal_to_write(space: Space) -> ClientError:
+def refusal_to_write(space: SpaceData) -> ClientError:
     """Return the error for a statement that would change one of the spaces."""
     return ClientError(
         ErrorCode.UNSUPPORTED,

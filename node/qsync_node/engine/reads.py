@@ -20,8 +20,8 @@ from .index import (
     EVERYTHING,
     HashIndex,
     IndexView,
+    KeyRange,
     LayerIndex,
-    Range,
     TreeIndex,
     range_after,
     range_of,
@@ -29,11 +29,11 @@ from .index import (
 from .keydef import KeyDef
 from .pieces import item_of, read_header
 from .requests import Select
-from .space import Space
+from .space import SpaceData
 from .tuples import join_array
 
 if TYPE_CHECKING:
-    from .state import State
+    from .state import DatabaseState
 
 _ITERATOR_COUNT = len(codes.ITERATOR_NAMES)
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
@@ -43,7 +43,7 @@ WALKED_MAX = 200_000
 _PART = 4096
 
 
-class Reading:
+class SteppedSelect:
     """A SELECT that runs in parts.
 
     The state may change between two parts: the later parts read from a view of the state at the end
@@ -61,7 +61,7 @@ class Reading:
         self._index: TreeIndex | HashIndex | None = None
         self._bounds = EVERYTHING
 
-    def can_pause_in(self, index: TreeIndex | HashIndex, bounds: Range = EVERYTHING) -> None:
+    def can_pause_in(self, index: TreeIndex | HashIndex, bounds: KeyRange = EVERYTHING) -> None:
         """Let `pause` resume in `index`, within `bounds`; a hash index is read as a whole."""
         self._index, self._bounds = index, bounds
 
@@ -109,12 +109,14 @@ class Reading:
         return _position(self._key_def, self.found[-1])
 
 
-def select(state: "State", request: Select, user: User) -> list[bytes]:
+def select(state: "DatabaseState", request: Select, user: User) -> list[bytes]:
     """Return the tuples of a SELECT."""
     return select_page(state, request, user)[0]
 
 
-def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes], bytes | None]:
+def select_page(
+    state: "DatabaseState", request: Select, user: User
+) -> tuple[list[bytes], bytes | None]:
     """Return the tuples, and the start of the next page if the client asked for it.
 
     Raises:
@@ -126,7 +128,7 @@ def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes
     return reading.found, reading.position
 
 
-def begin(state: "State", request: Select, user: User) -> Reading:
+def begin(state: "DatabaseState", request: Select, user: User) -> SteppedSelect:
     """Return a SELECT that has read nothing yet.
 
     Raises:
@@ -149,24 +151,24 @@ def begin(state: "State", request: Select, user: User) -> Reading:
     ):
         found = index.get(key_def.exact_key(request.key))
         if found is None or request.offset or not request.limit:
-            return Reading((), key_def, request)
-        return Reading((found,), key_def, request)
+            return SteppedSelect((), key_def, request)
+        return SteppedSelect((found,), key_def, request)
     if isinstance(index, LayerIndex):
         index = index.written_to()
     if isinstance(index, TreeIndex):
         bounds = _bounds(space, request.index_id, index, request)
         tuples = index.tuples_in(bounds, min(request.offset, sys.maxsize))
-        reading = Reading(tuples, key_def, request)
+        reading = SteppedSelect(tuples, key_def, request)
         reading.can_pause_in(index, bounds)
         return reading
     entries = _scan(space, request.index_id, index, request)
     if isinstance(index, HashIndex):
         rest = islice(entries, min(request.offset, sys.maxsize), None)
-        reading = Reading(map(itemgetter(1), rest), key_def, request)
+        reading = SteppedSelect(map(itemgetter(1), rest), key_def, request)
         if not request.key and not request.offset and request.limit >= len(index):
             reading.can_pause_in(index)
         return reading
-    return Reading(_walk(entries, request), key_def, request)
+    return SteppedSelect(_walk(entries, request), key_def, request)
 
 
 def _walk(entries: Iterator[tuple[Any, bytes]], request: Select) -> Iterator[bytes]:
@@ -192,7 +194,7 @@ def _walks_too_far() -> ClientError:
 
 
 def _scan(
-    space: Space, index_id: int, index: IndexView, request: Select
+    space: SpaceData, index_id: int, index: IndexView, request: Select
 ) -> Iterator[tuple[Any, bytes]]:
     if space.index_defs[index_id].is_tree:
         return index.scan(_bounds(space, index_id, index, request))
@@ -205,7 +207,7 @@ def _scan(
     return _scan_hash(index, request)
 
 
-def _bounds(space: Space, index_id: int, index: IndexView, request: Select) -> Range:
+def _bounds(space: SpaceData, index_id: int, index: IndexView, request: Select) -> KeyRange:
     """Return the range of a tree that the request reads."""
     key_def = index.key_def
     prefix = key_def.search_prefix(request.key)
@@ -239,15 +241,15 @@ def _scan_hash(index: IndexView, request: Select) -> Iterator[tuple[Any, bytes]]
         if request.iterator == codes.EQ:
             found = index.get(key)
             return iter(()) if found is None else iter(((key, found),))
-        return index.scan(Range(key, None, True, False, False))
+        return index.scan(KeyRange(key, None, True, False, False))
     return index.entries()
 
 
-def _refuse_iterator(space: Space, index_id: int, is_tree: bool) -> NoReturn:
+def _refuse_iterator(space: SpaceData, index_id: int, is_tree: bool) -> NoReturn:
     raise _unsupported(space, index_id, is_tree, "requested iterator type")
 
 
-def _unsupported(space: Space, index_id: int, is_tree: bool, what: str) -> ClientError:
+def _unsupported(space: SpaceData, index_id: int, is_tree: bool, what: str) -> ClientError:
     name = space.index_defs[index_id].name
     kind = "TREE" if is_tree else "HASH"
     return ClientError(
@@ -297,16 +299,18 @@ _SOURCES = {
 }
 
 
-def _read_view(state: "State", view: Space, request: Select, user: User) -> Reading:
+def _read_view(
+    state: "DatabaseState", view: SpaceData, request: Select, user: User
+) -> SteppedSelect:
     source = state.space(_SOURCES.get(view.id, view.id))
     if source is view:
-        return Reading((), view.index(request.index_id).key_def, request)
+        return SteppedSelect((), view.index(request.index_id).key_def, request)
     view.index(request.index_id)
     index = source.index(request.index_id)
     entries = _scan(source, request.index_id, index, request)
     is_visible = _VISIBILITY[source.id]
     visible = (entry for entry in entries if is_visible(state, decode(entry[1]), user))
-    return Reading(_walk(visible, request), index.key_def, request)
+    return SteppedSelect(_walk(visible, request), index.key_def, request)
 
 
 def _has_rights(user: User, object_type: str, object_id: int, owner: int) -> bool:
@@ -315,16 +319,16 @@ def _has_rights(user: User, object_type: str, object_id: int, owner: int) -> boo
     return owner == user.id or bool(own & ~(system.SESSION | system.USAGE))
 
 
-def _is_space_visible(state: "State", row: list[Any], user: User) -> bool:
+def _is_space_visible(state: "DatabaseState", row: list[Any], user: User) -> bool:
     return _has_rights(user, "space", row[0], row[1])
 
 
-def _is_index_visible(state: "State", row: list[Any], user: User) -> bool:
+def _is_index_visible(state: "DatabaseState", row: list[Any], user: User) -> bool:
     space = state.find_space(row[0])
     return space is not None and _has_rights(user, "space", row[0], space.definition.owner)
 
 
-def _is_user_visible(state: "State", row: list[Any], user: User) -> bool:
+def _is_user_visible(state: "DatabaseState", row: list[Any], user: User) -> bool:
     return (
         bool(user.universe & (system.READ | system.WRITE))
         or user.id in (row[0], row[1])
@@ -332,19 +336,19 @@ def _is_user_visible(state: "State", row: list[Any], user: User) -> bool:
     )
 
 
-def _is_priv_visible(state: "State", row: list[Any], user: User) -> bool:
+def _is_priv_visible(state: "DatabaseState", row: list[Any], user: User) -> bool:
     return bool(user.universe & (system.READ | system.WRITE)) or user.id in (row[0], row[1])
 
 
-def _is_func_visible(state: "State", row: list[Any], user: User) -> bool:
+def _is_func_visible(state: "DatabaseState", row: list[Any], user: User) -> bool:
     return _has_rights(user, "function", row[0], row[1])
 
 
-def _is_sequence_visible(state: "State", row: list[Any], user: User) -> bool:
+def _is_sequence_visible(state: "DatabaseState", row: list[Any], user: User) -> bool:
     return _has_rights(user, "sequence", row[0], row[1])
 
 
-_VISIBILITY: dict[int, Callable[["State", list[Any], User], bool]] = {
+_VISIBILITY: dict[int, Callable[["DatabaseState", list[Any], User], bool]] = {
     system.COLLATION_ID: lambda _state, _row, _user: True,
     system.SPACE_ID: _is_space_visible,
     system.INDEX_ID: _is_index_visible,

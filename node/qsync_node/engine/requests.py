@@ -136,7 +136,7 @@ class Upsert:
     type: int = codes.UPSERT
 
 
-Request = Select | Put | Update | Delete | Upsert
+DataRequest = Select | Put | Update | Delete | Upsert
 _pack_unsigned = msgpack.Packer(autoreset=True).pack
 _TWO_FIELDS = bytes((FIXMAP | 2, codes.SPACE_ID))
 _THREE_FIELDS, _FOUR_FIELDS = (
@@ -167,7 +167,7 @@ def split_put(body: bytes) -> tuple[int, int] | None:
     return (space_id, at + 1) if body[at : at + 1] == _TUPLE else None
 
 
-def decode_user_request(type: int, body: bytes) -> Request:
+def decode_user_request(type: int, body: bytes) -> DataRequest:
     """Return the request in a user's packet; nothing larger than a tuple may be is decoded.
 
     Operations of an UPDATE or UPSERT stay packed here; `operations.work_of` bounds them.
@@ -205,7 +205,7 @@ def _check_tuple_size(size: int) -> None:
         raise tuple_too_large(size)
 
 
-def decode_request(type: int, body: bytes) -> Request:
+def decode_request(type: int, body: bytes) -> DataRequest:
     """Return the request in a row of the log or a packet's body.
 
     Raises:
@@ -216,7 +216,7 @@ def decode_request(type: int, body: bytes) -> Request:
     return _decode(type, body)
 
 
-def _decode(type: int, body: bytes) -> Request:
+def _decode(type: int, body: bytes) -> DataRequest:
     if type in (codes.INSERT, codes.REPLACE):
         parts = split_put(body)
         if parts is not None:
@@ -228,7 +228,7 @@ def _decode(type: int, body: bytes) -> Request:
     return _decode_values(type, _raw_values(body))
 
 
-def _decode_values(type_: int, raw: Mapping[int, bytes]) -> Request:
+def _decode_values(type_: int, raw: Mapping[int, bytes]) -> DataRequest:
     if type_ not in _MANDATORY:
         raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {type_}")
     values = _values(raw)

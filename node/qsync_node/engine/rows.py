@@ -10,7 +10,7 @@ from qsync_node.errors import ClientError, ErrorCode
 from . import codes
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import FIELD_TYPES, INDEXABLE_TYPES
-from .keydef import Part
+from .keydef import KeyPart
 from .paths import PathError, parse_path
 
 BINARY_COLLATIONS = frozenset({0, 3})  # none, binary
@@ -289,7 +289,7 @@ def _check_kind(index: IndexDef, kind: str, space: SpaceDef) -> None:
             raise index_error(index.name, space.name, f"field type '{part.type}' is not supported")
 
 
-def _read_parts(raw_parts: list[Any], index_name: str, space: SpaceDef) -> Iterator[Part]:
+def _read_parts(raw_parts: list[Any], index_name: str, space: SpaceDef) -> Iterator[KeyPart]:
     """Yield the parts, which are all arrays or all maps, as the first one is."""
     are_arrays = bool(raw_parts) and isinstance(raw_parts[0], list)
     for number, raw in enumerate(raw_parts, 1):
@@ -298,7 +298,7 @@ def _read_parts(raw_parts: list[Any], index_name: str, space: SpaceDef) -> Itera
         )
 
 
-def _read_array_part(raw: Any) -> Part:
+def _read_array_part(raw: Any) -> KeyPart:
     if not isinstance(raw, list):
         raise _wrong_parts("expected an array")
     if not raw:
@@ -313,10 +313,10 @@ def _read_array_part(raw: Any) -> Part:
     type_name = _type_name(type_value)
     if type_name is None:
         raise _wrong_parts("unknown field type")
-    return Part(field, type_name)
+    return KeyPart(field, type_name)
 
 
-def _read_map_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
+def _read_map_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> KeyPart:
     if not isinstance(raw, dict):
         raise _wrong_index_options(number, "index part is expected to be a map")
     _check_known(raw, _PART_OPTIONS, partial(_wrong_index_options, number))
@@ -340,7 +340,7 @@ def _read_map_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> P
     path: tuple[str | int, ...] = ()
     if raw.get("path"):
         path = _read_path(number, raw["path"])
-    return Part(field, type_name, is_nullable, path)
+    return KeyPart(field, type_name, is_nullable, path)
 
 
 def _read_path(number: int, text: object) -> tuple[str | int, ...]:

@@ -7,11 +7,11 @@ from qsync_node.format.mp import pack
 
 from . import codes, numbers, system
 from .fields import decode
-from .space import Change, Space
+from .space import SpaceChange, SpaceData
 
 
-class _Reader(Protocol):
-    def space(self, space_id: int) -> Space: ...
+class _SequenceReader(Protocol):
+    def space(self, space_id: int) -> SpaceData: ...
 
 
 class Sequence(NamedTuple):
@@ -28,7 +28,7 @@ class Sequence(NamedTuple):
     is_cyclic: bool
 
 
-def read_sequence(state: _Reader, sequence_id: int) -> Sequence:
+def read_sequence(state: _SequenceReader, sequence_id: int) -> Sequence:
     packed = state.space(system.SEQUENCE_ID).indexes[0].get(sequence_id)
     if packed is None:
         raise no_such_sequence(sequence_id)
@@ -39,12 +39,12 @@ def no_such_sequence(sequence_id: int) -> ClientError:
     return ClientError(codes.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist")
 
 
-def last_value(state: _Reader, sequence_id: int) -> int | None:
+def last_value(state: _SequenceReader, sequence_id: int) -> int | None:
     packed = state.space(system.SEQUENCE_DATA_ID).indexes[0].get(sequence_id)
     return None if packed is None else int(decode(packed)[1])
 
 
-def next_value(state: _Reader, sequence_id: int) -> int:
+def next_value(state: _SequenceReader, sequence_id: int) -> int:
     """Return the value for a new tuple; the change that records it advances the sequence."""
     sequence = read_sequence(state, sequence_id)
     last = last_value(state, sequence_id)
@@ -58,7 +58,7 @@ def next_value(state: _Reader, sequence_id: int) -> int:
     return sequence.least if sequence.step > 0 else sequence.greatest
 
 
-def record_value(state: _Reader, sequence_id: int, value: Any) -> list[Change]:
+def record_value(state: _SequenceReader, sequence_id: int, value: Any) -> list[SpaceChange]:
     """Return the change that advances the sequence past a value; none if it is already past it."""
     if type(value) is not int or value > numbers.SIGNED_MAX:
         return []

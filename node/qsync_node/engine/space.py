@@ -1,8 +1,8 @@
 """A space: its definition, its compiled format, its indexes. Data path.
 
-A `Space` does not know whether its indexes hold confirmed state or lie in a layer. It turns a new
-tuple into a *change*: the old and new tuple and the puts into each index. Making a change modifies
-nothing; the owner of the state applies it.
+A `SpaceData` does not know whether its indexes hold confirmed state or lie in a layer. It turns a
+new tuple into a *change*: the old and new tuple and the puts into each index. Making a change
+modifies nothing; the owner of the state applies it.
 """
 
 from typing import Any, NoReturn
@@ -14,11 +14,11 @@ from qsync_node.format.journals import DATA_SPACES, PUBLICATION_SPACES
 from . import codes
 from .definitions import IndexDef, SpaceDef
 from .fields import decode
-from .index import IndexView, Put, holder_of, range_of
+from .index import IndexPut, IndexView, holder_of, range_of
 from .tupleformat import TupleFormat
 
 # (space id, old tuple, new tuple, puts): one statement's effect on one space.
-Change = tuple[int, bytes | None, bytes | None, tuple[Put, ...]]
+SpaceChange = tuple[int, bytes | None, bytes | None, tuple[IndexPut, ...]]
 
 
 class SequenceUse:
@@ -32,7 +32,7 @@ class SequenceUse:
         self.is_generated = is_generated
 
 
-class Space:
+class SpaceData:
     """Definition, format and indexes of one space in one state."""
 
     __slots__ = (
@@ -72,9 +72,9 @@ class Space:
         self.sequence = sequence
         self.format = tuple_format or TupleFormat(definition, index_defs.values())
 
-    def over(self, indexes: dict[int, IndexView]) -> "Space":
+    def over(self, indexes: dict[int, IndexView]) -> "SpaceData":
         """Return the same space with other index contents."""
-        return Space(self.definition, self.index_defs, indexes, self.sequence, self.format)
+        return SpaceData(self.definition, self.index_defs, indexes, self.sequence, self.format)
 
     def index(self, index_id: int) -> IndexView:
         index = self.indexes.get(index_id)
@@ -91,7 +91,7 @@ class Space:
             return packed
         return None
 
-    def change_to(self, new: bytes, fields: list[Any], is_insert: bool) -> Change:
+    def change_to(self, new: bytes, fields: list[Any], is_insert: bool) -> SpaceChange:
         """Return the change that stores `new`, already validated, under its primary key."""
         primary = self.indexes.get(0)
         if primary is None:
@@ -105,7 +105,9 @@ class Space:
             return (self.id, old, new, ((0, key, new),))
         return self._change_all(old, new, fields, (0, key, new))
 
-    def _change_all(self, old: bytes | None, new: bytes, fields: list[Any], first: Put) -> Change:
+    def _change_all(
+        self, old: bytes | None, new: bytes, fields: list[Any], first: IndexPut
+    ) -> SpaceChange:
         puts = [first]
         old_fields = decode(old) if old is not None else None
         for index_id, index in self.secondary:
@@ -122,7 +124,7 @@ class Space:
             puts.append((index_id, key, new))
         return (self.id, old, new, tuple(puts))
 
-    def removal_of(self, old: bytes) -> Change:
+    def removal_of(self, old: bytes) -> SpaceChange:
         fields = decode(old)
         puts = tuple(
             (index_id, index.key_def.entry_key(fields), None)
@@ -146,7 +148,7 @@ def duplicate_key(index_name: str, space_name: str) -> ClientError:
     )
 
 
-def apply_puts(space: Space, puts: tuple[Put, ...]) -> None:
+def apply_puts(space: SpaceData, puts: tuple[IndexPut, ...]) -> None:
     """Write a change's puts into confirmed indexes."""
     indexes = space.indexes
     for index_id, key, packed in puts:

@@ -15,19 +15,19 @@ from .definitions import IndexDef
 from .fields import decode
 from .index import IndexView, range_of
 from .keydef import KeyDef
-from .space import Space
+from .space import SpaceData
 from .tupleformat import TupleFormat
 
 NewIndexes = Mapping[int, tuple[IndexDef, KeyDef]]
 
 
-class State:
+class DatabaseState:
     """Spaces by id; None marks a space that this state has dropped."""
 
     __slots__ = ("epoch", "spaces", "work")
 
     def __init__(self) -> None:
-        self.spaces: dict[int, Space | None] = {}
+        self.spaces: dict[int, SpaceData | None] = {}
         self.epoch = 0
         self.work = 0  # of statements, see `note_work`
 
@@ -35,20 +35,20 @@ class State:
         """Count the work of a statement beyond its bytes, in units of 25 ns."""
         self.work += work
 
-    def find_space(self, space_id: int) -> Space | None:
+    def find_space(self, space_id: int) -> SpaceData | None:
         return self.spaces.get(space_id)
 
-    def space(self, space_id: int) -> Space:
+    def space(self, space_id: int) -> SpaceData:
         space = self.find_space(space_id)
         if space is None:
             raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
         return space
 
-    def set_space(self, space_id: int, space: Space | None) -> None:
+    def set_space(self, space_id: int, space: SpaceData | None) -> None:
         self.spaces[space_id] = space
         self.epoch += 1
 
-    def own_space(self, space_id: int) -> Space | None:
+    def own_space(self, space_id: int) -> SpaceData | None:
         """Return the space as an object that this state may change."""
         return self.find_space(space_id)
 
@@ -94,7 +94,7 @@ class State:
         packed = space.indexes[0].get(key) if space is not None else None
         return None if packed is None else decode(packed)
 
-    def space_by_name(self, name: str) -> Space | None:
+    def space_by_name(self, name: str) -> SpaceData | None:
         index = self.space(system.SPACE_ID).indexes[2]
         packed = index.get(name)
         return None if packed is None else self.find_space(decode(packed)[0])

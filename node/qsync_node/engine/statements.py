@@ -18,34 +18,43 @@ from . import codes, sequences
 from .fields import decode
 from .operations import read_operations, work_of
 from .pieces import item_of, with_item
-from .requests import Delete, Put, Request, Update, Upsert, delete_body, update_body, upsert_body
-from .space import Change, Space, duplicate_key
+from .requests import (
+    DataRequest,
+    Delete,
+    Put,
+    Update,
+    Upsert,
+    delete_body,
+    update_body,
+    upsert_body,
+)
+from .space import SpaceChange, SpaceData, duplicate_key
 from .tuples import TUPLE_BYTES_MAX, check_nesting, join_array, tuple_too_large
 from .updates import apply_operations
 
-Row = tuple[int, bytes]
+StatementRow = tuple[int, bytes]
 _LARGE_BYTES = 4096
 
 
-class Outcome(NamedTuple):
+class StatementResult(NamedTuple):
     """Rows, changes and answer of a statement."""
 
-    rows: list[Row]
-    changes: list[Change]
+    rows: list[StatementRow]
+    changes: list[SpaceChange]
     answer: list[bytes]
 
 
-class Reader(Protocol):
+class StateReader(Protocol):
     """A state as statements see it."""
 
-    def space(self, space_id: int) -> Space: ...
+    def space(self, space_id: int) -> SpaceData: ...
 
     def note_work(self, work: int) -> None: ...
 
 
 def execute_write(
-    state: Reader, space: Space, request: Request, work_max: int | None = None
-) -> Outcome:
+    state: StateReader, space: SpaceData, request: DataRequest, work_max: int | None = None
+) -> StatementResult:
     """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT.
 
     Args:
@@ -67,19 +76,19 @@ def execute_write(
     return _delete(space, request)
 
 
-def _put(state: Reader, space: Space, request: Put) -> Outcome:
+def _put(state: StateReader, space: SpaceData, request: Put) -> StatementResult:
     packed, fields, body = request.tuple, request.fields, request.body
-    extra: list[Change] = []
+    extra: list[SpaceChange] = []
     if space.sequence is not None:
         packed, fields, body, extra = _fill_sequence(state, space, request)
     space.format.validate(fields)
     change = space.change_to(packed, fields, request.type == codes.INSERT)
-    return Outcome([(request.type, body)], [change, *extra], [packed])
+    return StatementResult([(request.type, body)], [change, *extra], [packed])
 
 
 def _fill_sequence(
-    state: Reader, space: Space, request: Put
-) -> tuple[bytes, list[Any], bytes, list[Change]]:
+    state: StateReader, space: SpaceData, request: Put
+) -> tuple[bytes, list[Any], bytes, list[SpaceChange]]:
     use = space.sequence
     assert use is not None
     packed, fields, body = request.tuple, request.fields, request.body
@@ -94,7 +103,7 @@ def _fill_sequence(
     return packed, fields, body, sequences.record_value(state, use.sequence_id, value)
 
 
-def find_unique(space: Space, index_id: int, key: list[Any]) -> bytes | None:
+def find_unique(space: SpaceData, index_id: int, key: list[Any]) -> bytes | None:
     """Return the tuple under a full key of a unique index, or None."""
     index = space.index(index_id)
     key_def = index.key_def
@@ -109,23 +118,25 @@ def find_unique(space: Space, index_id: int, key: list[Any]) -> bytes | None:
     return space.first_with(index_id, prefix)
 
 
-def _primary_key(space: Space, packed: bytes) -> bytes:
+def _primary_key(space: SpaceData, packed: bytes) -> bytes:
     return join_array([item_of(packed, part.field) for part in space.indexes[0].key_def.parts])
 
 
-def _delete(space: Space, request: Delete) -> Outcome:
+def _delete(space: SpaceData, request: Delete) -> StatementResult:
     old = find_unique(space, request.index_id, request.key)
     if old is None:
-        return Outcome([], [], [])
+        return StatementResult([], [], [])
     body = delete_body(space.id, _primary_key(space, old))
-    return Outcome([(codes.DELETE, body)], [space.removal_of(old)], [old])
+    return StatementResult([(codes.DELETE, body)], [space.removal_of(old)], [old])
 
 
-def _update(state: Reader, space: Space, request: Update, work_max: int | None) -> Outcome:
+def _update(
+    state: StateReader, space: SpaceData, request: Update, work_max: int | None
+) -> StatementResult:
     old = find_unique(space, request.index_id, request.key)
     names = space.format.field_numbers
     if old is None:
-        return Outcome([], [], [])
+        return StatementResult([], [], [])
     _note_work(state, work_of(old, request.ops), work_max)
     doubles = space.format.doubles
     new = apply_operations(old, request.ops, request.index_base, names, doubles=doubles)
@@ -137,12 +148,14 @@ def _update(state: Reader, space: Space, request: Update, work_max: int | None) 
         raise _primary_key_changed(space)
     change = space.change_to(new, fields, is_insert=False)
     if new == old:
-        return Outcome([], [], [new])
+        return StatementResult([], [], [new])
     body = update_body(space.id, _primary_key(space, old), request.ops, request.index_base)
-    return Outcome([(codes.UPDATE, body)], [change], [new])
+    return StatementResult([(codes.UPDATE, body)], [change], [new])
 
 
-def _upsert(state: Reader, space: Space, request: Upsert, work_max: int | None) -> Outcome:
+def _upsert(
+    state: StateReader, space: SpaceData, request: Upsert, work_max: int | None
+) -> StatementResult:
     names = space.format.field_numbers
     packed, fields = request.tuple, request.fields
     space.format.validate(fields)
@@ -164,13 +177,13 @@ def _upsert(state: Reader, space: Space, request: Upsert, work_max: int | None) 
         fields = _decode_result(space, new, work_max)
         # A changed primary key makes the whole request void, without an error.
         if new == old or not _is_key_kept(space, old, new, fields):
-            return Outcome([], [], [])
+            return StatementResult([], [], [])
     body = upsert_body(space.id, packed, request.ops, request.index_base)
     change = space.change_to(new, fields, is_insert=False)
-    return Outcome([(codes.UPSERT, body)], [change], [])
+    return StatementResult([(codes.UPSERT, body)], [change], [])
 
 
-def _decode_result(space: Space, new: bytes, work_max: int | None) -> list[Any]:
+def _decode_result(space: SpaceData, new: bytes, work_max: int | None) -> list[Any]:
     """Return the fields of the operations' result, after a check of its size and format."""
     if work_max is not None and len(new) > TUPLE_BYTES_MAX:
         raise tuple_too_large(len(new))
@@ -180,7 +193,7 @@ def _decode_result(space: Space, new: bytes, work_max: int | None) -> list[Any]:
     return fields
 
 
-def _is_key_kept(space: Space, old: bytes, new: bytes, fields: list[Any]) -> bool:
+def _is_key_kept(space: SpaceData, old: bytes, new: bytes, fields: list[Any]) -> bool:
     """Return whether both tuples have the same primary key.
 
     Large tuples are compared by their raw bytes first, which avoids decoding them.
@@ -190,7 +203,7 @@ def _is_key_kept(space: Space, old: bytes, new: bytes, fields: list[Any]) -> boo
     return space.is_same_key(decode(old), fields)
 
 
-def _note_work(state: Reader, work: int, work_max: int | None) -> None:
+def _note_work(state: StateReader, work: int, work_max: int | None) -> None:
     if work_max is not None and work > work_max:
         raise ClientError(
             ErrorCode.ILLEGAL_PARAMS,
@@ -200,7 +213,7 @@ def _note_work(state: Reader, work: int, work_max: int | None) -> None:
     state.note_work(work)
 
 
-def _primary_key_changed(space: Space) -> ClientError:
+def _primary_key_changed(space: SpaceData) -> ClientError:
     return ClientError(
         ErrorCode.CANT_UPDATE_PRIMARY_KEY,
         "Attempt to modify a tuple field which is part of index "

@@ -18,13 +18,13 @@ from qsync_node.errors import ClientError, ErrorCode
 from . import publishing, reads
 from .access import User
 from .overlay import Executed, Extent, Layer, Pending
-from .requests import Request, Select
-from .space import Change
-from .statements import Row
+from .requests import DataRequest, Select
+from .space import SpaceChange
+from .statements import StatementRow
 
 # Answer of a statement: its tuples, or the error's code and text.
 _Result = list[bytes] | tuple[int, str]
-Statement = Request | publishing.Procedure
+Statement = DataRequest | publishing.Procedure
 
 
 class Meter(Protocol):
@@ -44,12 +44,12 @@ class _Replay:
         self.epoch = pending.epoch
         self.pushes = pending.pushes
         self.layer = Layer(pending, Extent.SMALL)
-        self.rows: list[Row] = []
-        self.changes: list[Change] = []
+        self.rows: list[StatementRow] = []
+        self.changes: list[SpaceChange] = []
         self.statements = 0
 
 
-class Transaction:
+class OpenTransaction:
     """One open transaction of a stream."""
 
     __slots__ = ("_epoch", "_layer", "_pending", "_replay", "_statements", "position")
@@ -140,7 +140,7 @@ class Transaction:
     @staticmethod
     def _run(
         layer: Layer, request: Statement, user: User
-    ) -> tuple[list[bytes], tuple[list[Row], list[Change]]]:
+    ) -> tuple[list[bytes], tuple[list[StatementRow], list[SpaceChange]]]:
         if isinstance(request, Select):
             return reads.select(layer, request, user), ([], [])
         outcome = layer.run(request, user)

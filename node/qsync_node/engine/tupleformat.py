@@ -13,8 +13,8 @@ from qsync_node.errors import ClientError, ErrorCode
 from . import codes
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import KINDS, is_narrower_or_equal, is_of_type
-from .keydef import Part
-from .paths import Step
+from .keydef import KeyPart
+from .paths import PathStep
 
 _NULL_KIND = frozenset({type(None)})
 
@@ -35,9 +35,9 @@ class TupleFormat:
 
     def __init__(self, space: SpaceDef, indexes: Iterable[IndexDef]) -> None:
         fields = list(space.fields)
-        path_parts: list[Part] = []
+        path_parts: list[KeyPart] = []
         indexed: set[int] = set()
-        inside: dict[tuple[Step, ...], str] = {}
+        inside: dict[tuple[PathStep, ...], str] = {}
         for index in indexes:
             for part in index.parts:
                 while len(fields) <= part.field:
@@ -113,7 +113,7 @@ class TupleFormat:
         if missing is not None:
             raise missing_field(_path_name(missing, len(missing.path)))
 
-    def _find_missing(self, fields: list[Any], stop: int) -> Part | None:
+    def _find_missing(self, fields: list[Any], stop: int) -> KeyPart | None:
         """Return the first part whose path leads to no value in a field before `stop`, or None."""
         missing = None
         for part in self._path_parts:
@@ -147,7 +147,7 @@ def missing_field(field: str) -> ClientError:
     )
 
 
-def _is_path_there(value: Any, part: Part) -> bool:
+def _is_path_there(value: Any, part: KeyPart) -> bool:
     """Return whether the field has the value that the part needs.
 
     Raises:
@@ -174,7 +174,7 @@ def _child(container: Any, step: Any) -> Any:
     return container[step] if step < len(container) else None
 
 
-def _path_name(part: Part, depth: int) -> str:
+def _path_name(part: KeyPart, depth: int) -> str:
     """Return the path down to a depth, as Tarantool writes it: a whole field is its number."""
     if not depth:
         return str(part.field + 1)
@@ -184,7 +184,7 @@ def _path_name(part: Part, depth: int) -> str:
     return f"[{part.field + 1}]" + "".join(steps)
 
 
-def _join(field: FieldDef, part: Part, is_indexed: bool) -> FieldDef:
+def _join(field: FieldDef, part: KeyPart, is_indexed: bool) -> FieldDef:
     """Return the field of the format and the indexes so far, joined with one more part."""
     narrower = part.type
     if not is_narrower_or_equal(part.type, field.type):
@@ -194,7 +194,7 @@ def _join(field: FieldDef, part: Part, is_indexed: bool) -> FieldDef:
     return FieldDef(field.name, narrower, field.is_nullable and part.is_nullable)
 
 
-def _mismatch(field: FieldDef, part: Part, is_indexed: bool) -> ClientError:
+def _mismatch(field: FieldDef, part: KeyPart, is_indexed: bool) -> ClientError:
     number = part.field + 1
     if is_indexed:
         return _part_mismatch(str(number), field.type, part.type)
@@ -212,7 +212,7 @@ def _part_mismatch(place: str, known: str, wanted: str) -> ClientError:
     )
 
 
-def _join_path(root_type: str, part: Part, inside: dict[tuple[Step, ...], str]) -> None:
+def _join_path(root_type: str, part: KeyPart, inside: dict[tuple[PathStep, ...], str]) -> None:
     """Record the types that a part requires along its path, by field number and steps."""
     inside.setdefault((part.field,), root_type)
     for depth, step in enumerate(part.path):

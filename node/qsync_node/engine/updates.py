@@ -31,7 +31,7 @@ from . import codes, numbers
 from .fields import decode
 from .operations import (
     DELETED_MAX,
-    Operation,
+    UpdateOperation,
     bad_json,
     double_update,
     not_found,
@@ -40,7 +40,7 @@ from .operations import (
     update_error,
     wrong_argument,
 )
-from .paths import AnyItem, Malformed, Step
+from .paths import AnyItem, Malformed, PathStep
 from .pieces import ArrayPieces, Item, MapPieces, open_container
 from .tuples import is_string
 
@@ -86,7 +86,7 @@ def apply_operations(
     return fields.join()
 
 
-def _do(fields: ArrayPieces, operation: Operation, doubles: frozenset[int]) -> None:
+def _do(fields: ArrayPieces, operation: UpdateOperation, doubles: frozenset[int]) -> None:
     at = operation.steps[0]
     assert isinstance(at, int)
     if len(operation.steps) == 1:
@@ -116,7 +116,9 @@ def _widen(fields: ArrayPieces, at: int) -> None:
         fields[at] = _Changed(pack(decode(field)))
 
 
-def _check_apart(paths: dict[Step, Any], steps: tuple[Step, ...], operation: Operation) -> None:
+def _check_apart(
+    paths: dict[PathStep, Any], steps: tuple[PathStep, ...], operation: UpdateOperation
+) -> None:
     """Raise if a place that was changed before equals, contains or lies inside this one.
 
     `paths` maps a step to the changes below it; an empty dict is a changed place.
@@ -132,7 +134,7 @@ def _check_apart(paths: dict[Step, Any], steps: tuple[Step, ...], operation: Ope
     raise double_update(operation)
 
 
-def _note_path(paths: dict[Step, Any], steps: tuple[Step, ...]) -> None:
+def _note_path(paths: dict[PathStep, Any], steps: tuple[PathStep, ...]) -> None:
     for step in steps:
         below = paths.get(step)
         if below is None:
@@ -140,7 +142,7 @@ def _note_path(paths: dict[Step, Any], steps: tuple[Step, ...]) -> None:
         paths = below
 
 
-def _do_inside(container: Item, steps: Sequence[Step], operation: Operation) -> None:
+def _do_inside(container: Item, steps: Sequence[PathStep], operation: UpdateOperation) -> None:
     """Follow the steps down to the last one, and execute the operation there."""
     passed = []
     last = len(steps) - 1
@@ -171,7 +173,9 @@ def _do_inside(container: Item, steps: Sequence[Step], operation: Operation) -> 
         container.is_changed = True
 
 
-def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> ClientError:
+def _nothing_there(
+    operation: UpdateOperation, step: PathStep, rest: Sequence[PathStep]
+) -> ClientError:
     """Return the error for a missing place.
 
     Only an insertion gets the reason, or the error in the rest of its path.
@@ -188,7 +192,7 @@ def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> Cl
     return update_error(operation, "can not access by key a non-map field")
 
 
-def _do_in_map(pairs: MapPieces, key: str | int, operation: Operation) -> None:
+def _do_in_map(pairs: MapPieces, key: str | int, operation: UpdateOperation) -> None:
     """Change the pair under a key. Only a string key can be added."""
     name = operation.name
     if key not in pairs:
@@ -205,7 +209,9 @@ def _do_in_map(pairs: MapPieces, key: str | int, operation: Operation) -> None:
         pairs[key] = _new_value(pairs[key], operation)
 
 
-def _do_in_array(items: ArrayPieces, step: int, operation: Operation, *, is_field: bool) -> None:
+def _do_in_array(
+    items: ArrayPieces, step: int, operation: UpdateOperation, *, is_field: bool
+) -> None:
     """Change an item.
 
     Args:
@@ -243,16 +249,16 @@ def _is_changed(field: Item) -> bool:
     return bool(field.paths)
 
 
-def _new_value(old: Item, operation: Operation) -> bytes:
+def _new_value(old: Item, operation: UpdateOperation) -> bytes:
     # An operation on a whole container needs only its kind, which its head shows.
     return _CHANGES[operation.name](old if isinstance(old, bytes) else old.head, operation)
 
 
-def _assign(_old: bytes, operation: Operation) -> bytes:
+def _assign(_old: bytes, operation: UpdateOperation) -> bytes:
     return operation.arguments[0]
 
 
-def _number_of(old: bytes, operation: Operation) -> Any:
+def _number_of(old: bytes, operation: UpdateOperation) -> Any:
     """Return the number in a field; None for any other value, which is not decoded."""
     first = old[0]
     if FIXINT_END <= first < EXT8 or STR8 <= first < NEGATIVE_FIXINT:
@@ -265,7 +271,7 @@ def _number_of(old: bytes, operation: Operation) -> Any:
     return known[old]
 
 
-def _add(old: bytes, operation: Operation) -> bytes:
+def _add(old: bytes, operation: UpdateOperation) -> bytes:
     one, two = _number_of(old, operation), decode(operation.arguments[0])
     if not numbers.is_number(one):
         raise wrong_argument(operation, "a number")
@@ -289,7 +295,7 @@ def _add(old: bytes, operation: Operation) -> bytes:
     )
 
 
-def _combine_bits(old: bytes, operation: Operation) -> bytes:
+def _combine_bits(old: bytes, operation: UpdateOperation) -> bytes:
     left = _number_of(old, operation)
     if type(left) is not int or left < 0:
         raise wrong_argument(operation, "a positive integer")
@@ -298,7 +304,7 @@ def _combine_bits(old: bytes, operation: Operation) -> bytes:
     return bytes(pack(bits))
 
 
-def _splice(old: bytes, operation: Operation) -> bytes:
+def _splice(old: bytes, operation: UpdateOperation) -> bytes:
     if not is_string(old):
         raise wrong_argument(operation, "a string")
     start = _STRING_HEADS.get(old[0], 1)
@@ -320,7 +326,7 @@ def _splice(old: bytes, operation: Operation) -> bytes:
 
 # Bytes of a string's header by its first byte; a short string has one.
 _STRING_HEADS = {STR8: 2, STR16: 3, STR32: 5}
-_CHANGES: dict[str, Callable[[bytes, Operation], bytes]] = {
+_CHANGES: dict[str, Callable[[bytes, UpdateOperation], bytes]] = {
     "=": _assign,
     "+": _add,
     "-": _add,

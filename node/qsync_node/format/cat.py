@@ -18,10 +18,10 @@ from qsync_client.protocol.constants import Extension
 from qsync_client.protocol.markers import INT8, INT16, INT32, UINT8, UINT16, UINT32
 from qsync_node.format.keys import CHANGES, NOP, SELECT, Key, Type
 from qsync_node.format.mp import unpack
-from qsync_node.format.row import Row, decode_rows
-from qsync_node.format.xlog import Block, Damage, decode_file_header, read_blocks
+from qsync_node.format.row import LogRow, decode_rows
+from qsync_node.format.xlog import Block, BlockDamage, decode_file_header, read_blocks
 
-Record = dict[str, Any]
+CatRecord = dict[str, Any]
 
 _TYPE_NAMES = {
     int(one): one.name
@@ -51,9 +51,9 @@ _SPARSE_RATIO = 2
 _SPARSE_SAFE = 10
 
 
-def record_of(row: Row) -> Record:
+def record_of(row: LogRow) -> CatRecord:
     """Return one row in the form of the tool."""
-    header: Record = {}
+    header: CatRecord = {}
     if row.lsn:
         header["lsn"] = row.lsn
     if row.replica_id:
@@ -67,13 +67,13 @@ def record_of(row: Row) -> Record:
             header["commit"] = True
     if row.timestamp:
         header["timestamp"] = _rounded(row.timestamp)
-    record: Record = {"HEADER": header}
+    record: CatRecord = {"HEADER": header}
     if row.body:
         record["BODY"] = _shown_body(row)
     return record
 
 
-def _shown_body(row: Row) -> Any:
+def _shown_body(row: LogRow) -> Any:
     body = unpack(row.body, ext_hook=_shown_extension)
     if row.type in _DML_TYPES:
         named = {_KEY_NAMES.get(key, key): value for key, value in body.items()}
@@ -146,7 +146,7 @@ def _int_bytes(data: bytes) -> int:
     return {UINT8: 2, INT8: 2, UINT16: 3, INT16: 3, UINT32: 5, INT32: 5}.get(data[0], 1)
 
 
-def cat_file(data: bytes) -> Iterator[Record | Damage]:
+def cat_file(data: bytes) -> Iterator[CatRecord | BlockDamage]:
     """Yield the records of a whole file. If the file is damaged, the last item is a Damage.
 
     Raises:
@@ -158,10 +158,10 @@ def cat_file(data: bytes) -> Iterator[Record | Damage]:
         if isinstance(item, Block):
             for row in decode_rows(item.data):
                 yield record_of(row)
-        elif isinstance(item, Damage):
+        elif isinstance(item, BlockDamage):
             yield item
 
 
-def to_json(record: Record) -> str:
+def to_json(record: CatRecord) -> str:
     """Return one line in the form of `--format=json`."""
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)

@@ -23,7 +23,7 @@ from qsync_node.format.keys import (
     KEY_TYPE,
     Type,
 )
-from qsync_node.format.row import Row, encode_header
+from qsync_node.format.row import LogRow, encode_header
 
 # -- answers: every int has its full width, as in Tarantool's answers ----------------------------
 
@@ -115,6 +115,6 @@ def encode_error(
 # -- replication rows: shortest ints, five-byte length -------------------------------------------
 
 
-def encode_replication_row(row: Row, sync: int = 0) -> bytes:
+def encode_replication_row(row: LogRow, sync: int = 0) -> bytes:
     """Encode a row as a packet of a JOIN or SUBSCRIBE stream."""
     return encode_packet(encode_header(row, sync), row.body)

@@ -189,10 +189,10 @@ class PublisherRow(NamedTuple):
         return self.last - self.published
 
 
-Row: TypeAlias = JournalRow | BrokerRow | AssignmentRow
+KeySpaceRow: TypeAlias = JournalRow | BrokerRow | AssignmentRow
 
 
-def next_revision(known: int, replaced: Row | None = None) -> int:
+def next_revision(known: int, replaced: KeySpaceRow | None = None) -> int:
     """Return a revision for a change that is made with knowledge of the revision `known`."""
     return max(known, replaced.mod_revision if replaced is not None else 0) + 1
 
@@ -200,14 +200,14 @@ def next_revision(known: int, replaced: Row | None = None) -> int:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def space_of(row: Row) -> int:
+def space_of(row: KeySpaceRow) -> int:
     """Return the space that holds a row."""
     if isinstance(row, JournalRow):
         return JOURNAL_SPACE
     return BROKER_SPACE if isinstance(row, BrokerRow) else ASSIGNMENT_SPACE
 
 
-def encode_row(row: Row) -> list[Any]:
+def encode_row(row: KeySpaceRow) -> list[Any]:
     """Return the tuple of a row."""
     if isinstance(row, JournalRow):
         route = [[list(member) for member in row.route.members], row.route.primary]
@@ -217,7 +217,7 @@ def encode_row(row: Row) -> list[Any]:
     return [row.journal, *row.broker, *row[2:]]
 
 
-def decode_row(space: int, fields: list[Any]) -> Row:
+def decode_row(space: int, fields: list[Any]) -> KeySpaceRow:
     """Return the row of a tuple of one of the three spaces.
 
     Raises:

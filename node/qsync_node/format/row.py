@@ -68,7 +68,7 @@ class RowError(ValueError):
         self.why = why
 
 
-class Row:
+class LogRow:
     """One log record. `tsn` equals `lsn` in a transaction of one row."""
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Row:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Row) and self._fields() == other._fields()
+        return isinstance(other, LogRow) and self._fields() == other._fields()
 
     __hash__ = None  # type: ignore[assignment]  # a row is mutable
 
@@ -144,7 +144,7 @@ _IDEMPOTENCY = bytes((KEY_TUPLE_META, FIXMAP | 1, KEY_IDEMPOTENCY))
 _pack = msgpack.Packer(autoreset=True, unicode_errors="surrogateescape").pack
 
 
-def encode_header(row: Row, sync: int = 0) -> bytes:
+def encode_header(row: LogRow, sync: int = 0) -> bytes:
     """Encode the header of any row; for the control path and multi-row transactions."""
     parts = [b"", _TYPE, encode_uint(row.type)]
     if sync:
@@ -170,12 +170,12 @@ def encode_header(row: Row, sync: int = 0) -> bytes:
     return b"".join(parts)
 
 
-def encode_row(row: Row) -> bytes:
+def encode_row(row: LogRow) -> bytes:
     """Encode header and body, as in a file."""
     return encode_header(row) + row.body
 
 
-def encode_rows(rows: Iterable[Row]) -> bytes:
+def encode_rows(rows: Iterable[LogRow]) -> bytes:
     return b"".join([encode_header(row) + row.body for row in rows])
 
 
@@ -249,7 +249,7 @@ def _unpacker(data: bytes) -> Any:
     return unpacker
 
 
-def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
+def row_from_header(header: dict[Any, Any], body: bytes) -> LogRow:
     """Return a row with a decoded header. Raises ValueError if a known key has a wrong type."""
     for key in _INT_KEYS:
         value = header.get(key, 0)
@@ -268,7 +268,7 @@ def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
     distance = header.get(KEY_TSN)
     if distance is not None and distance > lsn:
         raise ValueError(f"the tsn is {distance} below lsn {lsn}")
-    return Row(
+    return LogRow(
         header.get(KEY_TYPE, 0),
         header.get(KEY_REPLICA_ID, 0),
         lsn,
@@ -282,11 +282,11 @@ def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
     )
 
 
-def decode_rows(data: bytes) -> list[Row]:
+def decode_rows(data: bytes) -> list[LogRow]:
     """Return all rows of `data`. Raises RowError at the first byte outside of a row."""
     unpacker = _unpacker(data)
     tell, unpack, skip = unpacker.tell, unpacker.unpack, unpacker.skip
-    rows: list[Row] = []
+    rows: list[LogRow] = []
     position, size = 0, len(data)
     try:
         while position < size:
@@ -336,10 +336,10 @@ def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
         raise RowError(position, str(error) or "a row is truncated") from None
 
 
-def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
+def split_transactions(rows: Iterable[LogRow]) -> list[list[LogRow]]:
     """Group rows by transaction. Raises RowError (offset = row number) if they interleave."""
-    transactions: list[list[Row]] = []
-    current: list[Row] = []
+    transactions: list[list[LogRow]] = []
+    current: list[LogRow] = []
     number = 0
     for number, row in enumerate(rows):
         if current:

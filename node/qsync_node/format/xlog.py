@@ -81,7 +81,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class BlockDamage:
     """An error at `offset` that ends reading. `is_torn` is true if a crash explains it (D7)."""
 
     offset: int
@@ -90,7 +90,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndOfBlocks:
     """The end marker at `offset`: the file was closed cleanly."""
 
     offset: int
@@ -273,7 +273,7 @@ def _is_short(data: bytes, offset: int) -> bool:
     return len(body) < length and (not body or checksum(body) != crc)
 
 
-def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Damage:
+def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> BlockDamage:
     """Apply rule D7 to bytes at `offset` that are not a block.
 
     `data` begins at `file_offset` of the file and extends to its end.
@@ -283,10 +283,12 @@ def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Da
         or not any(data[offset:])
         or _has_lost_sector(data, offset, file_offset)
     ) and not has_block_after(data, offset)
-    return Damage(offset, why, is_torn)
+    return BlockDamage(offset, why, is_torn)
 
 
-def read_blocks(data: bytes, offset: int, file_offset: int = 0) -> Iterator[Block | Damage | End]:
+def read_blocks(
+    data: bytes, offset: int, file_offset: int = 0
+) -> Iterator[Block | BlockDamage | EndOfBlocks]:
     """Yield the blocks of a file from `offset`. A Damage or an End is the last item.
 
     `data` begins at `file_offset` of the file and extends to its end. Offsets in the items are
@@ -296,9 +298,9 @@ def read_blocks(data: bytes, offset: int, file_offset: int = 0) -> Iterator[Bloc
     while offset < size:
         if data[offset : offset + 4] == EOF_MARKER:
             if offset + 4 == size:
-                yield End(offset)
+                yield EndOfBlocks(offset)
             else:
-                yield Damage(offset, "bytes follow the end marker", False)
+                yield BlockDamage(offset, "bytes follow the end marker", False)
             return
         try:
             block = _block_at(data, offset)

@@ -32,7 +32,7 @@ class _LinkOfProcess(Protocol):
         """Random bytes of its process."""
 
 
-_Link = TypeVar("_Link", bound=_LinkOfProcess)
+_LinkT = TypeVar("_LinkT", bound=_LinkOfProcess)
 
 
 class Attempt:
@@ -120,7 +120,7 @@ class Dialling:
             attempt.due_s = now_s + attempt.redial.on_lost(now_s)
 
 
-def superseded(links: Iterable[_Link], found: Established) -> list[_Link]:
+def superseded(links: Iterable[_LinkT], found: Established) -> list[_LinkT]:
     """Return the links to earlier processes of an instance whose present one has connected.
 
     They must be closed: that process has ended, although TCP has not reported it yet.

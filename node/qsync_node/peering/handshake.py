@@ -63,7 +63,7 @@ class HelloRefused(QsyncError):  # noqa: N818  # a decision: nothing is wrong wi
         self.code = code
 
 
-class Identity(NamedTuple):
+class PeerIdentity(NamedTuple):
     """One process of a member, as it introduces itself.
 
     Attributes:
@@ -106,7 +106,7 @@ class Opening:
 
     def __init__(
         self,
-        me: Identity,
+        me: PeerIdentity,
         target: str,
         nonce: bytes,
         own_address: dict[str, str],
@@ -187,7 +187,7 @@ class Opening:
 
 
 def answer_hello(
-    me: Identity,
+    me: PeerIdentity,
     known: dict[str, str],
     fields: dict[int, Any],
     *,

@@ -23,7 +23,7 @@ from qsync_node.errors import ErrorCode, OrderRefusal, QsyncError
 from qsync_node.format.mp import unpack
 from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME, SignedOrder
 from qsync_node.server.config import ConfigError, split_address
-from qsync_node.server.listener import Bounds, Listener
+from qsync_node.server.listener import Listener, ListenerBounds
 from qsync_node.server.logs import LEVELS
 from qsync_node.server.metrics import render_metrics
 from qsync_node.server.orders import SENTENCES, Orders
@@ -120,7 +120,10 @@ class Admin:
         certificates = self.server.certificates
         context = certificates.listening if certificates is not None else None
         self._listener = Listener(
-            factory, context, Bounds(UNDECIDED_MAX, FIRST_BYTE_S, SERVED_MAX), takes_plain=True
+            factory,
+            context,
+            ListenerBounds(UNDECIDED_MAX, FIRST_BYTE_S, SERVED_MAX),
+            takes_plain=True,
         )
         try:
             bound = await self._listener.listen(host, port)

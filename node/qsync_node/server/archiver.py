@@ -24,16 +24,16 @@ from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import ROLLBACK, FileEntry
 from qsync_node.archive.store import ArchiveStore
 from qsync_node.archive.uploader import (
+    ArchiveView,
     Describe,
     ListFiles,
-    Load,
-    Operation,
+    LoadManifest,
     PutFile,
     PutManifest,
     ReadChanges,
     Sealing,
     Shipping,
-    View,
+    UploadOperation,
 )
 from qsync_node.archive.uploads import Contents, Upload
 from qsync_node.consensus.history import TermStart
@@ -99,7 +99,7 @@ class Archiver:
                 self._waiting = deque(list(self._waiting)[::2])
             self._waiting.append((time.monotonic(), confirmed_index))
         with self._ready:
-            self._shipping.look(View(segments, confirmed_index, starts))
+            self._shipping.look(ArchiveView(segments, confirmed_index, starts))
             self._ready.notify()
 
     @property
@@ -166,7 +166,7 @@ class Archiver:
         finally:
             self._describer.close()
 
-    def _next(self) -> Operation | None:
+    def _next(self) -> UploadOperation | None:
         """Wait for the next operation, and return it; None when the archiver stops."""
         with self._ready:
             while not self._is_stopping:
@@ -177,7 +177,7 @@ class Archiver:
                 self._ready.wait(self._shipping.pause_s(time.monotonic()) or None)
         return None
 
-    def _succeed(self, operation: Operation, result: Any) -> None:
+    def _succeed(self, operation: UploadOperation, result: Any) -> None:
         if self._is_stopping:
             return  # a stored file is found under its own name by the successor
         # Without the lock: planning takes long with many files, and `look` must not wait for it.
@@ -199,7 +199,7 @@ class Archiver:
             self._log("archive_failed", reason=reason)
         self.error = reason
 
-    def _perform(self, operation: Operation) -> Any:
+    def _perform(self, operation: UploadOperation) -> Any:
         """Perform an operation, and return its result.
 
         Raises:
@@ -210,7 +210,7 @@ class Archiver:
                 self._settings.url, self._config.replicaset_uuid, self._uuid, self._config.name
             )
         match operation:
-            case Load():
+            case LoadManifest():
                 return self._store.load()
             case ListFiles(segments):
                 return self._contents(segments)

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from qsync_node.consensus.filtering import refusal_of_list
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.errors import QsyncError
 from qsync_node.server.tlsconfig import TlsConfig
 
@@ -55,7 +55,7 @@ def parse_size_bytes(value: Any) -> int:
     return int(float(match.group(1)) * _SIZES[match.group(2)])
 
 
-Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
+DurationNs = Annotated[int, BeforeValidator(parse_duration_ns)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes)]
 
 
@@ -69,7 +69,7 @@ class ArchiveConfig(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     url: str = Field(pattern=r"^(file|s3|s3a|gs|az|adl|azure|abfss?|https?)://.+$")
-    interval: Duration = 60_000_000_000
+    interval: DurationNs = 60_000_000_000
 
 
 class NodeConfig(BaseModel):
@@ -92,10 +92,10 @@ class NodeConfig(BaseModel):
     quorum: str | int = "majority"
     unconfirmed: str = Field(default="adopt", pattern="^(adopt|rollback)$")
     wal_mode: str = Field(default="fsync", pattern="^(fsync|write)$")
-    heartbeat: Duration = 100_000_000
-    election_timeout: Duration = 1_000_000_000
-    synchro_timeout: Duration = 5_000_000_000
-    retention: Duration = 3_600_000_000_000
+    heartbeat: DurationNs = 100_000_000
+    election_timeout: DurationNs = 1_000_000_000
+    synchro_timeout: DurationNs = 5_000_000_000
+    retention: DurationNs = 3_600_000_000_000
     segment_size: Size = 64 << 20
     checkpoint_size: Size = 256 << 20
     memory: Size = 0
@@ -140,8 +140,8 @@ class NodeConfig(BaseModel):
             for name in sorted(part.model_extra or {})
         ]
 
-    def settings(self) -> Settings:
-        return Settings(
+    def settings(self) -> ConsensusSettings:
+        return ConsensusSettings(
             heartbeat_ns=self.heartbeat,
             election_timeout_ns=self.election_timeout,
             synchro_timeout_ns=self.synchro_timeout,

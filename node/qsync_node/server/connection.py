@@ -50,7 +50,7 @@ UNAUTHENTICATED_TYPES: Final = frozenset(
 WATCH_TYPES: Final = frozenset({int(Type.WATCH), int(Type.UNWATCH)})
 
 
-class State(Enum):
+class ServerConnectionState(Enum):
     """States of a connection."""
 
     NEW = auto()
@@ -64,26 +64,51 @@ class State(Enum):
     CLOSED = auto()
 
 
-_ENDS: Final = frozenset({State.ENDING, State.CLOSED})
+_ENDS: Final = frozenset({ServerConnectionState.ENDING, ServerConnectionState.CLOSED})
 TRANSITIONS: Final = {
-    State.NEW: frozenset({State.UNAUTHENTICATED, State.CLOSED}),
-    State.UNAUTHENTICATED: frozenset({State.GUEST, State.AUTHENTICATED, State.PEER}) | _ENDS,
-    State.GUEST: frozenset({State.AUTHENTICATED, State.STREAM, State.PEER}) | _ENDS,
-    State.AUTHENTICATED: frozenset({State.AUTHENTICATED, State.STREAM, State.PEER}) | _ENDS,
-    State.STREAM: frozenset({State.STREAM_BLOCKED}) | _ENDS,
-    State.STREAM_BLOCKED: frozenset({State.STREAM}) | _ENDS,
+    ServerConnectionState.NEW: frozenset(
+        {ServerConnectionState.UNAUTHENTICATED, ServerConnectionState.CLOSED}
+    ),
+    ServerConnectionState.UNAUTHENTICATED: frozenset(
+        {
+            ServerConnectionState.GUEST,
+            ServerConnectionState.AUTHENTICATED,
+            ServerConnectionState.PEER,
+        }
+    )
+    | _ENDS,
+    ServerConnectionState.GUEST: frozenset(
+        {
+            ServerConnectionState.AUTHENTICATED,
+            ServerConnectionState.STREAM,
+            ServerConnectionState.PEER,
+        }
+    )
+    | _ENDS,
+    ServerConnectionState.AUTHENTICATED: frozenset(
+        {
+            ServerConnectionState.AUTHENTICATED,
+            ServerConnectionState.STREAM,
+            ServerConnectionState.PEER,
+        }
+    )
+    | _ENDS,
+    ServerConnectionState.STREAM: frozenset({ServerConnectionState.STREAM_BLOCKED}) | _ENDS,
+    ServerConnectionState.STREAM_BLOCKED: frozenset({ServerConnectionState.STREAM}) | _ENDS,
     # Invalid bytes may arrive together with the HELLO.
-    State.PEER: _ENDS,
-    State.ENDING: frozenset({State.CLOSED}),
-    State.CLOSED: frozenset[State](),
+    ServerConnectionState.PEER: _ENDS,
+    ServerConnectionState.ENDING: frozenset({ServerConnectionState.CLOSED}),
+    ServerConnectionState.CLOSED: frozenset[ServerConnectionState](),
 }
 """States that may follow each state."""
 
-STREAMING: Final = frozenset({State.STREAM, State.STREAM_BLOCKED})
-_BEFORE_LOG_IN: Final = frozenset({State.UNAUTHENTICATED, State.GUEST})
+STREAMING: Final = frozenset({ServerConnectionState.STREAM, ServerConnectionState.STREAM_BLOCKED})
+_BEFORE_LOG_IN: Final = frozenset(
+    {ServerConnectionState.UNAUTHENTICATED, ServerConnectionState.GUEST}
+)
 
 
-class Refusal(NamedTuple):
+class ConnectionRefusal(NamedTuple):
     """A packet is not handled.
 
     Attributes:
@@ -118,7 +143,7 @@ class ServerConnection:
             request_max: maximum size of a request in bytes.
             has_guest: whether clients may send requests without a log-in.
         """
-        self.state = State.NEW
+        self.state = ServerConnectionState.NEW
         self.user = GUEST_NAME
         self.salt = b""
         self.binding = b""
@@ -127,7 +152,7 @@ class ServerConnection:
         self._packets = 0  # before the log-in
         self._decoder = FrameDecoder(min(request_max, UNAUTHENTICATED_BYTES_MAX))
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: ServerConnectionState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
         self.state = state
 
@@ -140,7 +165,7 @@ class ServerConnection:
             binding: hash of the certificate that the server has presented, b"" without TLS.
             is_member: whether the client has presented a certificate of the cluster.
         """
-        self._move(State.UNAUTHENTICATED)
+        self._move(ServerConnectionState.UNAUTHENTICATED)
         self.salt, self.binding, self.is_member = salt, binding, is_member
         return encode_greeting(uuid, salt)
 
@@ -152,7 +177,7 @@ class ServerConnection:
         """
         return self._decoder.feed(data)
 
-    def admit(self, kind: int) -> Refusal | None:
+    def admit(self, kind: int) -> ConnectionRefusal | None:
         """Return why a packet of this type is refused, or None if the client may send it."""
         if self.state not in _BEFORE_LOG_IN:
             return None
@@ -162,14 +187,14 @@ class ServerConnection:
             if not is_flood:
                 return None
             reason = "too many packets arrived before log-in: log in first"
-            return Refusal(ErrorCode.TOO_MANY, reason, True)
+            return ConnectionRefusal(ErrorCode.TOO_MANY, reason, True)
         # The operator watches with a certificate, even before any user can log in.
         if self._has_guest or (kind in WATCH_TYPES and self.is_member):
-            if self.state is State.UNAUTHENTICATED:
-                self._move(State.GUEST)
+            if self.state is ServerConnectionState.UNAUTHENTICATED:
+                self._move(ServerConnectionState.GUEST)
             return None
         reason = "access denied: guest is off; log in before any request"
-        return Refusal(ErrorCode.ACCESS_DENIED, reason, is_flood)
+        return ConnectionRefusal(ErrorCode.ACCESS_DENIED, reason, is_flood)
 
     def log_in(self, user: str, request_max: int) -> None:
         """Note that a user has proven the password, and accept requests of the full size.
@@ -180,34 +205,34 @@ class ServerConnection:
         """
         self.user = user
         if user != GUEST_NAME:
-            self._move(State.AUTHENTICATED)
+            self._move(ServerConnectionState.AUTHENTICATED)
             self._decoder.limit_bytes = request_max
 
     def begin_stream(self) -> None:
         """Dedicate the connection to a replication stream."""
         if self.state not in STREAMING:
-            self._move(State.STREAM)
+            self._move(ServerConnectionState.STREAM)
 
     def block_stream(self) -> None:
         """Note that the replica must read before more rows are sent."""
-        if self.state is not State.STREAM_BLOCKED:
-            self._move(State.STREAM_BLOCKED)
+        if self.state is not ServerConnectionState.STREAM_BLOCKED:
+            self._move(ServerConnectionState.STREAM_BLOCKED)
 
     def resume_stream(self) -> bool:
         """Note that the replica has read; return whether the stream was blocked."""
-        was_blocked = self.state is State.STREAM_BLOCKED
+        was_blocked = self.state is ServerConnectionState.STREAM_BLOCKED
         if was_blocked:
-            self._move(State.STREAM)
+            self._move(ServerConnectionState.STREAM)
         return was_blocked
 
     def become_peer(self) -> None:
         """Note that the other end is a member: it sends no more packets of IPROTO."""
-        self._move(State.PEER)
+        self._move(ServerConnectionState.PEER)
 
     def end(self) -> None:
         """Note that the last answer is sent; received bytes are ignored from here on."""
-        self._move(State.ENDING)
+        self._move(ServerConnectionState.ENDING)
 
     def lose(self) -> None:
         """Note that the connection is lost."""
-        self._move(State.CLOSED)
+        self._move(ServerConnectionState.CLOSED)

@@ -15,7 +15,12 @@ from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.frame import encode_error, encode_ok, encode_tuples
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack_bounded
 from qsync_node.peering.handshake import HELLO
-from qsync_node.server.connection import GUEST_NAME, STREAMING, ServerConnection, State
+from qsync_node.server.connection import (
+    GUEST_NAME,
+    STREAMING,
+    ServerConnection,
+    ServerConnectionState,
+)
 from qsync_node.server.login import LogIn, WrongPassword
 from qsync_node.server.requestqueue import RequestQueue
 from qsync_node.server.services import Newcomer, Services
@@ -47,7 +52,7 @@ _IDENTITY = pack(
         int(Key.AUTH_TYPE): MECHANISM,
     }
 )
-_AUTHENTICATED = State.AUTHENTICATED
+_AUTHENTICATED = ServerConnectionState.AUTHENTICATED
 
 
 class Port(Newcomer, Protocol):

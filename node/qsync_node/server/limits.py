@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qsync_client.protocol.constants import CLIENT_BYTES_MAX
 from qsync_node.consensus.membership import REPLICAS_MAX
-from qsync_node.consensus.settings import SECOND, Settings
+from qsync_node.consensus.settings import SECOND, ConsensusSettings
 from qsync_node.engine import publishing
 from qsync_node.engine.operations import OPERATIONS_MAX
 from qsync_node.engine.reads import ANSWER_BYTES_MAX
@@ -57,7 +57,7 @@ def _closed(code: ErrorCode) -> str:
     return f"{code}, and the connection is closed"
 
 
-_SETTINGS = Settings()
+_SETTINGS = ConsensusSettings()
 _CONFIG = {name: field.default for name, field in NodeConfig.model_fields.items()}
 _REQUEST_MAX: int = next(
     bound.le for bound in NodeConfig.model_fields["max_request"].metadata if hasattr(bound, "le")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 
-class Link(Protocol):
+class LinkSocket(Protocol):
     """A connection to another member."""
 
     number: int
@@ -32,19 +32,19 @@ class Links:
         """
         self._loop = loop
         self._numbers = numbers
-        self.by_number: dict[int, Link] = {}
+        self.by_number: dict[int, LinkSocket] = {}
         self._lost: dict[int, asyncio.Future[None]] = {}
-        self._dirty: list[Link] = []
+        self._dirty: list[LinkSocket] = []
 
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def add(self, link: Link) -> int:
+    def add(self, link: LinkSocket) -> int:
         number = next(self._numbers)
         self.by_number[number] = link
         return number
 
-    def remove(self, link: Link) -> None:
+    def remove(self, link: LinkSocket) -> None:
         self.by_number.pop(link.number, None)
         waiting = self._lost.pop(link.number, None)
         if waiting is not None and not waiting.done():

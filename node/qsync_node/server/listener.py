@@ -36,12 +36,12 @@ SHUTDOWN_S = 2.0
 TLS_HANDSHAKE = b"\x16"
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
-Place = tuple[socket.AddressFamily, tuple[Any, ...]]
+ListenPlace = tuple[socket.AddressFamily, tuple[Any, ...]]
 """Family and address, as from `getaddrinfo`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ListenerBounds:
     """Limits of a listener. `deadline_s` limits each step of an undecided connection."""
 
     undecided_max: int
@@ -56,7 +56,7 @@ class Listener:
         self,
         factory: Callable[[], asyncio.BaseProtocol],
         context: ssl.SSLContext | None,
-        bounds: Bounds,
+        bounds: ListenerBounds,
         *,
         takes_plain: bool,
     ) -> None:
@@ -92,7 +92,7 @@ class Listener:
         found = await self._loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        places: dict[Place, None] = dict.fromkeys((one[0], one[4]) for one in found)
+        places: dict[ListenPlace, None] = dict.fromkeys((one[0], one[4]) for one in found)
         self.sockets = _bind_all(list(places))
         for listening in self.sockets:
             listening.setblocking(False)
@@ -207,7 +207,7 @@ class Listener:
         return connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
 
 
-def _bind_all(places: list[Place]) -> tuple[socket.socket, ...]:
+def _bind_all(places: list[ListenPlace]) -> tuple[socket.socket, ...]:
     """Bind one port on all places. Raises OSError."""
     for _ in range(PORT_TRIES - 1):
         try:
@@ -219,7 +219,7 @@ def _bind_all(places: list[Place]) -> tuple[socket.socket, ...]:
     return _bind_once(places)
 
 
-def _bind_once(places: list[Place]) -> tuple[socket.socket, ...]:
+def _bind_once(places: list[ListenPlace]) -> tuple[socket.socket, ...]:
     """Bind one port on all places that the machine has.
 
     Raises:

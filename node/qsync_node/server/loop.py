@@ -22,11 +22,11 @@ from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.connection import LOGIN_S
 from qsync_node.server.disk import Disk
 from qsync_node.server.links import Links
-from qsync_node.server.listener import BACKLOG, Bounds, Listener
+from qsync_node.server.listener import BACKLOG, Listener, ListenerBounds
 from qsync_node.server.logs import Log
 from qsync_node.server.peers import Peers
 from qsync_node.server.services import Services
-from qsync_node.server.session import Session
+from qsync_node.server.session import ServerSession
 from qsync_node.server.sessions import Sessions
 from qsync_node.server.timings import Timings
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
@@ -36,7 +36,7 @@ from qsync_node.server.watchers import Watchers
 from qsync_node.storage.errors import CorruptionError, DiskError
 from qsync_node.storage.files import OsFileSystem, lock_directory
 from qsync_node.storage.scheduler import ArchiveFloor
-from qsync_node.storage.storage import Limits, Storage
+from qsync_node.storage.storage import SegmentLimits, Storage
 
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0
@@ -110,7 +110,7 @@ class NodeServer:
 
     def _recover(self, directory: str) -> None:
         fs = OsFileSystem()
-        limits = Limits(self.config.segment_size, self.config.wal_mode == "fsync")
+        limits = SegmentLimits(self.config.segment_size, self.config.wal_mode == "fsync")
         if not Storage.exists(fs, directory):
             empty = Ballot(replicaset_uuid=self.config.replicaset_uuid)
             Storage.create(fs, directory, str(uuid4()), limits, empty.encode()).close()
@@ -211,15 +211,15 @@ class NodeServer:
         try:
             if context is not None:
                 listener = Listener(
-                    lambda: Session(services),
+                    lambda: ServerSession(services),
                     context,
-                    Bounds(HANDSHAKES_MAX, LOGIN_S),
+                    ListenerBounds(HANDSHAKES_MAX, LOGIN_S),
                     takes_plain=False,
                 )
                 await listener.listen(host, port)
                 return listener
             return await self.loop.create_server(
-                lambda: Session(services),
+                lambda: ServerSession(services),
                 host,
                 port,
                 backlog=BACKLOG,
@@ -283,7 +283,7 @@ class NodeServer:
             self.log(effect.event, **effect.fields)
         elif kind is fx.CloseLink:
             self.links.close(effect.link, effect.reason)
-        elif kind is fx.Restart:
+        elif kind is fx.RestartNode:
             self.log("restart", reason=effect.reason)
             self.end("restart")
         else:

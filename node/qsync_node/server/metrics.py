@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ServerReading:
     """The state of a server from which one scrape is rendered."""
 
     server: "NodeServer"
@@ -39,7 +39,7 @@ class Series(NamedTuple):
 
     name: str
     help: str
-    read: Callable[[Reading], float]
+    read: Callable[[ServerReading], float]
 
 
 class LabelledSeries(NamedTuple):
@@ -48,7 +48,7 @@ class LabelledSeries(NamedTuple):
     name: str
     help: str
     label: str
-    read: Callable[[Reading], Iterator[tuple[str, float]]]
+    read: Callable[[ServerReading], Iterator[tuple[str, float]]]
 
 
 class HistogramSeries(NamedTuple):
@@ -56,7 +56,7 @@ class HistogramSeries(NamedTuple):
 
     name: str
     help: str
-    read: Callable[[Reading], Histogram]
+    read: Callable[[ServerReading], Histogram]
 
 
 class LabelledHistograms(NamedTuple):
@@ -65,37 +65,37 @@ class LabelledHistograms(NamedTuple):
     name: str
     help: str
     label: str
-    read: Callable[[Reading], Iterator[tuple[str, Histogram]]]
+    read: Callable[[ServerReading], Iterator[tuple[str, Histogram]]]
 
 
-def _lags(now: Reading) -> Iterator[tuple[str, float]]:
+def _lags(now: ServerReading) -> Iterator[tuple[str, float]]:
     for member in now.status["members"]:
         if "acknowledged_index" in member:
             lag = max(now.status["last_index"] - member["acknowledged_index"], 0)
             yield member["name"] or member["uuid"], lag
 
 
-def _requests(now: Reading) -> Iterator[tuple[str, float]]:
+def _requests(now: ServerReading) -> Iterator[tuple[str, float]]:
     clients = now.server.node.clients
     counters = clients.counters
     yield from sorted(counters.items())
 
 
-def _errors(now: Reading) -> Iterator[tuple[str, float]]:
+def _errors(now: ServerReading) -> Iterator[tuple[str, float]]:
     for code, count in sorted(now.server.timings.errors.items()):
         yield str(code), count
 
 
-def _build(now: Reading) -> Iterator[tuple[str, float]]:
+def _build(now: ServerReading) -> Iterator[tuple[str, float]]:
     yield __version__, 1.0
 
 
-def _free_bytes(now: Reading) -> float:
+def _free_bytes(now: ServerReading) -> float:
     free = now.server.free_bytes
     return float("nan") if free is None else free
 
 
-def _reports(event: str) -> Callable[[Reading], float]:
+def _reports(event: str) -> Callable[[ServerReading], float]:
     return lambda now: now.server.reports.get(event, 0)
 
 
@@ -215,7 +215,7 @@ class _Collector:
         status = self.server.status()
         archiver = self.server.archiver
         archive = {} if archiver is None else archiver.status(status["confirmed_index"])
-        now = Reading(self.server, status, archive)
+        now = ServerReading(self.server, status, archive)
         for series in GAUGES + (ARCHIVE_GAUGES if archive else ()):
             yield GaugeMetricFamily(series.name, series.help, value=series.read(now))
         for series in COUNTERS:

@@ -18,8 +18,8 @@ from qsync_node.peering.handshake import (
     Established,
     HandshakeFailed,
     HelloRefused,
-    Identity,
     Opening,
+    PeerIdentity,
     answer_hello,
 )
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
@@ -128,10 +128,10 @@ class Peers:
         self._timer: asyncio.TimerHandle | None = None  # of the next attempt
 
     @property
-    def _me(self) -> Identity:
+    def _me(self) -> PeerIdentity:
         config = self._config
         has_certificate = self._certificates is not None
-        return Identity(
+        return PeerIdentity(
             self._uuid, config.replicaset_uuid, config.secret, self._life, has_certificate
         )
 

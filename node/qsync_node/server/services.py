@@ -9,7 +9,7 @@ from qsync_node.node import Node
 from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.connection import ServerConnection
-from qsync_node.server.sessions import Client, Sessions
+from qsync_node.server.sessions import ClientSocket, Sessions
 from qsync_node.server.timings import Timings
 from qsync_node.server.tls import Certificates
 from qsync_node.server.watchers import Watchers
@@ -22,7 +22,7 @@ class Peer(Protocol):
     def lost(self) -> None: ...
 
 
-class Newcomer(Client, Protocol):
+class Newcomer(ClientSocket, Protocol):
     """A client connection whose HELLO turns it into a link."""
 
     transport: asyncio.Transport | None

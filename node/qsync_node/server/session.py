@@ -35,7 +35,7 @@ from qsync_node.server.connection import (
     LOGIN_S,
     UNAUTHENTICATED_BYTES_MAX,
     ServerConnection,
-    State,
+    ServerConnectionState,
 )
 from qsync_node.server.dispatch import Dispatch
 from qsync_node.server.login import LOGIN_DELAY_S, LogIn, LogInState, WrongPassword
@@ -48,17 +48,17 @@ PACKETS_PER_CHECK = 32
 # A refused client may still be sending. A reset would discard the reason for the refusal.
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 64 << 20
-_ENDING, _DELAYED = State.ENDING, LogInState.DELAYED
+_ENDING, _DELAYED = ServerConnectionState.ENDING, LogInState.DELAYED
 
 
-class Reading(Enum):
+class ReceiveState(Enum):
     """States of the receiving side of the socket."""
 
     READING = auto()
     PAUSED = auto()
 
 
-class Session(asyncio.Protocol):
+class ServerSession(asyncio.Protocol):
     """One client connection."""
 
     def __init__(self, services: Services) -> None:
@@ -76,7 +76,7 @@ class Session(asyncio.Protocol):
         self._log_in = LogIn(has_guest=config.guest)
         self._dispatch = Dispatch(services, self.connection, self._log_in, self.requests, self)
         self._login_timer: asyncio.TimerHandle | None = None
-        self._reading = Reading.READING
+        self._reading = ReceiveState.READING
         self._ignored_bytes = 0
 
     @property
@@ -108,7 +108,7 @@ class Session(asyncio.Protocol):
 
     def _check_log_in(self) -> None:
         """Close the connection if it has neither logged in nor sent a request as guest."""
-        if self.connection.state is not State.UNAUTHENTICATED:
+        if self.connection.state is not ServerConnectionState.UNAUTHENTICATED:
             return
         transport = self._speaking()
         if transport is not None:
@@ -218,20 +218,20 @@ class Session(asyncio.Protocol):
         return self.requests.is_full() or not self._may_answer()
 
     def _pause_reading(self) -> None:
-        if self._reading is Reading.READING and self.transport is not None:
-            self._reading = Reading.PAUSED
+        if self._reading is ReceiveState.READING and self.transport is not None:
+            self._reading = ReceiveState.PAUSED
             self.transport.pause_reading()
 
     def _resume_reading(self, transport: asyncio.Transport) -> None:
-        if self._reading is Reading.PAUSED:
-            self._reading = Reading.READING
+        if self._reading is ReceiveState.PAUSED:
+            self._reading = ReceiveState.READING
             transport.resume_reading()
 
     def _consider_reading(self) -> None:
         """Resume reading from the socket if the budget permits it."""
         transport = self.transport
         if (
-            self._reading is Reading.PAUSED
+            self._reading is ReceiveState.PAUSED
             and transport is not None
             and not transport.is_closing()
             and self._log_in.state is not _DELAYED
@@ -342,7 +342,7 @@ class Session(asyncio.Protocol):
             return
         transport.write(b"".join(out) if len(out) > 1 else out[0])
         self.services.sessions.set_unread(self.number, transport.get_write_buffer_size())
-        if self.requests.waiting or self.requests.returned or self._reading is Reading.PAUSED:
+        if self.requests.waiting or self.requests.returned or self._reading is ReceiveState.PAUSED:
             self.work()
 
     def send_stock(self, effect: fx.StockPackets) -> None:

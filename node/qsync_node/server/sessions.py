@@ -17,7 +17,7 @@ from qsync_node.server.watches import Watches
 LOG_IN_REPORT_S = 1.0
 
 
-class Client(Protocol):
+class ClientSocket(Protocol):
     """A client connection."""
 
     number: int
@@ -68,15 +68,15 @@ class Sessions:
         self._feed = feed
         self._schedule = schedule
         self._log = log
-        self.by_number: dict[int, Client] = {}
+        self.by_number: dict[int, ClientSocket] = {}
         self.admission = Admission(connections_max)
         self.requests = RequestBytes()
         self.failed_log_ins = 0
         self._unreported_log_ins = 0
         self._log_in_reported_s = 0.0
-        self._dirty: list[Client] = []
-        self._ready: dict[Client, None] = {}
-        self._starved: dict[Client, None] = {}
+        self._dirty: list[ClientSocket] = []
+        self._ready: dict[ClientSocket, None] = {}
+        self._starved: dict[ClientSocket, None] = {}
 
     @property
     def unauthenticated(self) -> int:
@@ -90,7 +90,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def add(self, session: Client) -> int:
+    def add(self, session: ClientSocket) -> int:
         """Return the number of a new session, after the eviction of another one if necessary."""
         number = next(self._numbers)
         self.by_number[number] = session
@@ -99,19 +99,19 @@ class Sessions:
             self.by_number[evicted].evict()
         return number
 
-    def remove(self, session: Client) -> None:
+    def remove(self, session: ClientSocket) -> None:
         if self.by_number.pop(session.number, None) is not None:
             self.admission.close(session.number)
             self._ready.pop(session, None)
             self._starved.pop(session, None)
             self._feed(fx.SessionClosed(session.number))
 
-    def note_ready(self, session: Client) -> None:
+    def note_ready(self, session: ClientSocket) -> None:
         """Include the session in the next turn."""
         self._ready[session] = None
         self._schedule()
 
-    def may_read(self, session: Client) -> bool:
+    def may_read(self, session: ClientSocket) -> bool:
         """Return whether the budget permits more requests. If not, resume the session later."""
         if self.requests.is_full():
             self._starved[session] = None
@@ -161,7 +161,7 @@ class Sessions:
             self.admission.set_unread(number, 0)
             session.evict()
 
-    def note_failed_log_in(self, session: Client, user: str) -> None:
+    def note_failed_log_in(self, session: ClientSocket, user: str) -> None:
         """Count a failed log-in. Report the count at most once per `LOG_IN_REPORT_S`."""
         self.failed_log_ins += 1
         self._unreported_log_ins += 1

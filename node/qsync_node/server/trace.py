@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.effects import InstallSnapshot, WriteSnapshot
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.format.batch import LogBatch
 from qsync_node.node import Node
 
@@ -24,7 +24,7 @@ class Birth(NamedTuple):
     """The parameters of a node: identity, settings, seed and the contents of its disk."""
 
     uuid: str
-    settings: Settings
+    settings: ConsensusSettings
     seed: int
     ballot: bytes
     now_ns: int
@@ -43,7 +43,7 @@ class Birth(NamedTuple):
         return node
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """One call of `Node.step` and its result."""
 
     now_ns: int
@@ -61,9 +61,9 @@ class Trace:
         self._write(birth)
 
     def record(self, now_ns: int, wall_s: float, inputs: list[Any], effects: list[Any]) -> None:
-        self._write(Step(now_ns, wall_s, inputs, comparable(effects)))
+        self._write(TraceStep(now_ns, wall_s, inputs, comparable(effects)))
 
-    def _write(self, item: Birth | Step) -> None:
+    def _write(self, item: Birth | TraceStep) -> None:
         rest = memoryview(pickle.dumps(item))
         while rest:
             rest = rest[self._file.write(rest) :]
@@ -96,7 +96,7 @@ def _cut_torn_end(path: Path) -> None:
             file.truncate(end)
 
 
-def read_trace(path: Path) -> Iterator[Birth | Step]:
+def read_trace(path: Path) -> Iterator[Birth | TraceStep]:
     with path.open("rb") as file:
         while True:
             try:

@@ -5,7 +5,7 @@ from typing import Any
 
 from qsync_node.format.mp import pack
 from qsync_node.node import Node
-from qsync_node.server.sessions import Client, Sessions
+from qsync_node.server.sessions import ClientSocket, Sessions
 
 TURNS_PER_LOOK = 16
 
@@ -58,7 +58,7 @@ class Watchers:
         packed: bytes = pack(values[key])
         return packed
 
-    def watch(self, session: Client, key: str, *, is_first: bool) -> None:
+    def watch(self, session: ClientSocket, key: str, *, is_first: bool) -> None:
         """Send the value of a key that a client begins to watch, or a newer one than it knows."""
         value = self.value_of(key)
         known = self._values.get(key)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from qsync_node.format.keys import INSERT
-from qsync_node.format.row import Row, RowError, decode_rows, encode_row
+from qsync_node.format.row import LogRow, RowError, decode_rows, encode_row
 from qsync_node.format.vclock import VClock, normalised, signature
 from qsync_node.format.xlog import (
     BLOCK_HEADER_BYTES,
@@ -67,7 +67,7 @@ class SnapshotWriter:
 
     def add(self, body: bytes) -> None:
         """Append one row: the body of an INSERT."""
-        row = encode_row(Row(INSERT, 0, self._lsn, self._timestamp, body))
+        row = encode_row(LogRow(INSERT, 0, self._lsn, self._timestamp, body))
         self._lsn += 1
         self._pending.append(row)
         self._pending_bytes += len(row)
@@ -136,7 +136,7 @@ class Snapshot:
     def index(self) -> int:
         return signature(self.vclock)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LogRow]:
         for magic, offset, data, crc in _stored_blocks(self.fs, self.path, self.start_offset):
             try:
                 yield from decode_rows(decode_block_data(magic, data, crc))

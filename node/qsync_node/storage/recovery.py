@@ -34,8 +34,8 @@ from qsync_node.format.xlog import (
     HEADER_BYTES_MAX,
     XLOG,
     Block,
-    Damage,
-    End,
+    BlockDamage,
+    EndOfBlocks,
     XlogError,
     decode_file_header,
     read_blocks,
@@ -49,8 +49,8 @@ from qsync_node.storage.files import FileSystem, join
 from qsync_node.storage.newest import check_newest, note_newest
 from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
 from qsync_node.storage.wal import (
-    Limits,
     Segment,
+    SegmentLimits,
     Wal,
     create_segment,
     remove_all_segments,
@@ -83,7 +83,7 @@ class _Tail:
     torn_bytes: int = 0
 
 
-def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recovered]:
+def recover(fs: FileSystem, directory: str, limits: SegmentLimits) -> tuple[Wal, Recovered]:
     """Recover a directory.
 
     Returns:
@@ -269,12 +269,12 @@ def _read_segment(
                 if batches[-1].last_index > base:
                     tail.batches += batches
                 segment.add_block(batches[-1].last_index, item.end)
-        elif isinstance(item, Damage):
+        elif isinstance(item, BlockDamage):
             if not (item.is_torn and is_last):
                 raise CorruptionError(segment.path, item.offset, item.why)
             tail.torn_bytes = len(data) - item.offset
         else:
-            assert isinstance(item, End)
+            assert isinstance(item, EndOfBlocks)
 
 
 def _take_block(segment: Segment, block: Block, tail: _Tail, base_vclock: VClock) -> list[LogBatch]:

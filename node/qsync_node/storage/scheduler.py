@@ -64,7 +64,7 @@ class ArchiveFloor(NamedTuple):
     log_start: int
 
 
-class Outcome(NamedTuple):
+class TaskResult(NamedTuple):
     """The consequences of a task, for its driver.
 
     Attributes:
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     retry_after_s: float = 0.0
 
 
-NOTHING = Outcome([])
+NOTHING = TaskResult([])
 
 
 class Lane(ABC):
@@ -108,7 +108,7 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def on_result(self, task: Any, result: Any) -> Outcome:
+    def on_result(self, task: Any, result: Any) -> TaskResult:
         """Take the result of `perform`, or the error that it has raised."""
 
 
@@ -223,17 +223,17 @@ class LogLane(QueueLane):
                 index = min(index, storage.first_available_index)
         storage.remove_snapshots_before(index)
 
-    def on_result(self, task: Any, result: Any) -> Outcome:
+    def on_result(self, task: Any, result: Any) -> TaskResult:
         if type(task) is CheckFiles:
             self._is_checking = False
         if isinstance(result, fx.LogWritten):
             self.writes += 1
             self.batches += len(task.batches)
         if not isinstance(result, Exception):
-            return Outcome([result]) if result is not None else NOTHING
+            return TaskResult([result]) if result is not None else NOTHING
         if type(task) is fx.WriteLog:
-            return Outcome([fx.LogFailed(task.epoch, isinstance(result, DiskFull), str(result))])
-        return Outcome([], f"{type(task).__name__} failed: {type(result).__name__}: {result}")
+            return TaskResult([fx.LogFailed(task.epoch, isinstance(result, DiskFull), str(result))])
+        return TaskResult([], f"{type(task).__name__} failed: {type(result).__name__}: {result}")
 
 
 class BallotLane(Lane):
@@ -261,15 +261,15 @@ class BallotLane(Lane):
     def perform(self, storage: Storage, task: fx.StoreBallot) -> None:
         storage.store_ballot(task.data)
 
-    def on_result(self, task: fx.StoreBallot, result: Any) -> Outcome:
+    def on_result(self, task: fx.StoreBallot, result: Any) -> TaskResult:
         if isinstance(result, DiskFull):
             self.is_full = True
             self._newest = self._newest or task
-            return Outcome([], retry_after_s=FULL_RETRY_S)
+            return TaskResult([], retry_after_s=FULL_RETRY_S)
         if isinstance(result, Exception):
-            return Outcome([], f"cannot store the ballot: {result}")
+            return TaskResult([], f"cannot store the ballot: {result}")
         self.is_full = False
-        return Outcome([fx.BallotStored(task.sequence)])
+        return TaskResult([fx.BallotStored(task.sequence)])
 
 
 class ReadLane(QueueLane):
@@ -284,10 +284,10 @@ class ReadLane(QueueLane):
             # RowError: the reader's position is inside a transaction, where no replica stops.
             return None
 
-    def on_result(self, task: fx.ReadLog, result: Any) -> Outcome:
+    def on_result(self, task: fx.ReadLog, result: Any) -> TaskResult:
         if isinstance(result, DiskError | CorruptionError):
-            return Outcome([], str(result))
-        return Outcome([fx.LogRead(task.reader, result)])
+            return TaskResult([], str(result))
+        return TaskResult([fx.LogRead(task.reader, result)])
 
 
 class CheckpointLane(QueueLane):
@@ -298,11 +298,11 @@ class CheckpointLane(QueueLane):
     def perform(self, storage: Storage, task: fx.WriteSnapshot) -> None:
         storage.write_snapshot(task.vclock, task.bodies)
 
-    def on_result(self, task: fx.WriteSnapshot, result: Any) -> Outcome:
+    def on_result(self, task: fx.WriteSnapshot, result: Any) -> TaskResult:
         if isinstance(result, CorruptionError):
-            return Outcome([], f"the checkpoint failed: {result}")
+            return TaskResult([], f"the checkpoint failed: {result}")
         reason = str(result) if isinstance(result, DiskError) else ""
-        return Outcome([fx.SnapshotWritten(task.log_index, reason)])
+        return TaskResult([fx.SnapshotWritten(task.log_index, reason)])
 
 
 class Scheduler:

@@ -23,9 +23,9 @@ from qsync_node.storage.errors import DiskError, DiskFull
 from qsync_node.storage.files import FileSystem, join
 from qsync_node.storage.recovery import CLEAN_NAME, Recovered, clean_mark, recover
 from qsync_node.storage.rewind import ROLLBACK_DIRECTORY, RewindReport, rewind
-from qsync_node.storage.wal import Limits, Wal, create_segment
+from qsync_node.storage.wal import SegmentLimits, Wal, create_segment
 
-__all__ = ["Limits", "Recovered", "RewindReport", "SegmentRange", "Storage"]
+__all__ = ["Recovered", "RewindReport", "SegmentLimits", "SegmentRange", "Storage"]
 
 
 class SegmentRange(NamedTuple):
@@ -59,7 +59,7 @@ class Storage:
         fs: FileSystem,
         directory: str,
         instance_uuid: str,
-        limits: Limits | None = None,
+        limits: SegmentLimits | None = None,
         ballot: bytes = b"",
     ) -> "Storage":
         """Create an empty log, after its ballot: a log without one does not start (D2)."""
@@ -70,18 +70,18 @@ class Storage:
         fs.sync_dir(head or slash or ".")
         store_ballot(fs, directory, ballot)
         segment = create_segment(fs, directory, instance_uuid, {}, None)
-        return cls(Wal(fs, directory, instance_uuid, limits or Limits(), [segment], {}), 0)
+        return cls(Wal(fs, directory, instance_uuid, limits or SegmentLimits(), [segment], {}), 0)
 
     @classmethod
     def open(
-        cls, fs: FileSystem, directory: str, limits: Limits | None = None
+        cls, fs: FileSystem, directory: str, limits: SegmentLimits | None = None
     ) -> tuple["Storage", Recovered]:
         """Recover a directory.
 
         Raises:
             CorruptionError: the directory is damaged, and a person must act.
         """
-        wal, recovered = recover(fs, directory, limits or Limits())
+        wal, recovered = recover(fs, directory, limits or SegmentLimits())
         index = recovered.snapshot.index if recovered.snapshot is not None else 0
         return cls(wal, index), recovered
 

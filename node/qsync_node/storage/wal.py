@@ -51,7 +51,7 @@ READ_WINDOW_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SegmentLimits:
     """Settings of one data directory."""
 
     segment_bytes: int = 64 << 20
@@ -138,7 +138,7 @@ class Wal:
         fs: FileSystem,
         directory: str,
         instance_uuid: str,
-        limits: Limits,
+        limits: SegmentLimits,
         segments: list[Segment],
         vclock: Mapping[int, int],
     ) -> None:

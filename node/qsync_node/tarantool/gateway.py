@@ -50,13 +50,13 @@ from qsync_node.format.body import space_of
 from qsync_node.format.frame import encode_error, encode_ok, encode_replication_row
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
-from qsync_node.format.row import Row
+from qsync_node.format.row import LogRow
 from qsync_node.format.vclock import is_equal, normalised, signature
 from qsync_node.tarantool.rows import snapshot_row, stock_rows
 from qsync_node.tarantool.wire import (
     OK,
-    Stage,
     StockSession,
+    WireStage,
     ok_packet,
     read_clock,
     read_fields,
@@ -65,7 +65,7 @@ from qsync_node.tarantool.wire import (
     read_uuid,
 )
 from qsync_node.transactions.registrar import Registrar
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 from qsync_node.transactions.users import check_state_is_served
 
 HEARTBEAT_NS = 500_000_000
@@ -76,7 +76,7 @@ STALLED_NS = 600_000_000_000
 class Gateway:
     """All Tarantool replicas that are connected to this member."""
 
-    def __init__(self, replica: Replica, state: State, registrar: Registrar) -> None:
+    def __init__(self, replica: Replica, state: StatementState, registrar: Registrar) -> None:
         self.context = replica.context
         self.replica = replica
         self.state = state
@@ -124,7 +124,7 @@ class Gateway:
         pinned = [
             signature(session.clock)
             for session in self.sessions.values()
-            if session.stage is Stage.VIEW and session.touched_ns > oldest_ns
+            if session.stage is WireStage.VIEW and session.touched_ns > oldest_ns
         ]
         return min(pinned, default=None)
 
@@ -164,7 +164,7 @@ class Gateway:
             session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
             session.clock = read_clock(fields) if item.type == Type.REGISTER else {}
             self._check_identity(session.uuid)
-            session.stage = Stage.JOINING
+            session.stage = WireStage.JOINING
 
     def _vote(self, item: fx.StockRequest) -> None:
         """Answer the VOTE request that a starting replica sends before it identifies itself."""
@@ -272,7 +272,7 @@ class Gateway:
     def _begin_view(self, session: StockSession) -> None:
         context = self.context
         session.clock = normalised(context.limbo.confirmed_vclock)
-        session.stage = Stage.VIEW
+        session.stage = WireStage.VIEW
         session.rows = self._view_packets(
             session, self.state.database.view(session.spaces).bodies()
         )
@@ -333,7 +333,7 @@ class Gateway:
         for other in list(self.sessions.values()):
             if other is not session and other.uuid == session.uuid:
                 self._close(other)  # only the newest connection of a replica is kept
-        session.stage = Stage.WAITING
+        session.stage = WireStage.WAITING
 
     def _begin_subscription(self, session: StockSession) -> None:
         context = self.context
@@ -374,11 +374,11 @@ class Gateway:
             )
         session.sent_index = session.acked_index = index
         session.until_index = context.limbo.confirmed_index
-        session.stage = Stage.ROWS
+        session.stage = WireStage.ROWS
 
     def _on_ack(self, item: fx.StockRequest) -> None:
         session = self.sessions.get(item.session)
-        if session is None or session.stage is not Stage.ROWS:
+        if session is None or session.stage is not WireStage.ROWS:
             return
         index = signature(read_clock(read_fields(item.body)))
         if session.acked_index <= index <= session.sent_index:
@@ -399,21 +399,21 @@ class Gateway:
 
     def _advance(self, session: StockSession) -> None:
         context = self.context
-        if session.stage is Stage.IDLE:
+        if session.stage is WireStage.IDLE:
             return
         self._check_served(session.spaces)
-        if session.stage is Stage.JOINING:
+        if session.stage is WireStage.JOINING:
             self._join(session)
-        elif session.stage is Stage.WAITING:
+        elif session.stage is WireStage.WAITING:
             start = signature(session.clock) if session.start_index is None else session.start_index
             if start <= context.limbo.confirmed_index:
                 self._begin_subscription(session)
         if session.is_blocked:
             if context.now_ns - session.touched_ns > STALLED_NS:
                 self._close(session)
-        elif session.stage is Stage.VIEW:
+        elif session.stage is WireStage.VIEW:
             self._send_view(session)
-        elif session.stage is Stage.ROWS:
+        elif session.stage is WireStage.ROWS:
             if session.uuid and context.is_removed(session.uuid):
                 self._check_identity(session.uuid)
             self._pump(session)
@@ -428,7 +428,7 @@ class Gateway:
             if size >= limit:
                 break
         else:
-            session.stage = Stage.IDLE
+            session.stage = WireStage.IDLE
         self._send(session, packets)
 
     def _pump(self, session: StockSession) -> None:
@@ -445,11 +445,11 @@ class Gateway:
                 self._send_rows(session, batches)
         if session.request == Type.REGISTER:
             if session.sent_index >= session.until_index:
-                session.stage = Stage.IDLE
+                session.stage = WireStage.IDLE
                 clock = context.tail.history.vclock_at(session.sent_index)
                 self._send(session, [ok_packet(session.sync, clock)])
         elif context.now_ns >= session.heartbeat_at_ns:
-            beat = Row(OK, context.replica_id, 0, context.wall_s)
+            beat = LogRow(OK, context.replica_id, 0, context.wall_s)
             self._send(session, [encode_replication_row(beat, session.sync)])
 
     def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:

@@ -20,7 +20,7 @@ from qsync_node.format.batch import LogBatch
 from qsync_node.format.body import FIRST_USER_SPACE, space_of
 from qsync_node.format.keys import CHANGES, DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row, decode_rows
+from qsync_node.format.row import LogRow, decode_rows
 from qsync_node.transactions.own_rows import PRIVATE_SPACES
 
 _SCHEMA, _SPACE = int(SystemSpace.SCHEMA), int(SystemSpace.SPACE)
@@ -29,7 +29,7 @@ _PRIVATE_KEY = "qsync_"
 _FLAGS_FIELD = 5
 _SYNC = "is_sync"
 
-Body = dict[int, Any]
+RowBody = dict[int, Any]
 
 
 def stock_rows(
@@ -39,7 +39,7 @@ def stock_rows(
     own_id: int,
     spaces: Collection[int] = (),
     is_confined: bool = False,
-) -> list[Row]:
+) -> list[LogRow]:
     """Return the rows of `batch` for one subscriber.
 
     Args:
@@ -68,20 +68,20 @@ def stock_rows(
     return rows
 
 
-def snapshot_row(body: bytes) -> Row | None:
+def snapshot_row(body: bytes) -> LogRow | None:
     """Return a row of confirmed state, or None for one that only Qsync uses."""
     if space_of(body) < FIRST_USER_SPACE:
         changed = _system_body(INSERT, body, "", 0)
-        return None if changed is None else Row(INSERT, body=changed)
-    return Row(INSERT, body=body)
+        return None if changed is None else LogRow(INSERT, body=changed)
+    return LogRow(INSERT, body=body)
 
 
-def _unpack(body: bytes) -> Body:
-    fields: Body = unpack(body)
+def _unpack(body: bytes) -> RowBody:
+    fields: RowBody = unpack(body)
     return fields
 
 
-def _pack(fields: Body) -> bytes:
+def _pack(fields: RowBody) -> bytes:
     packed: bytes = pack(fields)
     return packed
 
@@ -115,7 +115,7 @@ def _is_private(space: int, key: list[Any], is_tuple: bool) -> bool:
     return key[0] in PRIVATE_SPACES
 
 
-def _cluster_body(row_type: int, fields: Body, own_uuid: str, own_id: int) -> bytes | None:
+def _cluster_body(row_type: int, fields: RowBody, own_uuid: str, own_id: int) -> bytes | None:
     if row_type in (INSERT, REPLACE):
         member = fields[Key.TUPLE]
         if member[1] == own_uuid:
@@ -126,7 +126,7 @@ def _cluster_body(row_type: int, fields: Body, own_uuid: str, own_id: int) -> by
     return None if is_own else _pack(fields)
 
 
-def _space_body(row_type: int, fields: Body) -> bytes | None:
+def _space_body(row_type: int, fields: RowBody) -> bytes | None:
     """Return a row of `_space` without `is_sync`, or None if nothing else is left."""
     if row_type in (INSERT, REPLACE, UPSERT):
         row = fields[Key.TUPLE]

@@ -14,7 +14,7 @@ from qsync_node.format.vclock import VClock, normalised
 OK = 0
 
 
-class Stage(Enum):
+class WireStage(Enum):
     """Stage of a connection between its requests and its rows."""
 
     IDLE = "idle"
@@ -56,7 +56,7 @@ class StockSession:
         self.is_anonymous = False
         self.spaces: frozenset[int] = frozenset()  # wanted user spaces; empty for all
         self.is_confined = False  # nothing but the listed spaces is sent
-        self.stage = Stage.IDLE
+        self.stage = WireStage.IDLE
         self.clock: VClock = {}  # of the view in transfer, or where its rows begin
         self.rows: Iterator[bytes] = iter(())
         self.start_index: int | None = None  # the position that replaces the clock (F5)

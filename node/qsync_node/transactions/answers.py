@@ -8,7 +8,7 @@ from qsync_node.consensus.messages import ForwardReply
 from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.homes import StreamHomes
-from qsync_node.transactions.stages import Stage, stage_after_answer
+from qsync_node.transactions.stages import RequestStage, stage_after_answer
 
 
 class Answers:
@@ -39,7 +39,7 @@ class Answers:
             tuples: the answer.
             index: of the newest row that the answer depends on.
         """
-        if call.stage is Stage.EXPIRED:
+        if call.stage is RequestStage.EXPIRED:
             return
         assert not (code and tuples), "an error has no tuples"
         call.become(stage_after_answer(code))
@@ -47,7 +47,7 @@ class Answers:
 
     def expire(self, call: Call, code: int, reason: str) -> None:
         """Answer a call whose deadline has passed; its later outcome is dropped (G3)."""
-        call.become(Stage.EXPIRED)
+        call.become(RequestStage.EXPIRED)
         self._send(call, code, reason, [], 0)
 
     def _send(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
@@ -70,7 +70,7 @@ class Answers:
 
     def drop(self, call: Call) -> None:
         """Expect no answer to a call any more."""
-        call.become(Stage.RETURNED)
+        call.become(RequestStage.RETURNED)
         self.waiting.pop(call, None)
 
     def defer(self, call: Call) -> None:

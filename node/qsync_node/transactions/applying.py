@@ -1,18 +1,18 @@
 """Confirmed rows become state, on every member in the same order (T5)."""
 
 from qsync_node.consensus.context import Context
-from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.consensus.entries import Entry, EntryKind
 from qsync_node.consensus.repair import StateRepair
 from qsync_node.errors import ClientError
 from qsync_node.format.keys import CHANGES
 from qsync_node.transactions.own_rows import read_key_window_body
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 
 class RowApplier:
     """Applies the rows of the log."""
 
-    def __init__(self, context: Context, repair: StateRepair, state: State) -> None:
+    def __init__(self, context: Context, repair: StateRepair, state: StatementState) -> None:
         self.context = context
         self.repair = repair
         self.state = state
@@ -20,7 +20,7 @@ class RowApplier:
     def apply(self, entries: list[Entry]) -> None:
         """Apply the rows of confirmed entries."""
         for entry in entries:
-            if entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+            if entry.kind in (EntryKind.USER, EntryKind.MEMBERSHIP):
                 self.apply_rows(entry)
 
     def apply_rows(self, entry: Entry) -> None:

@@ -1,7 +1,7 @@
 """The work that one step may do (G1)."""
 
 from qsync_node.consensus.context import Context
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 REQUEST_WORK = 1_000
 """Cost of running a request in addition to its bytes: a step runs about 2,000 small ones."""
@@ -12,7 +12,7 @@ TUPLE_WORK = 50
 class Budget:
     """Work of the step so far, in units of 25 ns: of its requests, and of the database."""
 
-    def __init__(self, context: Context, state: State) -> None:
+    def __init__(self, context: Context, state: StatementState) -> None:
         self.context = context
         self.state = state
         self._work = 0

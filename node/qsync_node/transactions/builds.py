@@ -23,7 +23,7 @@ from collections import deque
 
 from qsync_client.protocol.markers import UINT16, UINT32
 from qsync_node.consensus.decisions import effective, is_covered
-from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.consensus.entries import Entry, EntryKind
 from qsync_node.engine import system
 from qsync_node.engine.build import Build, NeedsBuildError
 from qsync_node.engine.overlay import Extent, Layer
@@ -31,10 +31,10 @@ from qsync_node.engine.requests import Select, decode_request
 from qsync_node.engine.statements import execute_write
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import space_mark
-from qsync_node.format.row import Row
+from qsync_node.format.row import LogRow
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
-from qsync_node.transactions.stages import Stage
+from qsync_node.transactions.stages import RequestStage
 
 BUILD_SHARE = 8
 """The part of a step's work that a build takes: writes beside it wait for one such part."""
@@ -77,7 +77,7 @@ class Builds:
         self._check_memory(build)
         if build.failure is not None:
             raise build.failure
-        call.become(Stage.BUILDING)
+        call.become(RequestStage.BUILDING)
         if self._call is not None and self._call is not call:
             self._waiting.append(call)
             return
@@ -196,7 +196,7 @@ class Builds:
             first = entry.batch.first_index
             if first > index:
                 break
-            if entry.kind is not Kind.USER or entry.payload is not None:
+            if entry.kind is not EntryKind.USER or entry.payload is not None:
                 continue
             if covering and is_covered(entry.batch.last_index, covering):
                 continue
@@ -208,7 +208,7 @@ class Builds:
                     return limbo.confirmed_index
         return index
 
-    def _is_row_ready(self, index: int, row: "Row") -> bool:
+    def _is_row_ready(self, index: int, row: "LogRow") -> bool:
         """Return whether the next row to confirm may be applied.
 
         Begin its build if it needs one.
@@ -222,7 +222,7 @@ class Builds:
                 self.context.report("build", space=build.space.name, tuples=build.extent)
         return not self.is_active
 
-    def _build_for(self, row: "Row") -> Build | None:
+    def _build_for(self, row: "LogRow") -> Build | None:
         layer = Layer(self.state.database, Extent.IN_PARTS)
         try:
             request = decode_request(row.type, row.body)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from qsync_node.transactions.calls import Call
-from qsync_node.transactions.stages import Stage
+from qsync_node.transactions.stages import RequestStage
 
 
 class CallQueue:
@@ -26,12 +26,12 @@ class CallQueue:
 
     def append(self, call: Call) -> None:
         """Let a request run after all others."""
-        call.become(Stage.QUEUED)
+        call.become(RequestStage.QUEUED)
         self._calls.append(call)
 
     def appendleft(self, call: Call) -> None:
         """Let a request run before all others."""
-        call.become(Stage.QUEUED)
+        call.become(RequestStage.QUEUED)
         self._calls.appendleft(call)
 
     def extend(self, calls: Iterable[Call]) -> None:
@@ -41,7 +41,9 @@ class CallQueue:
     def popleft(self) -> Call:
         """Take the request that runs next."""
         call = self._calls.popleft()
-        assert call.stage is Stage.QUEUED or call.is_done, "K1: the queue has waiting requests only"
+        assert call.stage is RequestStage.QUEUED or call.is_done, (
+            "K1: the queue has waiting requests only"
+        )
         return call
 
     def keep(self, is_kept: Callable[[Call], bool]) -> list[Call]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.format.keys import CHANGES, Type
-from qsync_node.transactions.stages import ENDS, TRANSITIONS, Stage
+from qsync_node.transactions.stages import ENDS, TRANSITIONS, RequestStage
 
 if TYPE_CHECKING:
     from qsync_node.engine.overlay import Executed
@@ -55,11 +55,11 @@ class Call:
         self.digest = 0  # of all requests that its idempotency key covers (T9)
         self.forwarded = 0  # its number at the leader, 0 before it is forwarded
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
-        self.stage = Stage.RECEIVED
+        self.stage = RequestStage.RECEIVED
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.
         self.transaction = item.stream
 
-    def become(self, stage: Stage) -> None:
+    def become(self, stage: RequestStage) -> None:
         """Enter a state that may follow the current one."""
         assert stage in TRANSITIONS.get(self.stage, ()), f"K1: {self.stage!r} -> {stage!r}"
         self.stage = stage
@@ -76,9 +76,9 @@ class Call:
     @property
     def may_be_logged(self) -> bool:
         """Whether its rows may be in the log of this leader, or of the one that received it."""
-        if self.stage is Stage.FORWARDED:
+        if self.stage is RequestStage.FORWARDED:
             return self.type in LOGGING_TYPES
-        return self.stage is Stage.LOGGED
+        return self.stage is RequestStage.LOGGED
 
     @property
     def owner(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.replica import Replica
 from qsync_node.consensus.settings import SECOND
 from qsync_node.transactions.snapshot import SnapshotView, view_of
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 RELIEF_INTERVAL_NS = 10 * SECOND
 
@@ -25,7 +25,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, replica: Replica, state: State, pinned_index: Callable[[], int | None]
+        self, replica: Replica, state: StatementState, pinned_index: Callable[[], int | None]
     ) -> None:
         """Begin without a checkpoint.
 

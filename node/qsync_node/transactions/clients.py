@@ -32,7 +32,7 @@ from qsync_node.transactions.limits import WriteLimits
 from qsync_node.transactions.linearizable import LinearizableReads, isolation_of
 from qsync_node.transactions.procedures import Procedures, call_fields
 from qsync_node.transactions.shared import Shared
-from qsync_node.transactions.stages import Stage
+from qsync_node.transactions.stages import RequestStage
 from qsync_node.transactions.stepped_reads import SteppedReads
 from qsync_node.transactions.streams import Streams
 from qsync_node.transactions.users import check_state_is_served
@@ -164,7 +164,7 @@ class Clients:
             return
         check_state_is_served(self.replica)
         isolation = isolation_of(call.request)
-        call.become(Stage.READING)
+        call.become(RequestStage.READING)
         if isolation == "linearizable":
             self.linearizable_reads.start(call)
             return

@@ -21,7 +21,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable
 
-from qsync_node.consensus.entries import Entry, Kind
+from qsync_node.consensus.entries import Entry, EntryKind
 from qsync_node.engine.overlay import Executed, Pending
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import space_of
@@ -30,7 +30,7 @@ from qsync_node.transactions.applying import RowApplier
 from qsync_node.transactions.calls import Call, Then, Waiter, Write
 from qsync_node.transactions.own_rows import OWN_SPACES, SCHEMA_SPACE, is_own_mark
 from qsync_node.transactions.shared import Shared
-from qsync_node.transactions.stages import Stage
+from qsync_node.transactions.stages import RequestStage
 
 ASYNC_FLAGS = 0
 BATCH_BYTES_MAX = 1024 * 1024
@@ -95,7 +95,7 @@ class Commits:
                 return False
         key = self.state.keys.row_key(call.key, call.digest) if call.key is not None else None
         write = Write(call, executed, key)
-        call.become(Stage.LOGGED)
+        call.become(RequestStage.LOGGED)
         if key is not None:
             self.pending_keys[key[0], key[1]] = write
         assert self.state.pending is not None
@@ -194,7 +194,7 @@ class Commits:
 
     def _wait(self, waiter: Waiter, then: Then) -> None:
         """Let a call wait for the decisions of all rows before it, and of this step's batch."""
-        waiter.call.become(Stage.EXECUTED)
+        waiter.call.become(RequestStage.EXECUTED)
         waiter.then = then
         waiter.rows_before = self.batch_rows
         self.unplaced.append(waiter)
@@ -246,7 +246,7 @@ class Commits:
         They wait while a synchronous row precedes them (T1).
         """
         for entry in entries:
-            if entry.kind is Kind.USER and not entry.wait_ack and entry.payload is not None:
+            if entry.kind is EntryKind.USER and not entry.wait_ack and entry.payload is not None:
                 self._answer_async()
                 return
 
@@ -256,9 +256,9 @@ class Commits:
         for entry in limbo.entries:
             if entry.batch.last_index > durable:
                 return
-            if entry.kind in (Kind.ROLLBACK, Kind.PROMOTE, Kind.MEMBERSHIP):
+            if entry.kind in (EntryKind.ROLLBACK, EntryKind.PROMOTE, EntryKind.MEMBERSHIP):
                 return
-            if entry.kind is Kind.USER and entry.wait_ack:
+            if entry.kind is EntryKind.USER and entry.wait_ack:
                 return
             if entry.payload is not None and not entry.is_answered:
                 assert entry.batch.last_index <= durable, "T1: durable here before it is answered"
@@ -271,7 +271,10 @@ class Commits:
             writes = entry.payload
             if writes is not None and self.state.pending is not None:
                 self._confirm_writes(entry, writes)
-            elif self.state.pending is not None and entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+            elif self.state.pending is not None and entry.kind in (
+                EntryKind.USER,
+                EntryKind.MEMBERSHIP,
+            ):
                 self.rows.apply_rows(entry)
         if self.state.pending is not None:
             self._answer_async()

@@ -14,7 +14,7 @@ from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
-from qsync_node.transactions.stages import Stage
+from qsync_node.transactions.stages import RequestStage
 
 COVER_DEADLINE_HEARTBEATS = 5
 
@@ -68,7 +68,7 @@ class Forwarding:
         number = self._send(link.number, call)
         self.outgoing[number] = Outgoing(call, link.number)
         call.forwarded = number
-        call.become(Stage.FORWARDED)
+        call.become(RequestStage.FORWARDED)
         if call.transaction:
             self._bound.add((call.session, link.number))
 

@@ -2,7 +2,7 @@
 
 from qsync_node.transactions.calls import Call
 
-Home = tuple[int, int]
+CallHome = tuple[int, int]
 """A leader as this member knows it: the link to it, 0 for itself, and its term."""
 
 
@@ -10,17 +10,17 @@ class StreamHomes:
     """The homes of this member's own sessions' streams."""
 
     def __init__(self) -> None:
-        self._homes: dict[tuple[int, int], Home] = {}  # by session and stream
+        self._homes: dict[tuple[int, int], CallHome] = {}  # by session and stream
         self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
 
     def __len__(self) -> int:
         return len(self._homes)
 
-    def of(self, call: Call) -> Home | None:
+    def of(self, call: Call) -> CallHome | None:
         """Return the home of the call's stream, or None if no transaction is open in it."""
         return self._homes.get((call.session, call.transaction))
 
-    def bind(self, call: Call, home: Home) -> None:
+    def bind(self, call: Call, home: CallHome) -> None:
         """Bind the stream of a BEGIN to the leader that receives it."""
         assert (call.session, call.transaction) not in self._homes, "K4: one leader a transaction"
         self._homes[call.session, call.transaction] = home

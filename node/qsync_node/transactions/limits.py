@@ -7,7 +7,7 @@ from qsync_node.transactions.answers import Answers
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.commits import Commits
 from qsync_node.transactions.registrar import Registrar
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 
 class WriteLimits:
@@ -16,7 +16,7 @@ class WriteLimits:
     def __init__(
         self,
         replica: Replica,
-        state: State,
+        state: StatementState,
         answers: Answers,
         commits: Commits,
         registrar: Registrar,

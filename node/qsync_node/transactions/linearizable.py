@@ -11,7 +11,7 @@ from typing import Any
 
 from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
-from qsync_node.consensus.source import State
+from qsync_node.consensus.source import StreamState
 from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.transactions.calls import Call
@@ -36,7 +36,7 @@ def isolation_of(request: "Select") -> str:
     return level
 
 
-class Proof:
+class LeadershipProof:
     """A read or a read index that awaits proof that this member still leads."""
 
     __slots__ = ("call", "index", "link", "request", "sequence")
@@ -58,7 +58,7 @@ class LinearizableReads:
         self.answers = shared.answers
         self.budget = shared.budget
         self.stepped_reads = stepped_reads
-        self.proofs: list[Proof] = []
+        self.proofs: list[LeadershipProof] = []
         self.asked: dict[int, tuple[Call, int]] = {}
         self.applying: list[tuple[int, Call]] = []
         self._alone_since_ns = 0  # since when reads wait although no source sends rows
@@ -83,11 +83,11 @@ class LinearizableReads:
         self.asked[number] = (call, deadline)
         context.send(link.number, ReadIndex(number))
 
-    def _prove(self) -> Proof:
+    def _prove(self) -> LeadershipProof:
         """Request a round that begins after now: no later leader existed when it began (R2)."""
         leader = self.replica.leader
         assert leader is not None
-        proof = Proof(self.context.limbo.confirmed_index, leader.lease.want_round())
+        proof = LeadershipProof(self.context.limbo.confirmed_index, leader.lease.want_round())
         self.proofs.append(proof)
         return proof
 
@@ -179,7 +179,7 @@ class LinearizableReads:
         """
         context, replica = self.context, self.replica
         state = replica.source.state
-        if replica.leader is not None or state not in (State.IDLE, State.COMPARING):
+        if replica.leader is not None or state not in (StreamState.IDLE, StreamState.COMPARING):
             self._alone_since_ns = 0
             return False
         self._alone_since_ns = self._alone_since_ns or context.now_ns

@@ -11,8 +11,8 @@ from typing import Any
 from qsync_client.protocol.access import ALL_PRIVILEGES, Privilege
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.filtering import refusal_to_change
-from qsync_node.consensus.messages import Nominate
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.messages import NominationOrder
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.engine import publishing, system
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.journals import PUBLISHER_SPACE
@@ -21,8 +21,8 @@ from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.shared import Shared
-from qsync_node.transactions.stages import Stage
-from qsync_node.transactions.status import Status
+from qsync_node.transactions.stages import RequestStage
+from qsync_node.transactions.status import LiveStatus
 from qsync_node.transactions.users import check_state_is_served
 
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
@@ -59,7 +59,11 @@ class Procedures:
     """Functions of one node by name."""
 
     def __init__(
-        self, shared: Shared, registrar: Registrar, status: Status, checkpoint: Callable[[], bool]
+        self,
+        shared: Shared,
+        registrar: Registrar,
+        status: LiveStatus,
+        checkpoint: Callable[[], bool],
     ) -> None:
         """Serve procedures and verbs.
 
@@ -157,8 +161,8 @@ class Procedures:
 
     def _answer(self, call: Call, value: Any) -> None:
         if value is _LATER:
-            if call.stage is Stage.RECEIVED:
-                call.become(Stage.WAITING)
+            if call.stage is RequestStage.RECEIVED:
+                call.become(RequestStage.WAITING)
         elif not call.is_done:
             self.answers.answer(call, [pack(value)])
 
@@ -257,13 +261,13 @@ class Procedures:
         context = self.context
         replica = self.replica
         if replica.leader is None:
-            reason = replica.election.on_nominate(Nominate(context.term))
+            reason = replica.election.on_nominate(NominationOrder(context.term))
             if reason:
                 raise ClientError(ErrorCode.UNSUPPORTED, f"promote failed: {reason}")
         return self._wait(call, "promote", lambda: not self.status.read_only_reason())
 
     def nominate(self, term: int) -> Any:
-        reason = self.replica.election.on_nominate(Nominate(term))
+        reason = self.replica.election.on_nominate(NominationOrder(term))
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"nominate failed: {reason}")
         return "nominated"
@@ -389,7 +393,9 @@ class Procedures:
 
     def configure(self, arguments: dict[str, Any]) -> Any:
         """Change settings of the running node; they apply at once, to waiting entries too."""
-        known = {name for name in Settings.__dataclass_fields__ if name not in ("name", "level")}
+        known = {
+            name for name in ConsensusSettings.__dataclass_fields__ if name not in ("name", "level")
+        }
         unknown = sorted(set(arguments) - known)
         if unknown:
             raise ClientError(ErrorCode.CFG, f"unknown setting {unknown[0]!r}")

@@ -2,7 +2,7 @@
 
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.filtering import NEEDS_EVERYTHING
-from qsync_node.consensus.membership import STOCK_ROLE, Member, delete_member, put_member
+from qsync_node.consensus.membership import STOCK_ROLE, ClusterMember, delete_member, put_member
 from qsync_node.consensus.messages import Register, RegisterReply
 from qsync_node.consensus.replica import Replica
 from qsync_node.errors import ClientError, ErrorCode
@@ -15,13 +15,13 @@ from qsync_node.transactions.own_rows import (
     body_of_key_window,
     schema_value,
 )
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 
 class Registrar:
     """Membership changes in the leader's log, one at a time (M2)."""
 
-    def __init__(self, replica: Replica, state: State) -> None:
+    def __init__(self, replica: Replica, state: StatementState) -> None:
         self.context = replica.context
         self.replica = replica
         self.state = state
@@ -135,7 +135,7 @@ class Registrar:
             self._reply(link, message.request, 0, code, reason)
             return
         assert configuration.by_uuid(uuid) is None, "M5: one id for each instance"
-        member = Member(replica_id, uuid, message.name, message.role, False, message.level)
+        member = ClusterMember(replica_id, uuid, message.name, message.role, False, message.level)
         leader.changes.write([put_member(member)])
         context.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
         self._waiting[uuid] = (link, message.request)
@@ -155,7 +155,7 @@ class Registrar:
                 ErrorCode.REPLICA_MAX,
                 "no replica id is free: 31 replicas are registered; unregister one first",
             )
-        member = Member(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
+        member = ClusterMember(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
         leader.changes.write([put_member(member)])
         context.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
 
@@ -242,7 +242,7 @@ class Registrar:
             raise ClientError(
                 ErrorCode.UNSUPPORTED, f"the role of {member.name} cannot change: {reason}"
             )
-        changed = Member(
+        changed = ClusterMember(
             member.replica_id,
             member.uuid,
             member.name,

@@ -6,7 +6,7 @@ from qsync_node.transactions.answers import Answers
 from qsync_node.transactions.budget import Budget
 from qsync_node.transactions.callqueue import CallQueue
 from qsync_node.transactions.homes import StreamHomes
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 from qsync_node.transactions.users import Users
 
 
@@ -25,7 +25,7 @@ class Shared:
         counters: requests by type, since the start.
     """
 
-    def __init__(self, context: Context, replica: Replica, state: State) -> None:
+    def __init__(self, context: Context, replica: Replica, state: StatementState) -> None:
         self.context = context
         self.replica = replica
         self.state = state

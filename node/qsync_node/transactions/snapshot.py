@@ -20,7 +20,7 @@ from qsync_node.transactions.own_rows import (
     read_key_body,
     read_term_body,
 )
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class SnapshotView:
             yield body_of_key(key, value)
 
 
-def view_of(context: Context, state: State, spaces: frozenset[int]) -> SnapshotView:
+def view_of(context: Context, state: StatementState, spaces: frozenset[int]) -> SnapshotView:
     """Return a view of the confirmed state, vclock, history and keys, at once (S2).
 
     Args:

@@ -31,7 +31,7 @@ from enum import IntEnum, auto
 from qsync_node.errors import ErrorCode
 
 
-class Stage(IntEnum):
+class RequestStage(IntEnum):
     """State of a request; a number, because each request changes its state several times."""
 
     RECEIVED = auto()
@@ -50,41 +50,42 @@ class Stage(IntEnum):
     RETURNED = auto()
 
 
-_RESULT = frozenset({Stage.SUCCEEDED, Stage.EXPIRED})
-_NOT_LOGGED = _RESULT | {Stage.REFUSED}
-_DECIDED = frozenset({Stage.ROLLED_BACK, Stage.UNKNOWN})
+_RESULT = frozenset({RequestStage.SUCCEEDED, RequestStage.EXPIRED})
+_NOT_LOGGED = _RESULT | {RequestStage.REFUSED}
+_DECIDED = frozenset({RequestStage.ROLLED_BACK, RequestStage.UNKNOWN})
 
 TRANSITIONS = {
-    Stage.RECEIVED: _NOT_LOGGED | {Stage.QUEUED, Stage.READING, Stage.WAITING, Stage.RETURNED},
-    Stage.QUEUED: _NOT_LOGGED
+    RequestStage.RECEIVED: _NOT_LOGGED
+    | {RequestStage.QUEUED, RequestStage.READING, RequestStage.WAITING, RequestStage.RETURNED},
+    RequestStage.QUEUED: _NOT_LOGGED
     | {
-        Stage.QUEUED,
-        Stage.READING,
-        Stage.BUILDING,
-        Stage.FORWARDED,
-        Stage.EXECUTED,
-        Stage.LOGGED,
-        Stage.RETURNED,
+        RequestStage.QUEUED,
+        RequestStage.READING,
+        RequestStage.BUILDING,
+        RequestStage.FORWARDED,
+        RequestStage.EXECUTED,
+        RequestStage.LOGGED,
+        RequestStage.RETURNED,
     },
-    Stage.READING: _NOT_LOGGED | {Stage.EXECUTED, Stage.RETURNED},
-    Stage.WAITING: _NOT_LOGGED,
-    Stage.BUILDING: _NOT_LOGGED | {Stage.QUEUED, Stage.RETURNED},
-    Stage.FORWARDED: _NOT_LOGGED | _DECIDED | {Stage.QUEUED},
-    Stage.EXECUTED: _NOT_LOGGED | {Stage.QUEUED, Stage.RETURNED},
-    Stage.LOGGED: _RESULT | _DECIDED | {Stage.QUEUED},
+    RequestStage.READING: _NOT_LOGGED | {RequestStage.EXECUTED, RequestStage.RETURNED},
+    RequestStage.WAITING: _NOT_LOGGED,
+    RequestStage.BUILDING: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
+    RequestStage.FORWARDED: _NOT_LOGGED | _DECIDED | {RequestStage.QUEUED},
+    RequestStage.EXECUTED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
+    RequestStage.LOGGED: _RESULT | _DECIDED | {RequestStage.QUEUED},
 }
 """The states that may follow each one; none follows an answer."""
 
-ENDS = frozenset(Stage) - TRANSITIONS.keys()
+ENDS = frozenset(RequestStage) - TRANSITIONS.keys()
 """The states of a request that needs no answer any more."""
 
 _ROLLED_BACK = frozenset({int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK)})
 
 
-def stage_after_answer(code: int) -> Stage:
+def stage_after_answer(code: int) -> RequestStage:
     """Return the state after an answer with this code, 0 for a result (T6)."""
     if not code:
-        return Stage.SUCCEEDED
+        return RequestStage.SUCCEEDED
     if code in _ROLLED_BACK:
-        return Stage.ROLLED_BACK
-    return Stage.UNKNOWN if code == ErrorCode.OUTCOME_UNKNOWN else Stage.REFUSED
+        return RequestStage.ROLLED_BACK
+    return RequestStage.UNKNOWN if code == ErrorCode.OUTCOME_UNKNOWN else RequestStage.REFUSED

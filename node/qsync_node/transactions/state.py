@@ -6,7 +6,7 @@ from qsync_node.transactions.idempotency import KeyTable
 from qsync_node.transactions.own_rows import KEY_WINDOW_ROWS
 
 
-class State:
+class StatementState:
     """Shared by everything that runs statements.
 
     Attributes:

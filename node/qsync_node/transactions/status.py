@@ -4,18 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 from qsync_node.consensus.replica import Replica
-from qsync_node.consensus.source import State as SourceState
+from qsync_node.consensus.source import StreamState as SourceState
 from qsync_node.transactions.registrar import Registrar
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 
-class Status:
+class LiveStatus:
     """What one member knows about itself and its cluster."""
 
     def __init__(
         self,
         replica: Replica,
-        state: State,
+        state: StatementState,
         registrar: Registrar,
         *,
         checkpoint_index: Callable[[], int],

@@ -9,7 +9,7 @@ found, so only a few reads are paused at a time. The others start over once ther
 from collections import deque
 from typing import NamedTuple
 
-from qsync_node.engine.reads import Reading
+from qsync_node.engine.reads import SteppedSelect
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.transactions.budget import TUPLE_WORK
 from qsync_node.transactions.calls import Call
@@ -21,7 +21,7 @@ PAUSED_MAX = 4
 
 class _Paused(NamedTuple):
     call: "Call"
-    reading: Reading
+    reading: SteppedSelect
     log_index: int
 
 
@@ -130,7 +130,7 @@ class SteppedReads:
                 reason = "the read failed: a snapshot replaced the state of the member; retry"
                 self.answers.refuse(one.call, ErrorCode.LOADING, reason)
 
-    def _run_part(self, reading: Reading) -> bool:
+    def _run_part(self, reading: SteppedSelect) -> bool:
         tuples, size = len(reading.found), reading.size
         try:
             return reading.run(self.context.settings.read_part_tuples)
@@ -138,6 +138,6 @@ class SteppedReads:
             found = len(reading.found) - tuples
             self.budget.charge(reading.size - size + found * TUPLE_WORK)
 
-    def _finish(self, call: "Call", reading: Reading, log_index: int) -> None:
+    def _finish(self, call: "Call", reading: SteppedSelect, log_index: int) -> None:
         call.position = reading.position
         self.answers.answer(call, reading.found, log_index)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from qsync_client.protocol.constants import Isolation
 from qsync_node.engine.publishing import TRANSACTION_MAX, Publish
 from qsync_node.engine.requests import Select, decode_user_request
-from qsync_node.engine.transaction import Transaction
+from qsync_node.engine.transaction import OpenTransaction
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
@@ -70,7 +70,7 @@ class Stream:
 
     def __init__(
         self,
-        transaction: "Transaction | None",
+        transaction: "OpenTransaction | None",
         deadline_ns: int,
         is_guests: bool,
         is_linearizable: bool,
@@ -230,13 +230,13 @@ class Streams:
         assert pending is not None
         deadline_ns = self.context.now_ns + timeout_ns
         self.open[key] = Stream(
-            Transaction(pending), deadline_ns, is_guests, isolation == Isolation.LINEARIZABLE
+            OpenTransaction(pending), deadline_ns, is_guests, isolation == Isolation.LINEARIZABLE
         )
         self._by_owner.setdefault(call.owner, set()).add(call.transaction)
         self._guests += is_guests
         self.answers.answer(call, [])
 
-    def _living(self, stream: Stream) -> Transaction:
+    def _living(self, stream: Stream) -> OpenTransaction:
         """Return the stream's transaction.
 
         Raises:

@@ -4,13 +4,13 @@ from qsync_node.consensus.replica import Replica
 from qsync_node.engine.access import User
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.transactions.calls import Call
-from qsync_node.transactions.state import State
+from qsync_node.transactions.state import StatementState
 
 
 class Users:
     """Users by name, remembered between requests."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StatementState) -> None:
         self.state = state
         self._users: dict[str, User] = {}
 

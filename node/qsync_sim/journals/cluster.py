@@ -52,7 +52,7 @@ class Cluster:
         """Read publications, or call a procedure for a broker; the answer may be lost."""
         rng, keys = self._rng, self._keys
 
-        def answer(event: ev.Event, delay_ns: int) -> None:
+        def answer(event: ev.BrokerEvent, delay_ns: int) -> None:
             self._clock.after(delay_ns, lambda: process.feed(event))
 
         def act() -> None:

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from random import Random
 
 from qsync_broker.disk import attempt
-from qsync_broker.disk_queue import RETRY_S, DiskQueue, Failed, Retry, Stored
-from qsync_broker.holdings import Recovered
-from qsync_broker.operations import NO_SUM, Operation, SpoolKey
+from qsync_broker.disk_queue import RETRY_S, DiskQueue, FailedTask, RetryTask, StoredTask
+from qsync_broker.holdings import RecoveredHoldings
+from qsync_broker.operations import NO_SUM, SpoolKey, SpoolOperation
 from qsync_broker.recovered import recovered_journals
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.log import PREFIX
-from qsync_broker.storage.storage import Settings, Storage
+from qsync_broker.storage.storage import SpoolStorage, StorageSettings
 from qsync_sim.journals.clock import SECOND
 from qsync_sim.journals.files import Fault, PowerLoss, SimFiles
 from qsync_sim.journals.states import NO_STATES, States, keys_of
 
 DIRECTORY = "/data"
-SETTINGS = Settings(segment_bytes=4_000, inline_bytes=3_000, flush_threads=1, open_files=4)
+SETTINGS = StorageSettings(segment_bytes=4_000, inline_bytes=3_000, flush_threads=1, open_files=4)
 """Small, so that schedules begin new segments, flush files, and close descriptors."""
 CALLS_MAX = 6
 """An interruption meets one of this number of calls of a batch or recovery."""
@@ -64,16 +64,16 @@ class Disk:
         """Lose everything, as a replaced disk does. No process uses it."""
         self._files = SimFiles(self._rng.randrange(1 << 32))
         self._files.on_call = self._on_call
-        self._storage: Storage | None = None
+        self._storage: SpoolStorage | None = None
         self._queue = DiskQueue()
-        self._batch: list[Operation] = []
+        self._batch: list[SpoolOperation] = []
         self._is_retrying = False
         self._durable = NO_STATES
         self._allowed = [self._durable]
 
     # --- processes ----------------------------------------------------------------------------
 
-    def open(self) -> list[Recovered]:
+    def open(self) -> list[RecoveredHoldings]:
         """Return the journals as a broker finds them at its start.
 
         Sometimes the power fails again during the recovery, or a call fails and the process ends.
@@ -87,7 +87,7 @@ class Disk:
             if rng.random() < 0.2:
                 self._interrupt(rng.choice(("power", "power_after", "fail")))
             try:
-                self._storage = Storage.open(DIRECTORY, SETTINGS, self._files)
+                self._storage = SpoolStorage.open(DIRECTORY, SETTINGS, self._files)
                 break
             except StorageDamaged as error:
                 raise AssertionError(f"a crash has damaged the storage: {error}") from error
@@ -125,7 +125,7 @@ class Disk:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def submit(self, token: int, operations: list[Operation]) -> None:
+    def submit(self, token: int, operations: list[SpoolOperation]) -> None:
         """Queue operations."""
         self._queue.submit(token, operations)
         if not self._is_retrying:
@@ -147,17 +147,17 @@ class Disk:
         outcome = self._attempt(self._storage)
         self.is_busy = False
         match outcome:
-            case Stored(token):
+            case StoredTask(token):
                 self._durable = self._allowed[-1]
                 self._allowed = [self._durable]
                 self._check_contents()
                 self.on_stored(token)
                 if run == self._run:
                     self._next()
-            case Retry():
+            case RetryTask():
                 self._is_retrying = True
                 self._after(int(RETRY_S * SECOND), lambda: self._repeat(run))
-            case Failed(reason):
+            case FailedTask(reason):
                 self.on_failed(reason)
 
     def _repeat(self, run: int) -> None:
@@ -165,7 +165,7 @@ class Disk:
             self._is_retrying = False
             self._next()
 
-    def _attempt(self, storage: Storage) -> Stored | Retry | Failed:
+    def _attempt(self, storage: SpoolStorage) -> StoredTask | RetryTask | FailedTask:
         failure = attempt(storage, self._batch)
         self._note_calls()
         if failure is not None and not isinstance(failure.error, OSError):
@@ -216,7 +216,7 @@ class Disk:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def _check_recovered(self, storage: Storage) -> None:
+    def _check_recovered(self, storage: SpoolStorage) -> None:
         recovered = storage.recovered
         assert not recovered.lost, f"confirmed bytes are lost: {recovered.lost}"
         found = States.of(recovered)

@@ -25,7 +25,7 @@ pairs of state and fault.
 from collections import Counter
 from functools import partial
 
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_node.format.journals import NO_ROUTE
 from qsync_sim.journals.clock import MS
 from qsync_sim.journals.process import Process
@@ -62,16 +62,16 @@ TARGETED = (
     "store-slow",
 )
 WAITING = (
-    State.RESOLVE,
-    State.ACQUIRE_PIPELINE,
-    State.START_PIPELINE,
-    State.RESERVE_EPOCH,
-    State.RECV_PIPELINE_SYNC,
-    State.UPDATE_ASSIGNMENTS,
-    State.VALIDATE_PRECONDITIONS,
-    State.UPDATE_SUSPEND,
-    State.STREAM_CONTENT,
-    State.READ_ACKNOWLEDGEMENTS,
+    AppendState.RESOLVE,
+    AppendState.ACQUIRE_PIPELINE,
+    AppendState.START_PIPELINE,
+    AppendState.RESERVE_EPOCH,
+    AppendState.RECV_PIPELINE_SYNC,
+    AppendState.UPDATE_ASSIGNMENTS,
+    AppendState.VALIDATE_PRECONDITIONS,
+    AppendState.UPDATE_SUSPEND,
+    AppendState.STREAM_CONTENT,
+    AppendState.READ_ACKNOWLEDGEMENTS,
 )
 """States in which an append waits. It passes the others within one step, so no fault meets them; a
 kill can lose any part of the effects of that step."""
@@ -79,7 +79,11 @@ kill can lose any part of the effects of that step."""
 BUSY_MAX = 1200
 """Quarters of a millisecond in which a disk is expected to write something."""
 PAIRS = tuple((state, fault) for state in WAITING for fault in TARGETED)
-RARE = {State.START_PIPELINE: 20, State.UPDATE_ASSIGNMENTS: 1, State.UPDATE_SUSPEND: 3}
+RARE = {
+    AppendState.START_PIPELINE: 20,
+    AppendState.UPDATE_ASSIGNMENTS: 1,
+    AppendState.UPDATE_SUSPEND: 3,
+}
 """Rare states, and the number of faults at them in one schedule that do not wait for their turn."""
 
 
@@ -93,7 +97,7 @@ class Faults:
 
     def __init__(self, world: World, names: list[str], journals: tuple[str, ...]) -> None:
         self.counts: Counter[str] = Counter()
-        self.reached: Counter[tuple[State, str]] = Counter()
+        self.reached: Counter[tuple[AppendState, str]] = Counter()
         self._world = world
         self._rng = world.rng
         self._names = names

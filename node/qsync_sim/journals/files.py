@@ -13,7 +13,7 @@ from random import Random
 from typing import Literal
 
 from qsync_broker.operations import Buffer
-from qsync_broker.storage.files import Handle, Lock
+from qsync_broker.storage.files import FileLock, Handle
 
 Fault = Literal["fail", "full", "power", "power_after"]
 Hook = Callable[[str, str], Fault | None]
@@ -227,7 +227,7 @@ class SimFiles:
 
     # -- Files -----------------------------------------------------------------------------------
 
-    def lock(self, directory: str) -> Lock:
+    def lock(self, directory: str) -> FileLock:
         if self.is_locked:
             raise OSError(errno.EBUSY, "locked", directory)
         self.is_locked = True

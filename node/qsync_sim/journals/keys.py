@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qsync_broker.keyspace import Absent, Change, Deleted, KeySpace, RowChange, Written
+from qsync_broker.keyspace import Absent, Deleted, KeyChange, KeySpace, RowChange, Written
 from qsync_broker.operations import Publication
 from qsync_broker.spec import JournalSpec
 from qsync_node.format.journals import (
@@ -45,7 +45,7 @@ class Keys:
         self.contents: dict[tuple[str, int], dict[int, bytes]] = {}
         self.published: dict[tuple[str, int], list[bytes]] = {}  # all that was ever committed
 
-    def transact(self, change: Change) -> bool:
+    def transact(self, change: KeyChange) -> bool:
         """Carry out a transaction, and return whether it committed."""
         for row in change.expected:
             if isinstance(row, Absent):
@@ -143,7 +143,7 @@ class Keys:
         if stores:
             fields["fragment"] = {**SPEC["fragment"], "stores": [STORE]}
         row = JournalRow(journal, fields, 0, 0, 0, 0, NO_ROUTE, revision, revision)
-        assert self.transact(Change((Absent(JOURNAL_SPACE, (journal,)),), (row,)))
+        assert self.transact(KeyChange((Absent(JOURNAL_SPACE, (journal,)),), (row,)))
 
     def scale(self, journal: str, replication: int) -> None:
         """Change the replication of a journal, if it exists."""
@@ -168,4 +168,4 @@ class Keys:
         row = self._row(journal)
         revision = next_revision(self.revision, row)
         changed = row._replace(spec={**row.spec, **fields}, mod_revision=revision)
-        assert self.transact(Change((row,), (changed,)))
+        assert self.transact(KeyChange((row,), (changed,)))

@@ -34,7 +34,7 @@ class Surroundings(Protocol):
     def is_cut(self, one: str, other: str) -> bool: ...
     def kill(self, name: str, is_power: bool = False) -> None: ...
     def kill_after(self, process: "Process", effects: int) -> int | None: ...
-    def on_effect(self, process: "Process", effect: ev.Effect) -> None: ...
+    def on_effect(self, process: "Process", effect: ev.BrokerEffect) -> None: ...
 
 
 class Process:
@@ -45,13 +45,13 @@ class Process:
         self.me = BrokerId(world.zones[name], name)
         self.name = name
         disk = world.disks[name]
-        disk.on_stored = lambda token: self.feed(ev.Stored(token))
+        disk.on_stored = lambda token: self.feed(ev.OperationsStored(token))
         disk.on_failed = lambda reason: self.feed(ev.StoreFailed(reason))
         config = BrokerConfig(self.me, f"http://{name}", name, f"{name}-{run}", lease_ms=LEASE_MS)
         self.core = Broker(config, disk.open())
         self.is_alive = True
         self.is_paused = False
-        self.inbox: list[ev.Event] = []
+        self.inbox: list[ev.BrokerEvent] = []
         self.watched = -1  # position in the log of the key space, -1 before the snapshot
         self.outgoing: dict[BrokerId, Link] = {}
         self.incoming: dict[int, Link] = {}
@@ -93,7 +93,7 @@ class Process:
         changes = [Written(space, list(fields)) for (space, _), fields in rows.items()]
         self.feed(ev.Watched(revision, list(changes), True))
 
-    def feed(self, event: ev.Event) -> None:
+    def feed(self, event: ev.BrokerEvent) -> None:
         """Queue an input, and step unless the process is paused."""
         self.inbox.append(event)
         self.step()
@@ -122,9 +122,9 @@ class Process:
         is_current = isinstance(row, BrokerRow) and row.process == self.core.config.process
         assert self.core.is_fenced or is_current, f"{self.name} serves without a lease"
 
-    def _act(self, effect: ev.Effect) -> None:
+    def _act(self, effect: ev.BrokerEffect) -> None:
         world = self.world
-        if isinstance(effect, ev.Store):
+        if isinstance(effect, ev.StoreOperations):
             world.disks[self.name].submit(effect.token, effect.operations)
         elif isinstance(effect, ev.SendLink):
             link = self.outgoing.get(effect.peer)
@@ -137,7 +137,7 @@ class Process:
         elif isinstance(effect, ev.AskContent):
             if effect.number in self.wants:
                 self.wants[effect.number]()
-        elif isinstance(effect, ev.Answer):
+        elif isinstance(effect, ev.FinishAppend):
             self.wants.pop(effect.number, None)
             self.answers.pop(effect.number)(effect.result, effect.is_proxied)
         elif isinstance(effect, ev.Rewatch):
@@ -196,5 +196,5 @@ class Link:
         if self.primary.outgoing.get(self.peer.me) is self:
             del self.primary.outgoing[self.peer.me]
         self.peer.incoming.pop(self.number, None)
-        self.primary.feed(ev.LinkDown(self.peer.me, "the connection broke"))
+        self.primary.feed(ev.BrokerLinkDown(self.peer.me, "the connection broke"))
         self.peer.feed(ev.PeerDown(self.number))

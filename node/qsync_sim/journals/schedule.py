@@ -11,7 +11,7 @@ from collections import Counter
 from functools import partial
 
 from qsync_broker.requests import Append, Appended, Suspend
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_sim.journals.clock import MS, SECOND
@@ -253,7 +253,7 @@ def main() -> int:
         return _hunt(seeds, fills_disks=arguments.fill_disks)
     end_s = time.monotonic() + 60 * (arguments.minutes or 1e9)
     failed, run, counts = 0, 0, Counter[str]()
-    reached: Counter[tuple[State, str]] = Counter()
+    reached: Counter[tuple[AppendState, str]] = Counter()
     for seed in seeds:
         if run >= arguments.at_least and time.monotonic() > end_s:
             break

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from qsync_broker.operations import (
-    Commit,
+    CommitAppend,
     CompletedSpool,
-    Content,
     Copied,
-    Operation,
-    Recovered,
+    RecoveredSpools,
     Roll,
     SpoolKey,
+    SpoolOperation,
     SpoolState,
+    WriteContent,
 )
 
 
@@ -28,25 +28,25 @@ class States(NamedTuple):
     completed: dict[SpoolKey, CompletedSpool]
 
     @classmethod
-    def of(cls, recovered: Recovered) -> "States":
+    def of(cls, recovered: RecoveredSpools) -> "States":
         """Return the states that a storage has recovered."""
         return cls(
             {(state.key.journal, state.key.journal_id): state for state, _ in recovered.open},
             {spool.key: spool for spool in recovered.completed},
         )
 
-    def after(self, batch: Iterable[Operation]) -> "States":
+    def after(self, batch: Iterable[SpoolOperation]) -> "States":
         """Return the states after a batch."""
         changed = States(dict(self.open), dict(self.completed))
         for operation in batch:
             changed._apply(operation)
         return changed
 
-    def _apply(self, operation: Operation) -> None:
+    def _apply(self, operation: SpoolOperation) -> None:
         match operation:
-            case Content():
+            case WriteContent():
                 pass
-            case Commit(state):
+            case CommitAppend(state):
                 self.open[state.key.journal, state.key.journal_id] = state
             case Roll(key, end, checksum, state):
                 former = self.open.get((key.journal, key.journal_id))
@@ -86,12 +86,12 @@ class States(NamedTuple):
 NO_STATES = States({}, {})
 
 
-def keys_of(batch: Iterable[Operation]) -> list[SpoolKey]:
+def keys_of(batch: Iterable[SpoolOperation]) -> list[SpoolKey]:
     """Return the spools that a batch changes, each one once."""
     keys: dict[SpoolKey, None] = {}
     for operation in batch:
         match operation:
-            case Commit(state):
+            case CommitAppend(state):
                 keys[state.key] = None
             case Roll(completed, _, _, state):
                 keys[completed] = keys[state.key] = None

@@ -44,11 +44,11 @@ class Stores:
 
         def answer() -> None:
             if self.are_down:
-                process.feed(ev.Listed(effect.token, [], "the store is unavailable"))
+                process.feed(ev.StoreListed(effect.token, [], "the store is unavailable"))
                 return
             found = [one for one, _ in self.fragments.get(effect.journal, {}).values()]
             listed = [one for one in found if one.store in effect.stores]
-            process.feed(ev.Listed(effect.token, listed))
+            process.feed(ev.StoreListed(effect.token, listed))
 
         self._clock.after(self._rng.randrange(MS, 50 * MS) + self.delay_ns, answer)
 
@@ -61,7 +61,7 @@ class Stores:
 
         self._clock.after(self._rng.randrange(MS, 50 * MS), answer)
 
-    def upload(self, process: Process, effect: ev.Upload) -> None:
+    def upload(self, process: Process, effect: ev.UploadFragment) -> None:
         """Persist a fragment, whose bytes must be visible ones."""
         key, fragment = effect.key, effect.fragment
 

@@ -11,7 +11,7 @@ from random import Random
 
 from qsync_broker import events as ev
 from qsync_broker.reader import find
-from qsync_broker.replica import Replica
+from qsync_broker.replica import JournalReplica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece
 from qsync_broker.resolver import broker_for_read
 from qsync_node.format.journals import BrokerId
@@ -99,12 +99,12 @@ class World(Clock):
                 return
             cut = self.is_cut(primary.name, peer.suffix)
             if target is None or not target.is_alive or target.is_paused or cut:
-                primary.feed(ev.LinkDown(peer, "connection refused"))
+                primary.feed(ev.BrokerLinkDown(peer, "connection refused"))
                 return
             link = Link(self, primary, target, next(self._numbers))
             self.links.append(link)
             target.feed(ev.PeerUp(link.number, primary.me))
-            primary.feed(ev.LinkUp(peer))
+            primary.feed(ev.BrokerLinkUp(peer))
 
         self.after(self.rng.randrange(MS // 4, 2 * MS), arrive)
 
@@ -126,7 +126,7 @@ class World(Clock):
         """Return the number of effects of a step after which its process is killed, or None."""
         return self.on_step(process, effects)
 
-    def on_effect(self, process: Process, effect: ev.Effect) -> None:
+    def on_effect(self, process: Process, effect: ev.BrokerEffect) -> None:
         """Carry out an effect that concerns others than the process, its disk and its peers."""
         if isinstance(effect, ev.Transact):
             self.cluster.transact(process, effect)
@@ -141,10 +141,10 @@ class World(Clock):
         else:
             self._persist(process, effect)
 
-    def _persist(self, process: Process, effect: ev.Effect) -> None:
+    def _persist(self, process: Process, effect: ev.BrokerEffect) -> None:
         if isinstance(effect, ev.ListStores):
             self.stores.list(process, effect)
-        elif isinstance(effect, ev.Upload):
+        elif isinstance(effect, ev.UploadFragment):
             self.stores.upload(process, effect)
         elif isinstance(effect, ev.CheckStore):
             self.stores.check(process, effect)
@@ -231,7 +231,7 @@ class World(Clock):
         return not any(row.pending for row in self.keys.publishers.values())
 
 
-def _readable_end(process: Process, replica: Replica, end: int) -> int:
+def _readable_end(process: Process, replica: JournalReplica, end: int) -> int:
     """Return the offset up to which a broker serves reads, at most `end`.
 
     A broker without the bytes forwards the read to a whole one, which is examined itself.

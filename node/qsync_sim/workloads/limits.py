@@ -13,7 +13,7 @@ import msgpack
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.entries import Kind
+from qsync_node.consensus.entries import EntryKind
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPSERT
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
@@ -169,7 +169,7 @@ class Limits(Workload):
             most = self.limits["limbo_entries_max"] + QUEUE_SLACK
             entries = leader.node.context.limbo.entries
             # Rows that a leader inherits were bounded by the leader before it.
-            waiting = sum(entry.kind is Kind.USER and entry.is_own for entry in entries)
+            waiting = sum(entry.kind is EntryKind.USER and entry.is_own for entry in entries)
             if waiting > most:
                 raise Violation(f"T11: {leader.name} has a queue of {waiting}, not {most}")
         if not self.is_stopped:

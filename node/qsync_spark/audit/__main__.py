@@ -20,7 +20,7 @@ from qsync_spark.entry import (
 )
 from qsync_spark.failures import run_guarded
 from qsync_spark.places import find_files
-from qsync_spark.progress import Step
+from qsync_spark.progress import ProgressStep
 from qsync_spark.report.findings import PASSED
 from qsync_spark.session import debug_conf, make_session
 
@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from qsync_spark.report.page import write_report
 
         write_report(result, arguments.report)
-    progress(Step("done", len(STEPS), len(STEPS)))
+    progress(ProgressStep("done", len(STEPS), len(STEPS)))
     return 0 if result.verdict == PASSED else 1
 
 

@@ -15,9 +15,9 @@ from qsync_broker.ledger import append_of_fields, append_of_line
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.lines import read_lines
 from qsync_spark.decode.batches import batch_of, sql_of
-from qsync_spark.journals.catalogue import Listing, Stored, find_within
+from qsync_spark.journals.catalogue import Listing, StoredFragment, find_within
 from qsync_spark.journals.checks import APPEND, CHECKS, UNCOVERED
-from qsync_spark.report.findings import Gap, Result, Violation
+from qsync_spark.report.findings import AuditResult, AuditViolation, Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,7 @@ PLACED = pa.schema([*CHECKS, pa.field("journal", pa.string())])
 PLACED_SQL = sql_of(PLACED)
 
 
-class Index(NamedTuple):
+class FragmentIndex(NamedTuple):
     """The fragments of a journal that are in no other one, in ascending order.
 
     Attributes:
@@ -81,7 +81,9 @@ class Index(NamedTuple):
             at += 1
 
 
-def indexes_of(listings: list[Listing], numbers: dict[str, int], now_s: float) -> dict[str, Index]:
+def indexes_of(
+    listings: list[Listing], numbers: dict[str, int], now_s: float
+) -> dict[str, FragmentIndex]:
     """Return the index of each journal.
 
     Args:
@@ -93,7 +95,7 @@ def indexes_of(listings: list[Listing], numbers: dict[str, int], now_s: float) -
     for listing in listings:
         spec, kept = listing.spec, [one.fragment for one in listing.index()]
         retention_s = spec.fragment.retention_ns / 1e9
-        found[spec.name] = Index(
+        found[spec.name] = FragmentIndex(
             [one.begin for one in kept],
             [one.end for one in kept],
             [numbers[one.place] for one in kept],
@@ -107,7 +109,7 @@ class Appends:
     """The appends of ledgers, as frames of Spark."""
 
     def __init__(
-        self, spark: "SparkSession", places: Sequence[str], indexes: dict[str, Index]
+        self, spark: "SparkSession", places: Sequence[str], indexes: dict[str, FragmentIndex]
     ) -> None:
         """Read ledgers, from paths or URLs that every executor can read.
 
@@ -149,7 +151,7 @@ class Appends:
         ranges = gaps.mapInArrow(lambda some: _cut(some, indexes), PLACED_SQL)
         return self._placed.where("fragment >= 0").unionAll(ranges).select(*CHECKS.names)
 
-    def judge_lines(self, result: Result) -> None:
+    def judge_lines(self, result: AuditResult) -> None:
         """Judge appends by their offsets."""
         result.counts["ledgerAppends"] = self._ordered.count()
         overlapping = self._ordered.where("begin < before")
@@ -174,7 +176,7 @@ class Appends:
             violate(result, "append missing", text, ledger, line + 1)
         result.violation_count += max(missing.count() - LISTED_MAX, 0)
 
-    def _judge_absent(self, journal: str, reason: int, count: int, result: Result) -> None:
+    def _judge_absent(self, journal: str, reason: int, count: int, result: AuditResult) -> None:
         """Report appends that the stores cannot prove."""
         if reason == EXPIRED:
             text = f"{count} acknowledged appends to {journal} are older than its retention"
@@ -194,7 +196,9 @@ class Appends:
             return
         result.gaps.append(Gap([5], text, file=journal))
 
-    def judge_content(self, found: "DataFrame", fragments: list[Stored], result: Result) -> None:
+    def judge_content(
+        self, found: "DataFrame", fragments: list[StoredFragment], result: AuditResult
+    ) -> None:
         """Judge the bytes at the offsets of appends, and those that no append covers.
 
         Args:
@@ -241,7 +245,7 @@ class Appends:
 
 
 def _read(spark: "SparkSession", places: Sequence[str]) -> "DataFrame":
-    frames = [read_lines(spark, place, _Reader(place), APPENDS) for place in places]
+    frames = [read_lines(spark, place, _AppendReader(place), APPENDS) for place in places]
     lines = frames[0]
     for frame in frames[1:]:
         lines = lines.unionAll(frame)
@@ -254,7 +258,7 @@ def _read(spark: "SparkSession", places: Sequence[str]) -> "DataFrame":
     return lines
 
 
-class _Reader:
+class _AppendReader:
     """A function that returns rows of one ledger."""
 
     def __init__(self, place: str) -> None:
@@ -269,7 +273,7 @@ class _Reader:
 
 
 def _place(
-    batches: Iterator[pa.RecordBatch], indexes: dict[str, Index]
+    batches: Iterator[pa.RecordBatch], indexes: dict[str, FragmentIndex]
 ) -> Iterator[pa.RecordBatch]:
     """Return rows of `PLACED` for rows of `APPENDS`."""
     for batch in batches:
@@ -284,7 +288,9 @@ def _place(
         yield batch_of(rows, PLACED)
 
 
-def _cut(batches: Iterator[pa.RecordBatch], indexes: dict[str, Index]) -> Iterator[pa.RecordBatch]:
+def _cut(
+    batches: Iterator[pa.RecordBatch], indexes: dict[str, FragmentIndex]
+) -> Iterator[pa.RecordBatch]:
     """Return rows of `PLACED` for ranges without appends: the parts that fragments have."""
     for batch in batches:
         rows: list[tuple[Any, ...]] = []
@@ -298,7 +304,7 @@ def _cut(batches: Iterator[pa.RecordBatch], indexes: dict[str, Index]) -> Iterat
         yield batch_of(rows, PLACED)
 
 
-def violate(result: Result, problem: str, message: str, file: str, offset: int) -> None:
+def violate(result: AuditResult, problem: str, message: str, file: str, offset: int) -> None:
     """Add a violation of proof 5."""
-    result.violations.append(Violation([5], problem, message, [], file=file, offset=offset))
+    result.violations.append(AuditViolation([5], problem, message, [], file=file, offset=offset))
     result.violation_count += 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_spark.audit.decisions import Decision, covering
+from qsync_spark.audit.decisions import AuditedDecision, covering
 from qsync_spark.audit.key_values import Unkeyed, normal_key
 from qsync_spark.decode.schema_rows import (
     INDEX,
@@ -55,7 +55,7 @@ class Use(NamedTuple):
 
 
 @dataclass(slots=True)
-class Catalogue:
+class KeyCatalogue:
     """`keys`: space -> field numbers of its primary key. `clears`: space -> indexes of clearances.
 
     `countings` (by sequence) and `uses` (by space) contain the content of each schema row with its
@@ -118,10 +118,12 @@ def parts_of_index(parts: Iterable[Any]) -> tuple[int, ...] | None:
 
 
 def build_catalogue(
-    indexes: Mapping[int, list[Any]], changes: Iterable[SystemChange], decisions: list[Decision]
-) -> Catalogue:
+    indexes: Mapping[int, list[Any]],
+    changes: Iterable[SystemChange],
+    decisions: list[AuditedDecision],
+) -> KeyCatalogue:
     """Build from primary indexes (space -> parts) and changes of the schema."""
-    found = Catalogue()
+    found = KeyCatalogue()
     found.keys[KEYS] = (0, 1)  # from the headers of rows, not from a definition of the space
     for space, parts in indexes.items():
         _define(found, space, parts)
@@ -132,7 +134,7 @@ def build_catalogue(
     return found
 
 
-def _take(found: Catalogue, index: int, row_type: int, space: int, body: dict[int, Any]) -> None:
+def _take(found: KeyCatalogue, index: int, row_type: int, space: int, body: dict[int, Any]) -> None:
     """Apply a row of the schema."""
     is_put = row_type in (INSERT, REPLACE)
     if space == SCHEMA:
@@ -150,7 +152,7 @@ def _take(found: Catalogue, index: int, row_type: int, space: int, body: dict[in
         found.unsupported[SEQUENCE_DATA] = "a sequence was changed in part"
 
 
-def _take_put(found: Catalogue, index: int, space: int, fields: list[Any]) -> None:
+def _take_put(found: KeyCatalogue, index: int, space: int, fields: list[Any]) -> None:
     if space == INDEX and fields[1] == 0:
         _define(found, fields[0], fields[5])
     elif space == SPACE:
@@ -163,7 +165,7 @@ def _take_put(found: Catalogue, index: int, space: int, fields: list[Any]) -> No
         found.uses.setdefault(fields[0], []).append((index, use))
 
 
-def _take_delete(found: Catalogue, index: int, space: int, key: list[Any]) -> None:
+def _take_delete(found: KeyCatalogue, index: int, space: int, key: list[Any]) -> None:
     if space == SPACE or (space == INDEX and key[1] == 0):
         found.clears.setdefault(key[0], []).append(index)
     elif space == SEQUENCE:
@@ -172,7 +174,7 @@ def _take_delete(found: Catalogue, index: int, space: int, key: list[Any]) -> No
         found.uses.setdefault(key[0], []).append((index, None))
 
 
-def _define(found: Catalogue, space: int, parts: Iterable[Any]) -> None:
+def _define(found: KeyCatalogue, space: int, parts: Iterable[Any]) -> None:
     numbers = parts_of_index(parts)
     if numbers is None:
         found.unsupported[space] = "its primary key contains paths into documents"
@@ -182,7 +184,7 @@ def _define(found: Catalogue, space: int, parts: Iterable[Any]) -> None:
         found.keys[space] = numbers
 
 
-def _name(found: Catalogue, space: int, layout: Any) -> None:
+def _name(found: KeyCatalogue, space: int, layout: Any) -> None:
     names = {
         str(one["name"]): number
         for number, one in enumerate(layout if isinstance(layout, list) else [])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from qsync_spark.audit.coverage import Steps
+from qsync_spark.audit.coverage import CoverageSteps
 from qsync_spark.decode.batches import sql_of
 from qsync_spark.facts.chunks import CHUNK_BITS
 from qsync_spark.facts.kinds import RowCopy
@@ -43,9 +43,9 @@ class Expectation:
     """Bit masks of members by index: those with segments, with snapshots, and the voters."""
 
     bits: dict[str, int]  # uuid -> number of its bit
-    rows: Steps
-    covered: Steps
-    voters: Steps
+    rows: CoverageSteps
+    covered: CoverageSteps
+    voters: CoverageSteps
 
     def mask_of(self, uuids: list[str]) -> int:
         return sum(1 << self.bits[uuid] for uuid in uuids if uuid in self.bits)

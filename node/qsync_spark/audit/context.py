@@ -10,9 +10,14 @@ from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import Archive
 from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.compare import Expectation
-from qsync_spark.audit.coverage import Coverage, Range, Steps, cover, merge
-from qsync_spark.audit.decisions import Decision, covering, effective
-from qsync_spark.audit.membership import Change, Configuration, configurations, memberships
+from qsync_spark.audit.coverage import Coverage, CoverageSteps, IndexRange, cover, merge
+from qsync_spark.audit.decisions import AuditedDecision, covering, effective
+from qsync_spark.audit.membership import (
+    AuditedConfiguration,
+    MembershipChange,
+    configurations,
+    memberships,
+)
 from qsync_spark.audit.scan import (
     damage_of,
     list_facts,
@@ -40,9 +45,9 @@ class AuditContext:
     facts: "DataFrame"
     listed: FactList
     coverage: dict[str, Coverage]
-    configurations: list[Configuration]
-    registered: dict[str, tuple[str, list[Range]]]
-    decisions: list[Decision]
+    configurations: list[AuditedConfiguration]
+    registered: dict[str, tuple[str, list[IndexRange]]]
+    decisions: list[AuditedDecision]
     expected: Expectation
     end: int
     snapshot: tuple[int, str] | None
@@ -53,7 +58,7 @@ class AuditContext:
     hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
     secret: bytes = b""  # see `RowHash`
     # Ranges that proofs 1 and 2 found wrong: the replay reads those rows from another member.
-    unusable: dict[str, list[Range]] = field(default_factory=dict)
+    unusable: dict[str, list[IndexRange]] = field(default_factory=dict)
 
     def name_of(self, uuid: str) -> str:
         """Return the member's name, with the beginning of its uuid if the name is ambiguous."""
@@ -124,7 +129,7 @@ def _coverage_of(archive: Archive, listed: FactList) -> dict[str, Coverage]:
     }
 
 
-def _decisions_of(listed: FactList, coverage: dict[str, Coverage]) -> list[Decision]:
+def _decisions_of(listed: FactList, coverage: dict[str, Coverage]) -> list[AuditedDecision]:
     # A decision over confirmed rows is a violation without effect: the rows stay confirmed.
     rows = one_of_each(
         (
@@ -134,28 +139,28 @@ def _decisions_of(listed: FactList, coverage: dict[str, Coverage]) -> list[Decis
         ),
         coverage,
     )
-    return effective(Decision(one.first, one.index) for one in rows)
+    return effective(AuditedDecision(one.first, one.index) for one in rows)
 
 
 def _member_changes(
-    listed: FactList, coverage: dict[str, Coverage], decisions: list[Decision]
-) -> list[Change]:
+    listed: FactList, coverage: dict[str, Coverage], decisions: list[AuditedDecision]
+) -> list[MembershipChange]:
     changes = []
     for row in one_of_each(listed.of(MemberRow, SEGMENT), coverage):
         taken_by = covering(row.index, decisions)
         until = taken_by.at if taken_by is not None else 0
-        changes.append(Change(row.index, row.row_type, row.body, until))
+        changes.append(MembershipChange(row.index, row.row_type, row.body, until))
     return changes
 
 
 def _expectation_of(
-    uuids: list[str], coverage: dict[str, Coverage], found: list[Configuration], end: int
+    uuids: list[str], coverage: dict[str, Coverage], found: list[AuditedConfiguration], end: int
 ) -> Expectation:
     """Return the instances that should have each row. `found` are the configurations in order."""
     bits = {uuid: number for number, uuid in enumerate(uuids)}
     nothing = Coverage("")
     of = [coverage.get(uuid, nothing) for uuid in uuids]
-    voting: list[list[Range]] = [[] for _ in uuids]
+    voting: list[list[IndexRange]] = [[] for _ in uuids]
     for number, configuration in enumerate(found):
         last = found[number + 1].index - 1 if number + 1 < len(found) else end
         first = configuration.index - 1 if number else 0
@@ -164,14 +169,14 @@ def _expectation_of(
                 voting[bits[uuid]].append((first, last))
     return Expectation(
         bits,
-        Steps.of([one.rows for one in of]),
-        Steps.of([one.covered for one in of]),
-        Steps.of([merge(one) for one in voting]),
+        CoverageSteps.of([one.rows for one in of]),
+        CoverageSteps.of([one.covered for one in of]),
+        CoverageSteps.of([merge(one) for one in voting]),
     )
 
 
 def _last_known(
-    uuid: str, coverage: dict[str, Coverage], registered: dict[str, tuple[str, list[Range]]]
+    uuid: str, coverage: dict[str, Coverage], registered: dict[str, tuple[str, list[IndexRange]]]
 ) -> int:
     """Return the last index at which an instance was a member or archived a row."""
     _, ranges = registered.get(uuid, ("", []))

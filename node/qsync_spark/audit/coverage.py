@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT, FileEntry, Manifest
 
-Range = tuple[int, int]
+IndexRange = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownRange:
     """The rows of `member` in `(after, last]` are unknown."""
 
     member: str
@@ -34,27 +34,29 @@ class Coverage:
     """One member: `rows` are in its segments, `covered` by snapshots from which it joined."""
 
     member: str
-    rows: list[Range] = field(default_factory=list)
-    covered: list[Range] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
+    rows: list[IndexRange] = field(default_factory=list)
+    covered: list[IndexRange] = field(default_factory=list)
+    unknown: list[UnknownRange] = field(default_factory=list)
     repeats: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
     # Files that end before the next one begins, although it names them: (file, next one).
     short: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
-    files: list[Range] = field(default_factory=list)  # of segments, without the ranges of `short`
+    files: list[IndexRange] = field(
+        default_factory=list
+    )  # of segments, without the ranges of `short`
     end: int = 0
 
     def has_row(self, index: int) -> bool:
         return _is_in(self.rows, index)
 
 
-def _is_in(ranges: list[Range], index: int) -> bool:
+def _is_in(ranges: list[IndexRange], index: int) -> bool:
     position = bisect_left(ranges, (index, 0)) - 1
     return position >= 0 and ranges[position][0] < index <= ranges[position][1]
 
 
-def merge(ranges: Iterable[Range]) -> list[Range]:
+def merge(ranges: Iterable[IndexRange]) -> list[IndexRange]:
     """Return the ranges sorted, without overlaps, adjacent ones merged."""
-    result: list[Range] = []
+    result: list[IndexRange] = []
     for after, last in sorted(one for one in ranges if one[0] < one[1]):
         if result and after <= result[-1][1]:
             result[-1] = (result[-1][0], max(result[-1][1], last))
@@ -63,9 +65,9 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
     return result
 
 
-def without(ranges: list[Range], holes: list[Range]) -> list[Range]:
+def without(ranges: list[IndexRange], holes: list[IndexRange]) -> list[IndexRange]:
     """Return `ranges` minus `holes`; both are sorted and merged."""
-    result: list[Range] = []
+    result: list[IndexRange] = []
     for after, last in ranges:
         start = after
         for hole_after, hole_last in holes:
@@ -79,7 +81,7 @@ def without(ranges: list[Range], holes: list[Range]) -> list[Range]:
     return result
 
 
-def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) -> Coverage:
+def cover(manifest: Manifest, damage: Iterable[UnknownRange] = (), floor: int = 0) -> Coverage:
     """Return the coverage that `manifest` claims, less the ranges of `damage`.
 
     A verified snapshot replaces all rows up to `floor`.
@@ -87,8 +89,8 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
     found = Coverage(manifest.instance_uuid)
     snapshots = sorted({entry.last_index for entry in manifest.of_kind(SNAPSHOT)})
     segments = sorted(manifest.of_kind(SEGMENT), key=lambda one: (one.after_index, one.last_index))
-    rows: list[Range] = []
-    covered: list[Range] = []
+    rows: list[IndexRange] = []
+    covered: list[IndexRange] = []
     previous: FileEntry | None = None
     first = segments[0] if segments else None
     if first is not None and first.after_index in snapshots and not _names_one(first, floor):
@@ -99,7 +101,7 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
             why += "the file before it is missing"
         else:
             why += f"the snapshot at index {first.after_index} is missing"
-        found.unknown.append(Unknown(found.member, floor, first.after_index, why))
+        found.unknown.append(UnknownRange(found.member, floor, first.after_index, why))
     for entry in segments:
         if previous is not None:
             last, after = previous.last_index, entry.after_index
@@ -114,7 +116,9 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
                 covered.append((last, after))
             elif after > last:
                 found.unknown.append(
-                    Unknown(found.member, last, after, "its archive has no file with these rows")
+                    UnknownRange(
+                        found.member, last, after, "its archive has no file with these rows"
+                    )
                 )
         rows.append((entry.after_index, entry.last_index))
         found.files.append((entry.after_index, entry.last_index))
@@ -139,7 +143,7 @@ def _names_one(entry: FileEntry, last: int) -> bool:
     return before is not None and sum(before.values()) >= last
 
 
-class Steps:
+class CoverageSteps:
     """A step function of the index: bit masks of members."""
 
     def __init__(self, starts: list[int], masks: list[int]) -> None:
@@ -151,7 +155,7 @@ class Steps:
         return self.masks[position] if position >= 0 else 0
 
     @classmethod
-    def of(cls, ranges: list[list[Range]]) -> "Steps":
+    def of(cls, ranges: list[list[IndexRange]]) -> "CoverageSteps":
         """Return a function whose bit `i` is set if `ranges[i]` contains the index."""
         edges = sorted({e + 1 for one in ranges for pair in one for e in pair} | {0})
         masks = [0] * len(edges)

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Decision(NamedTuple):
+class AuditedDecision(NamedTuple):
     """The row at `at` rolls back `first .. at - 1`."""
 
     first: int
     at: int
 
 
-def effective(decisions: Iterable[Decision]) -> list[Decision]:
+def effective(decisions: Iterable[AuditedDecision]) -> list[AuditedDecision]:
     """Return the effective decisions, oldest first; they are disjoint."""
-    result: list[Decision] = []
+    result: list[AuditedDecision] = []
     floor: int | None = None
     for decision in sorted(decisions, key=lambda one: one.at, reverse=True):
         if floor is not None and decision.at >= floor:
@@ -28,6 +28,6 @@ def effective(decisions: Iterable[Decision]) -> list[Decision]:
     return result[::-1]
 
 
-def covering(index: int, decisions: Iterable[Decision]) -> Decision | None:
+def covering(index: int, decisions: Iterable[AuditedDecision]) -> AuditedDecision | None:
     """Return the decision that rolls back the row at `index`, if one exists."""
     return next((one for one in decisions if one.first <= index < one.at), None)

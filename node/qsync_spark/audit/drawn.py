@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from qsync_node.format.keys import INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
-from qsync_spark.audit.catalogue import Catalogue, Counting, Use
+from qsync_spark.audit.catalogue import Counting, KeyCatalogue, Use
 from qsync_spark.decode.blocks import INT64_MAX
 from qsync_spark.decode.schema_rows import SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE
 
@@ -34,7 +34,7 @@ def advance(fields: list[Any] | None, body: bytes, sequence: int) -> list[Any]:
 class Drawn:
     """The sequences' values in the rows of one part, in the order of their indexes."""
 
-    catalogue: Catalogue
+    catalogue: KeyCatalogue
     snapshots: list[int]  # indexes of all snapshots, ascending
     events: list[tuple[Any, ...]] = field(default_factory=list)
     _furthest: dict[int, tuple[int, int, bool]] = field(default_factory=dict)

@@ -26,19 +26,19 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_node.format.walk import space_of
-from qsync_spark.audit.catalogue import NOT_REPLAYED, Catalogue
-from qsync_spark.audit.coverage import Coverage, Range, merge, without
-from qsync_spark.audit.decisions import Decision
+from qsync_spark.audit.catalogue import NOT_REPLAYED, KeyCatalogue
+from qsync_spark.audit.coverage import Coverage, IndexRange, merge, without
+from qsync_spark.audit.decisions import AuditedDecision
 from qsync_spark.audit.drawn import Drawn
 from qsync_spark.audit.key_values import Unkeyed
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.decode.blocks import Hole, State
+from qsync_spark.decode.blocks import Hole, RestartMark
 from qsync_spark.decode.columns import Columns
 from qsync_spark.decode.edges import Ints
 from qsync_spark.decode.first_fields import first_fields
-from qsync_spark.decode.parts import Part
-from qsync_spark.decode.runs import Run, runs_of
+from qsync_spark.decode.parts import FilePart
+from qsync_spark.decode.runs import RowRun, runs_of
 from qsync_spark.decode.schema_rows import KEYS, SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ EVENTS_SQL = sql_of(EVENTS)
 
 
 def choose_copies(
-    coverage: dict[str, Coverage], unusable: dict[str, list[Range]]
-) -> dict[str, list[Range]]:
+    coverage: dict[str, Coverage], unusable: dict[str, list[IndexRange]]
+) -> dict[str, list[IndexRange]]:
     """Return for each index one member that has it; members with the longest logs come first."""
-    taken: list[Range] = []
-    chosen: dict[str, list[Range]] = {}
+    taken: list[IndexRange] = []
+    chosen: dict[str, list[IndexRange]] = {}
     order = sorted(coverage.values(), key=lambda c: (-sum(b - a for a, b in c.rows), c.member))
     for one in order:
         mine = without(without(one.rows, merge(unusable.get(one.member, []))), taken)
@@ -85,12 +85,12 @@ def choose_copies(
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EventParameters:
     """The parameters with which a task turns rows into events."""
 
-    chosen: dict[str, list[Range]]
-    decisions: list[Decision]
-    catalogue: Catalogue
+    chosen: dict[str, list[IndexRange]]
+    decisions: list[AuditedDecision]
+    catalogue: KeyCatalogue
     snapshots: list[int] = field(default_factory=list)  # indexes of all, ascending
 
     def wanted(self, member: str, index: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -121,17 +121,17 @@ def in_order(events: "DataFrame") -> "DataFrame":
 # --- the log --------------------------------------------------------------------------------------
 
 
-def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
+def log_events(part: FilePart, reading: EventParameters) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a part of a segment, by (space, primary key)."""
     out: list[tuple[Any, ...]] = []
     drawn = Drawn(reading.catalogue, reading.snapshots)
     after = sum(part.marks[0].vclock.values())
     for item in runs_of(part):
-        if isinstance(item, State):
+        if isinstance(item, RestartMark):
             after = sum(part.marks[item.mark].vclock.values())
         elif isinstance(item, Hole):
             _refuse_new_hole(part, item, after, reading)
-        elif isinstance(item, Run) and not item.is_late:  # proofs 1 and 2 report late rows
+        elif isinstance(item, RowRun) and not item.is_late:  # proofs 1 and 2 report late rows
             yield _events_of(part, item, reading, drawn, out)
             after = item.first_index + item.rows.size - 1
             out += drawn.take_events()
@@ -142,7 +142,7 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
     yield batch_of([*out, *drawn.take_events()], EVENTS)
 
 
-def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> None:
+def _refuse_new_hole(part: FilePart, hole: Hole, after: int, reading: EventParameters) -> None:
     """Fail the task if chosen rows, which were readable before, are not.
 
     Without them the replay would be wrong. Spark retries the task.
@@ -159,7 +159,7 @@ def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> No
         raise OSError(f"cannot read {part.key} again: {hole.why}; run the audit again")
 
 
-def _event(row_type: int, body: bytes, catalogue: Catalogue) -> tuple[int, bytes, int] | None:
+def _event(row_type: int, body: bytes, catalogue: KeyCatalogue) -> tuple[int, bytes, int] | None:
     space = space_of(body)
     if space in NOT_REPLAYED or space in catalogue.unsupported:
         return None
@@ -190,7 +190,7 @@ def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any,
 
 
 def _events_of(
-    part: Part, run: Run, reading: Reading, drawn: Drawn, out: list[tuple[Any, ...]]
+    part: FilePart, run: RowRun, reading: EventParameters, drawn: Drawn, out: list[tuple[Any, ...]]
 ) -> pa.RecordBatch:
     """Return the changes of a run of rows. Other events of the rows are appended to `out`."""
     rows, catalogue = run.rows, reading.catalogue
@@ -215,7 +215,7 @@ def _events_of(
     return _batch(rows, chosen, keys, ops, index[chosen], None, rows.timestamp[chosen])
 
 
-def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[bytes], Ints]:
+def _keys_of(rows: Columns, chosen: Ints, catalogue: KeyCatalogue) -> tuple[list[bytes], Ints]:
     """Return the primary keys of the chosen rows and the type of each change."""
     ops = rows.type[chosen]
     by_first = catalogue.keyed_by_first()
@@ -243,7 +243,7 @@ def _batch(
 
 
 def events_of_log(
-    spark: "SparkSession", archive: Archive, reading: Reading, last: int | None = None
+    spark: "SparkSession", archive: Archive, reading: EventParameters, last: int | None = None
 ) -> "DataFrame":
     """Return the events of the parts that may contain a wanted row up to `last` (None: any)."""
     parts = [
@@ -258,18 +258,20 @@ def events_of_log(
 # --- snapshots ------------------------------------------------------------------------------------
 
 
-def snapshot_events(part: Part, catalogue: Catalogue, base: str) -> Iterator[pa.RecordBatch]:
+def snapshot_events(part: FilePart, catalogue: KeyCatalogue, base: str) -> Iterator[pa.RecordBatch]:
     """Yield the tuples of a snapshot: of the file `base`, where the replay begins, or of another
     one, with which it is compared."""
     op = BASE if part.key == base else CHECK
     for item in runs_of(part):
         if isinstance(item, Hole) and item.mark >= 0:
             raise OSError(f"cannot read {part.key} again: {item.why}; run the audit again")
-        if isinstance(item, Run):  # the walk reports invalid blocks
+        if isinstance(item, RowRun):  # the walk reports invalid blocks
             yield _events_of_tuples(part, item.rows, catalogue, op)
 
 
-def _events_of_tuples(part: Part, rows: Columns, catalogue: Catalogue, op: int) -> pa.RecordBatch:
+def _events_of_tuples(
+    part: FilePart, rows: Columns, catalogue: KeyCatalogue, op: int
+) -> pa.RecordBatch:
     left_out = catalogue.left_out()
     chosen = np.flatnonzero(~np.isin(rows.space, left_out))
     by_first = catalogue.keyed_by_first()
@@ -282,7 +284,7 @@ def _events_of_tuples(part: Part, rows: Columns, catalogue: Catalogue, op: int) 
     return _batch(rows, chosen, keys, np.full(count, op), index, part.key, np.zeros(count))
 
 
-def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes:
+def _key_of_tuple(space: int, body: bytes, catalogue: KeyCatalogue) -> bytes:
     """Return the key of a tuple; empty without a known space, which no node writes."""
     try:
         fields = unpack(body)[KEY_TUPLE]

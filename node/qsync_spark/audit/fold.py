@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.audit.catalogue import Catalogue
+from qsync_spark.audit.catalogue import KeyCatalogue
 from qsync_spark.audit.drawn import ADVANCE, advance
 from qsync_spark.audit.events import BASE, CHECK, COUNT, MARK, REMEMBER, UNKNOWN, VERSION
 from qsync_spark.audit.key_values import Unkeyed
@@ -53,7 +53,7 @@ FOLDED = ("space", "key", "index", "op", "body", "file", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshots:
+class FoldedSnapshots:
     """The snapshots, as (index, file), that are compared with the log."""
 
     judged: list[tuple[int, str]]  # ascending
@@ -63,7 +63,7 @@ class Snapshots:
     defined: frozenset[int] = frozenset()  # spaces of the base
 
 
-NO_SNAPSHOTS = Snapshots([], (0, ""), {})
+NO_SNAPSHOTS = FoldedSnapshots([], (0, ""), {})
 LACKS = "the snapshot lacks a tuple that the log contains"
 INVENTED = "the snapshot has a tuple that the log does not contain"
 NO_KEY = "a row has no readable primary key"
@@ -99,8 +99,8 @@ class Fold:
     A tuple is decoded on demand: most tuples are overwritten before.
     """
 
-    catalogue: Catalogue
-    snapshots: Snapshots = NO_SNAPSHOTS
+    catalogue: KeyCatalogue
+    snapshots: FoldedSnapshots = NO_SNAPSHOTS
     space: int = 0
     key: bytes = b""
     _fields: list[Any] | None = None
@@ -385,7 +385,7 @@ class Fold:
 
 
 def fold_events(
-    batches: Iterator[pa.RecordBatch], catalogue: Catalogue, snapshots: Snapshots
+    batches: Iterator[pa.RecordBatch], catalogue: KeyCatalogue, snapshots: FoldedSnapshots
 ) -> Iterator[pa.RecordBatch]:
     """Fold the events of each key, in order, into findings about snapshots."""
     fold = Fold(catalogue, snapshots)

@@ -29,7 +29,7 @@ from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.specifications import archived_specs
 from qsync_spark.journals.catalogue import (
     Listing,
-    Stored,
+    StoredFragment,
     list_journals,
 )
 from qsync_spark.journals.checks import (
@@ -44,7 +44,7 @@ from qsync_spark.journals.checks import (
     check_of,
     run_checks,
 )
-from qsync_spark.report.findings import Gap, Result
+from qsync_spark.report.findings import AuditResult, Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,7 @@ def prove_journals(
     context: AuditContext,
     ledgers: Sequence[str],
     lag_allowed_s: float,
-    result: Result,
+    result: AuditResult,
 ) -> None:
     """Make proof 5 of the journals whose specifications are archived.
 
@@ -86,7 +86,7 @@ def prove_fragments(
     specs: list[JournalSpec],
     ledgers: Sequence[str],
     lag_allowed_s: float,
-    result: Result,
+    result: AuditResult,
 ) -> None:
     """Make proof 5 of these journals; the arguments are those of `prove_journals`."""
     result.has_journals = True
@@ -130,7 +130,7 @@ def prove_fragments(
 # --- listings -------------------------------------------------------------------------------------
 
 
-def _judge_listing(listing: Listing, settled_s: float, result: Result) -> None:
+def _judge_listing(listing: Listing, settled_s: float, result: AuditResult) -> None:
     """Judge whether a journal's fragments are contiguous."""
     name = listing.spec.name
     if listing.problem:
@@ -178,7 +178,7 @@ def _checks_of(
     checks: list[Check] = []
     pairs: list[tuple[int, int]] = []
     for listing in listings:
-        furthest: Stored | None = None
+        furthest: StoredFragment | None = None
         for one in listing.fragments:
             fragment, number = one.fragment, numbers[one.fragment.place]
             checks.append(check_of(number, fragment))
@@ -198,7 +198,9 @@ def _checks_of(
 # --- content --------------------------------------------------------------------------------------
 
 
-def _judge_fragments(found: "DataFrame", fragments: list[Stored], result: Result) -> set[int]:
+def _judge_fragments(
+    found: "DataFrame", fragments: list[StoredFragment], result: AuditResult
+) -> set[int]:
     """Judge whole fragments, and return the numbers of those that are not sound."""
     kinds = "', '".join((*_CODES, UNAVAILABLE, UNREAD))
     rows = found.where(f"kind in ('{kinds}')").orderBy("fragment").collect()
@@ -230,10 +232,10 @@ def _judge_fragments(found: "DataFrame", fragments: list[Stored], result: Result
 
 def _judge_overlaps(
     found: "DataFrame",
-    fragments: list[Stored],
+    fragments: list[StoredFragment],
     pairs: list[tuple[int, int]],
     bad: set[int],
-    result: Result,
+    result: AuditResult,
 ) -> None:
     """Compare copies of the same bytes; those of a fragment that is not sound are reported."""
     if not pairs:

@@ -29,7 +29,7 @@ from qsync_spark.audit.key_values import Unkeyed, normal_key
 from qsync_spark.audit.lines import read_lines
 from qsync_spark.audit.replay import known_until, make_reading
 from qsync_spark.decode.batches import batch_of, sql_of
-from qsync_spark.report.findings import Gap, Result, Violation
+from qsync_spark.report.findings import AuditResult, AuditViolation, Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,7 +139,7 @@ def prove_ledger(
     context: AuditContext,
     events: "DataFrame | None",
     path: str,
-    result: Result,
+    result: AuditResult,
 ) -> None:
     ledger = read_ledger(spark, path)
     try:
@@ -155,7 +155,7 @@ def _prove(
     ledger: "DataFrame",
     events: "DataFrame | None",
     path: str,
-    result: Result,
+    result: AuditResult,
 ) -> None:
     counts = {row["outcome"]: row["count"] for row in ledger.groupBy("outcome").count().collect()}
     result.counts["ledgerOperations"] = sum(counts.values())
@@ -190,8 +190,8 @@ def _prove(
     for row in listed:
         text = f"a client received the outcome {row['outcome']} for the write of {row['shown']}"
         result.violations.append(
-            Violation([6], "unacknowledged write present", f"{text}, but it is in the log", [],
-                      index=row["index"], file=path, offset=row["line"] + 1)
+            AuditViolation([6], "unacknowledged write present", f"{text}, but it is in the log", [],
+                           index=row["index"], file=path, offset=row["line"] + 1)
         )  # fmt: skip
     result.violation_count += len(listed)
 
@@ -205,7 +205,7 @@ def _check_lines(ledger: "DataFrame", path: str) -> None:
 
 
 def _judge_lost(
-    context: AuditContext, lost: "DataFrame", unread: set[int], result: Result
+    context: AuditContext, lost: "DataFrame", unread: set[int], result: AuditResult
 ) -> None:  # fmt: skip
     """Judge missing tuples: lost for certain, or outside of the archive or the replay.
 
@@ -257,9 +257,9 @@ def _judge_lost(
         return
     for row in certain.orderBy("line").limit(LISTED_MAX).collect():
         result.violations.append(
-            Violation([6], "acknowledged write missing", f"the write of {row['shown']} was"
-                      " acknowledged, but it is not in the log", [], file="ledger",
-                      offset=row["line"] + 1)
+            AuditViolation([6], "acknowledged write missing", f"the write of {row['shown']} was"
+                           " acknowledged, but it is not in the log", [], file="ledger",
+                           offset=row["line"] + 1)
         )  # fmt: skip
     result.violation_count += number
 

@@ -28,7 +28,7 @@ COUNTS_SQL = sql_of(COUNTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePiece:
     """The input of one task: a range of bytes of a ledger, or of row groups of a Parquet file."""
 
     file: StoredFile
@@ -80,16 +80,16 @@ def read_lines(
     return planned.mapInArrow(parse, sql_of(schema))
 
 
-def pieces_of(file: StoredFile) -> list[Piece]:
+def pieces_of(file: StoredFile) -> list[LinePiece]:
     if not file.key.endswith(PARQUET):
         starts = range(0, max(file.size, 1), PIECE_BYTES)
-        return [Piece(file, start, min(start + PIECE_BYTES, file.size)) for start in starts]
+        return [LinePiece(file, start, min(start + PIECE_BYTES, file.size)) for start in starts]
     with _parquet(file) as table:
         groups = table.num_row_groups
-    return [Piece(file, n, n + 1) for n in range(groups)]
+    return [LinePiece(file, n, n + 1) for n in range(groups)]
 
 
-def lines_of(piece: Piece) -> Iterator[bytes | dict[str, Any]]:
+def lines_of(piece: LinePiece) -> Iterator[bytes | dict[str, Any]]:
     """Yield the lines that begin in the piece, or its rows. Raises PlaceError."""
     file = piece.file
     if file.key.endswith(PARQUET):

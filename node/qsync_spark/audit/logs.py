@@ -32,7 +32,7 @@ from qsync_spark.facts.kinds import (
     StatedTerm,
     UnreadableRow,
 )
-from qsync_spark.report.findings import Gap, Result, Violation, merge_violations
+from qsync_spark.report.findings import AuditResult, AuditViolation, Gap, merge_violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 LISTED_MAX = 200
 
 
-def prove_logs(spark: "SparkSession", context: AuditContext, result: Result) -> None:
-    found: list[Violation] = []
+def prove_logs(spark: "SparkSession", context: AuditContext, result: AuditResult) -> None:
+    found: list[AuditViolation] = []
     rows = _exceptional_rows(spark, context)
     counted = 0
     missing: set[tuple[int, int]] = set()
@@ -60,9 +60,9 @@ def prove_logs(spark: "SparkSession", context: AuditContext, result: Result) -> 
         rows.unpersist()
 
 
-def merge_runs(found: list[Violation]) -> list[Violation]:
+def merge_runs(found: list[AuditViolation]) -> list[AuditViolation]:
     """Merge consecutive rows that the same members lost into one violation."""
-    runs: list[Violation] = []
+    runs: list[AuditViolation] = []
     last = 0
     for one in found:
         run = runs[-1] if runs else None
@@ -98,7 +98,7 @@ def _exceptional_rows(spark: "SparkSession", context: AuditContext) -> "DataFram
 
 
 def judge_row(
-    row: dict[str, Any], context: AuditContext, found: list[Violation], result: Result
+    row: dict[str, Any], context: AuditContext, found: list[AuditViolation], result: AuditResult
 ) -> None:
     for uuid, bit in context.expected.bits.items():
         if (row["missing"] | row["different"]) >> bit & 1:
@@ -126,9 +126,19 @@ def judge_row(
     if not file and missing:
         file, offset = _file_at(context, row["missing"], row["index"])
     found.append(
-        Violation(proofs, ", ".join(problems), "; ".join(parts), sorted({*missing, *different}),
-                  row["replica_id"], row["lsn"], row["term"], row["index"], file, offset)
-    )  # fmt: skip
+        AuditViolation(
+            proofs,
+            ", ".join(problems),
+            "; ".join(parts),
+            sorted({*missing, *different}),
+            row["replica_id"],
+            row["lsn"],
+            row["term"],
+            row["index"],
+            file,
+            offset,
+        )
+    )
 
 
 def _and(names: list[str]) -> str:
@@ -178,7 +188,7 @@ _PROBLEMS: dict[type[RowFact], tuple[int, str]] = {
 """By kind of fact: the proof that it violates, and the problem."""
 
 
-def judge_anomalies(context: AuditContext, missing: set[tuple[int, int]]) -> list[Violation]:
+def judge_anomalies(context: AuditContext, missing: set[tuple[int, int]]) -> list[AuditViolation]:
     """Return the anomalies within single logs, merged over members.
 
     Args:
@@ -221,7 +231,7 @@ def _anomalies(context: AuditContext) -> Iterator[RowFact]:
             yield fact
 
 
-def _invalid_blocks(context: AuditContext) -> list[Violation]:
+def _invalid_blocks(context: AuditContext) -> list[AuditViolation]:
     """Return blocks with valid checksums but without rows: other members' rows are missing here."""
     files = invalid_files(context.listed)
     found = []
@@ -234,13 +244,13 @@ def _invalid_blocks(context: AuditContext) -> list[Violation]:
                 f"{block.reason}"
             )
             found.append(
-                Violation([proof], "unreadable rows", text, [name], term=block.term,
-                          index=block.index, file=block.file, offset=block.offset)
+                AuditViolation([proof], "unreadable rows", text, [name], term=block.term,
+                               index=block.index, file=block.file, offset=block.offset)
             )  # fmt: skip
     return found
 
 
-def _cut_rows_out_of_order(context: AuditContext) -> list[Violation]:
+def _cut_rows_out_of_order(context: AuditContext) -> list[AuditViolation]:
     """Check the rows of rollback files, which contain the end of one log, for their order."""
     found = []
     for fact in context.listed.of(RowFact, ROLLBACK):
@@ -256,7 +266,7 @@ def _cut_rows_out_of_order(context: AuditContext) -> list[Violation]:
     return found
 
 
-def _repeated_files(context: AuditContext) -> list[Violation]:
+def _repeated_files(context: AuditContext) -> list[AuditViolation]:
     """Return files of one member with the same rows: an archiver seals each row into one file."""
     found = []
     for uuid, held in context.coverage.items():
@@ -268,12 +278,20 @@ def _repeated_files(context: AuditContext) -> list[Violation]:
                 f"rows {second.after_index + 1} to {last} are in two files of {name}: {first.name}"
                 f" and {second.name}"
             )
-            found.append(Violation([2], "repeated rows", text, [name], index=second.after_index + 1,
-                                   file=f"{uuid}/{second.name}"))  # fmt: skip
+            found.append(
+                AuditViolation(
+                    [2],
+                    "repeated rows",
+                    text,
+                    [name],
+                    index=second.after_index + 1,
+                    file=f"{uuid}/{second.name}",
+                )
+            )
     return found
 
 
-def _lost_ends(context: AuditContext) -> list[Violation]:
+def _lost_ends(context: AuditContext) -> list[AuditViolation]:
     """Return files that end before the next one begins, if no member has the rows between them."""
     held = merge(one for coverage in context.coverage.values() for one in coverage.files)
     found = []
@@ -293,14 +311,23 @@ def _lost_ends(context: AuditContext) -> list[Violation]:
                     "members"
                 )
                 found.append(
-                    Violation([2], "missing LSN", text, [context.name_of(uuid)], replica_id, first,
-                              before.last_term, before.last_index + 1, f"{uuid}/{before.name}",
-                              before.size)
-                )  # fmt: skip
+                    AuditViolation(
+                        [2],
+                        "missing LSN",
+                        text,
+                        [context.name_of(uuid)],
+                        replica_id,
+                        first,
+                        before.last_term,
+                        before.last_index + 1,
+                        f"{uuid}/{before.name}",
+                        before.size,
+                    )
+                )
     return found
 
 
-def _terms_going_back(context: AuditContext) -> list[Violation]:
+def _terms_going_back(context: AuditContext) -> list[AuditViolation]:
     """Check that terms rise from PROMOTE to PROMOTE, also across files."""
     promotes = [one for one in context.listed.of(PromoteRow, SEGMENT) if not one.is_back]
     before: dict[tuple[int, int], int] = {}
@@ -317,7 +344,7 @@ def _terms_going_back(context: AuditContext) -> list[Violation]:
     ]  # fmt: skip
 
 
-def _wrong_terms(context: AuditContext) -> list[Violation]:
+def _wrong_terms(context: AuditContext) -> list[AuditViolation]:
     """Return CONFIRM, ROLLBACK and PROMOTE rows with another term than the log at that point."""
     begins = _terms(context)
     found = []
@@ -352,7 +379,7 @@ def _missing_elsewhere(rows: "DataFrame") -> set[tuple[int, int]]:
     return {(row["replica_id"], row["lsn"]) for row in found}
 
 
-def _violation_of(fact: RowFact, name: str) -> Violation:
+def _violation_of(fact: RowFact, name: str) -> AuditViolation:
     """Return the violation that an anomaly of one log is."""
     place = f"row {fact.lsn} of replica {fact.replica_id} (index {fact.index})"
     proof, problem = _PROBLEMS[type(fact)]
@@ -376,15 +403,15 @@ def _violation_of(fact: RowFact, name: str) -> Violation:
             text = f"{problem}: {place} contains the label of {stated}"
         case ForeignRow():
             text += f", while replica {fact.leader} leads term {fact.term}"
-    return Violation([proof], problem, text, [name], fact.replica_id, fact.lsn, fact.term,
-                     fact.index, fact.file, fact.offset)  # fmt: skip
+    return AuditViolation([proof], problem, text, [name], fact.replica_id, fact.lsn, fact.term,
+                          fact.index, fact.file, fact.offset)  # fmt: skip
 
 
 def _violation_at(
     fact: RowFact, proof: int, problem: str, text: str, context: AuditContext
-) -> Violation:
-    return Violation([proof], problem, text, [context.name_of(fact.member)], fact.replica_id,
-                     fact.lsn, fact.term, fact.index, fact.file, fact.offset)  # fmt: skip
+) -> AuditViolation:
+    return AuditViolation([proof], problem, text, [context.name_of(fact.member)], fact.replica_id,
+                          fact.lsn, fact.term, fact.index, fact.file, fact.offset)  # fmt: skip
 
 
 def _mislabel(row: MislabelledRow) -> str:
@@ -393,7 +420,7 @@ def _mislabel(row: MislabelledRow) -> str:
     return "repeated LSN" if row.stated_lsn <= row.last_lsn else "wrong LSN"
 
 
-def _decisions_over_confirmed(context: AuditContext) -> list[Violation]:
+def _decisions_over_confirmed(context: AuditContext) -> list[AuditViolation]:
     """Return decisions that cover a row named by an earlier CONFIRM."""
     found = []
     for row in context.listed.of(DecisionRow, SEGMENT):
@@ -407,7 +434,7 @@ def _decisions_over_confirmed(context: AuditContext) -> list[Violation]:
     return found
 
 
-def _confirmed_rows_cut(context: AuditContext) -> list[Violation]:
+def _confirmed_rows_cut(context: AuditContext) -> list[AuditViolation]:
     """Return rollback files with a CONFIRM of their own rows."""
     starts = {
         f"{manifest.instance_uuid}/{entry.name}": entry.after_index
@@ -427,7 +454,7 @@ def _confirmed_rows_cut(context: AuditContext) -> list[Violation]:
     return found
 
 
-def add_changed_files(context: AuditContext, result: Result) -> None:
+def add_changed_files(context: AuditContext, result: AuditResult) -> None:
     """Add a gap for each file that deviates from its name if its rows alone do not show why."""
     named = {one.file for one in result.violations}
     for fact in context.listed:

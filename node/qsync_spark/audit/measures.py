@@ -7,12 +7,12 @@ from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.scan import one_of_each
 from qsync_spark.facts.kinds import PartRead, PromoteRow
 from qsync_spark.facts.walk import DELAYS_MS
-from qsync_spark.report.findings import Result
+from qsync_spark.report.findings import AuditResult
 
 TERMS_MAX = 2000
 
 
-def measure(context: AuditContext, result: Result) -> None:
+def measure(context: AuditContext, result: AuditResult) -> None:
     result.plots = {
         "terms": _terms(context),
         "confirm_ms": _confirm_delays(context),

@@ -14,7 +14,7 @@ from qsync_node.format.mp import unpack
 from qsync_spark.decode.schema_rows import CLUSTER
 
 
-class Change(NamedTuple):
+class MembershipChange(NamedTuple):
     """A row of `_cluster`; a decision at `until` rolls it back, 0 without one."""
 
     at: int
@@ -24,7 +24,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class AuditedConfiguration:
     """Members by replica id from `index` on: (uuid, name, role, is_voting)."""
 
     index: int
@@ -40,22 +40,22 @@ def member_of(fields: list[Any]) -> tuple[int, tuple[str, str, str, bool]]:
 
 
 def configurations(
-    start: int, first: dict[int, tuple[str, str, str, bool]], changes: Iterable[Change]
-) -> list[Configuration]:
+    start: int, first: dict[int, tuple[str, str, str, bool]], changes: Iterable[MembershipChange]
+) -> list[AuditedConfiguration]:
     """Return one configuration per index at which the members change, the first at `start`."""
     ordered = sorted(changes)
     edges = sorted({c.at for c in ordered} | {c.until for c in ordered if c.until})
-    result = [Configuration(start, first)]
+    result = [AuditedConfiguration(start, first)]
     for edge in edges:
         members = dict(first)
         for change in ordered:
             if change.at <= edge and (not change.until or edge < change.until):
                 _apply(members, change)
-        result.append(Configuration(edge, members))
+        result.append(AuditedConfiguration(edge, members))
     return result
 
 
-def _apply(members: dict[int, tuple[str, str, str, bool]], change: Change) -> None:
+def _apply(members: dict[int, tuple[str, str, str, bool]], change: MembershipChange) -> None:
     fields = unpack(change.body)
     if fields.get(Key.SPACE_ID) != CLUSTER:
         return
@@ -67,7 +67,7 @@ def _apply(members: dict[int, tuple[str, str, str, bool]], change: Change) -> No
 
 
 def memberships(
-    found: list[Configuration], last: int
+    found: list[AuditedConfiguration], last: int
 ) -> dict[str, tuple[str, list[tuple[int, int]]]]:
     """Return for each uuid its name and the index ranges of its registration."""
     result: dict[str, tuple[str, list[tuple[int, int]]]] = {}

@@ -15,13 +15,13 @@ from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.coverage import merge
 from qsync_spark.audit.events import (
     EVENTS_SQL,
-    Reading,
+    EventParameters,
     choose_copies,
     events_of_log,
     in_order,
     snapshot_events,
 )
-from qsync_spark.audit.fold import FOLDED, LOST, ODD_SQL, ROW, Snapshots, fold_events
+from qsync_spark.audit.fold import FOLDED, LOST, ODD_SQL, ROW, FoldedSnapshots, fold_events
 from qsync_spark.audit.scan import one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import (
     damaged_snapshots,
@@ -29,9 +29,9 @@ from qsync_spark.audit.snapshots import (
     terms_in,
     unread_snapshots,
 )
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.parts import FilePart
 from qsync_spark.facts.kinds import MisnumberedSnapshot, NopRow, PromoteRow
-from qsync_spark.report.findings import Gap, Result, Violation
+from qsync_spark.report.findings import AuditResult, AuditViolation, Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -41,16 +41,16 @@ RANK = "case when key = X'' then int(is_known) else 3 - int(is_known) end - int(
 KEYS_SHOWN_MAX = 3
 
 
-def make_reading(context: AuditContext) -> Reading:
+def make_reading(context: AuditContext) -> EventParameters:
     catalogue = build_catalogue(context.indexes, context.schema_changes, context.decisions)
     snapshots = sorted(
         {e.last_index for m in context.archive.owners() for e in m.of_kind(SNAPSHOT)}
     )  # fmt: skip
     chosen = choose_copies(context.coverage, context.unusable)
-    return Reading(chosen, context.decisions, catalogue, snapshots)
+    return EventParameters(chosen, context.decisions, catalogue, snapshots)
 
 
-def known_until(reading: Reading, base: int) -> int:
+def known_until(reading: EventParameters, base: int) -> int:
     """Return the index up to which the log is known without a gap from `base`."""
     for after, last in merge(r for ranges in reading.chosen.values() for r in ranges):
         if after <= base < last:
@@ -61,11 +61,11 @@ def known_until(reading: Reading, base: int) -> int:
 class ReplayPlan(NamedTuple):
     """The snapshots to read, and their purposes."""
 
-    parts: list[Part]
-    snapshots: Snapshots
+    parts: list[FilePart]
+    snapshots: FoldedSnapshots
 
 
-def plan_replay(context: AuditContext, reading: Reading, result: Result) -> ReplayPlan:
+def plan_replay(context: AuditContext, reading: EventParameters, result: AuditResult) -> ReplayPlan:
     """Plan the replay, and add a gap for each part that is not replayed."""
     assert context.snapshot is not None, "the replay requires a snapshot"
     base = context.snapshot[0]
@@ -92,11 +92,11 @@ def plan_replay(context: AuditContext, reading: Reading, result: Result) -> Repl
     oldest = oldest_requests(context.listed)
     read = [part for part in parts if part.key in wanted]
     defined = frozenset(context.indexes)
-    return ReplayPlan(read, Snapshots(judged, context.snapshot, oldest, until, defined))
+    return ReplayPlan(read, FoldedSnapshots(judged, context.snapshot, oldest, until, defined))
 
 
 def prove_snapshots(
-    spark: "SparkSession", context: AuditContext, result: Result, keeps_events: bool = False
+    spark: "SparkSession", context: AuditContext, result: AuditResult, keeps_events: bool = False
 ) -> "DataFrame | None":
     """Add violations and gaps of proof 4. Return the log's events, for the ledger."""
     from pyspark import StorageLevel
@@ -123,7 +123,7 @@ def prove_snapshots(
     return log
 
 
-def add_damaged(context: AuditContext, result: Result) -> None:
+def add_damaged(context: AuditContext, result: AuditResult) -> None:
     """Add gaps for unreadable or changed snapshots, unless another finding exists."""
     named = {one.file for one in result.violations}
     for one in damaged_snapshots(context.listed).values():
@@ -140,7 +140,7 @@ def _judged(blind: Mapping[int, int]) -> str:
     return f"key = X'' or not ({' or '.join(each)})"
 
 
-def _report(odd: "DataFrame", context: AuditContext, result: Result) -> None:
+def _report(odd: "DataFrame", context: AuditContext, result: AuditResult) -> None:
     owners = {
         path: context.name_of(uuid) for path, uuid in context.archive.owners_of_files().items()
     }
@@ -158,7 +158,7 @@ def _report(odd: "DataFrame", context: AuditContext, result: Result) -> None:
     hidden = odd.where("is_known").count() - LISTED_MAX if len(rows) == LISTED_MAX else 0
     result.violation_count += max(hidden, 0)
     unknown: dict[tuple[int, str], int] = {}
-    by_file: dict[str, Violation] = {}
+    by_file: dict[str, AuditViolation] = {}
     hidden_keys: dict[str, int] = {}
     for row in rows:
         if not row["is_known"]:
@@ -178,8 +178,8 @@ def _report(odd: "DataFrame", context: AuditContext, result: Result) -> None:
     for one in _misnumbered(context):
         name = context.name_of(one.member)
         text = f"{one.reason}, in the snapshot of {name} at index {one.index}"
-        found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one.index, one.file,
-                          one.offset)  # fmt: skip
+        found = AuditViolation([4], "snapshot differs", text, [name], 0, 0, 0, one.index, one.file,
+                               one.offset)  # fmt: skip
         by_file.setdefault(one.file, found)
     result.violations += by_file.values()
     result.violation_count += len(by_file)
@@ -199,13 +199,13 @@ def _place(row: "Row | dict[str, Any]") -> str:
 
 def _violation_of(
     row: "Row | dict[str, Any]", context: AuditContext, owners: dict[str, str]
-) -> Violation:
+) -> AuditViolation:
     """Return a finding of the replay, with its cause first."""
     index, name = row["index"], owners.get(row["file"], "")
     if row["cause"] == ROW:
         text = f"the row at index {index} is {row['text']}: {_place(row)}"
-        return Violation([4], "impossible row", text, [], index=index,
-                         file=_file_of(context, index))  # fmt: skip
+        return AuditViolation([4], "impossible row", text, [], index=index,
+                              file=_file_of(context, index))  # fmt: skip
     if row["cause"] == LOST:
         after = row["after"]
         text = (
@@ -220,11 +220,11 @@ def _violation_of(
         for one in context.decisions:
             if one.first <= index and one.at > after + 1:
                 text += f"; the row at index {one.at} rolls back rows {one.first} to {one.at - 1}"
-        return Violation([4], "lost row", text, [], index=after + 1,
-                         file=_file_of(context, after + 1))  # fmt: skip
+        return AuditViolation([4], "lost row", text, [], index=after + 1,
+                              file=_file_of(context, after + 1))  # fmt: skip
     text = f"{row['text']}: {_place(row)}, in the snapshot of {name} at index {index}"
-    return Violation([4], "snapshot differs", text, [name], index=index, file=row["file"],
-                     offset=row["offset"])  # fmt: skip
+    return AuditViolation([4], "snapshot differs", text, [name], index=index, file=row["file"],
+                          offset=row["offset"])  # fmt: skip
 
 
 def _file_of(context: AuditContext, index: int) -> str:
@@ -247,7 +247,7 @@ def _misnumbered(context: AuditContext) -> list[MisnumberedSnapshot]:
     return [one for one in context.listed.of(MisnumberedSnapshot) if one.file not in changed]
 
 
-def _check_terms(context: AuditContext, judged: list[tuple[int, str]], result: Result) -> None:
+def _check_terms(context: AuditContext, judged: list[tuple[int, str]], result: AuditResult) -> None:
     """Compare the history of terms in snapshots with the log (S2)."""
     promotes = one_of_each(
         (one for one in context.listed.of(PromoteRow, SEGMENT) if not one.is_back),
@@ -271,8 +271,8 @@ def _check_terms(context: AuditContext, judged: list[tuple[int, str]], result: R
                     f"{_shown(said)}, the log {_shown(made)}"
                 )
                 result.violations.append(
-                    Violation([4], "snapshot differs", text, [name], index=entry.last_index,
-                              file=key)
+                    AuditViolation([4], "snapshot differs", text, [name], index=entry.last_index,
+                                   file=key)
                 )  # fmt: skip
                 result.violation_count += 1
 

@@ -20,7 +20,7 @@ from qsync_node.archive.manifest import ROLLBACK, SEGMENT, FileEntry
 from qsync_node.archive.outputs import verify
 from qsync_node.archive.reader import Archive
 from qsync_spark.audit.context import BITS, AuditContext, build_context
-from qsync_spark.audit.coverage import Coverage, Range, Unknown, merge, without
+from qsync_spark.audit.coverage import Coverage, IndexRange, UnknownRange, merge, without
 from qsync_spark.audit.journals import prove_journals
 from qsync_spark.audit.ledger import prove_ledger
 from qsync_spark.audit.logs import prove_logs
@@ -28,8 +28,8 @@ from qsync_spark.audit.measures import measure
 from qsync_spark.audit.replay import prove_snapshots
 from qsync_spark.audit.scan import invalid_files, one_of_each
 from qsync_spark.facts.kinds import PartRead, PromoteRow
-from qsync_spark.progress import Progress, Watch, silence
-from qsync_spark.report.findings import Gap, Result
+from qsync_spark.progress import Progress, StepReporter, silence
+from qsync_spark.report.findings import AuditResult, Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
     return gaps, notes, _audited(context, gaps)
 
 
-def _not_reported(unknown: list[Unknown], invalid: set[str]) -> list[Unknown]:
+def _not_reported(unknown: list[UnknownRange], invalid: set[str]) -> list[UnknownRange]:
     """Return the unknown ranges outside of these files, whose violations report the same."""
     return [one for one in unknown if one.file not in invalid]
 
@@ -111,7 +111,7 @@ def _audited(context: AuditContext, gaps: list[Gap]) -> int:
     expected = context.expected
     edges = sorted({*expected.rows.starts, *expected.covered.starts, *expected.voters.starts})
     edges = [edge for edge in edges if edge <= context.end] + [context.end + 1]
-    short: list[Range] = []
+    short: list[IndexRange] = []
     for start, following in pairwise(edges):
         voters = expected.voters.at(start)
         held = (expected.rows.at(start) | expected.covered.at(start)) & voters
@@ -157,7 +157,7 @@ def audit(
     lag_allowed_s: float = LAG_ALLOWED_S,
     progress: Progress = silence,
     appends: Sequence[str] | None = (),
-) -> Result:
+) -> AuditResult:
     """Run the whole audit.
 
     Args:
@@ -174,7 +174,7 @@ def audit(
         ArchiveError, LedgerError: a person must repair the input first.
     """
     rows = sum(entry.rows for _, entry in archive.segments())
-    with Watch(spark, progress, STEPS, PASSES, rows) as watch:
+    with StepReporter(spark, progress, STEPS, PASSES, rows) as watch:
         return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch, appends)
 
 
@@ -184,10 +184,10 @@ def _audit(
     cluster: str,
     ledger: str | None,
     lag_allowed_s: float,
-    watch: Watch,
+    watch: StepReporter,
     appends: Sequence[str] | None,
-) -> Result:
-    result = Result(cluster, archive.url, archive.replicaset_uuid, started_at=time.time())
+) -> AuditResult:
+    result = AuditResult(cluster, archive.url, archive.replicaset_uuid, started_at=time.time())
     started = time.monotonic()
 
     watch.begin(0)
@@ -222,7 +222,7 @@ def _audit(
     return result
 
 
-def check_tables(archive: Archive, result: Result) -> None:
+def check_tables(archive: Archive, result: AuditResult) -> None:
     """Add a gap for each file of a compaction that deviates from its manifest.
 
     Size and SHA-256 are compared; the contents of a table are not compared with the log again.

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from qsync_node.archive.manifest import KINDS, ROLLBACK, SEGMENT
 from qsync_node.archive.reader import Archive
-from qsync_spark.audit.coverage import Coverage, Unknown
+from qsync_spark.audit.coverage import Coverage, UnknownRange
 from qsync_spark.decode.batches import Together
-from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
+from qsync_spark.decode.parts import PART_BYTES, FilePart, owners_of, parts_of
 from qsync_spark.facts.chunks import CHUNK_BITS
 from qsync_spark.facts.described import described_of
 from qsync_spark.facts.kinds import (
@@ -47,7 +47,7 @@ _MADE_ANOMALOUS = (
 Voted = TypeVar("Voted", bound=VotedRow)
 
 
-def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[Part]:
+def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[FilePart]:
     owners = owners_of(archive.members)
     return [
         part
@@ -60,8 +60,8 @@ def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -
 
 def run_on_parts(
     spark: "SparkSession",
-    parts: list[Part],
-    read: Callable[[Part], Iterator[pa.RecordBatch]],
+    parts: list[FilePart],
+    read: Callable[[FilePart], Iterator[pa.RecordBatch]],
     schema: str,
 ) -> "DataFrame":
     """Return the results of `read` for each part; many small parts share a task."""
@@ -74,7 +74,7 @@ def run_on_parts(
         together = Together()
         for batch in batches:
             for text in batch.column(0).to_pylist():
-                part = Part.decode(text)
+                part = FilePart.decode(text)
                 yield from together.add(read(part))
                 read_bytes += part.end - part.marks[0].offset
                 if read_bytes > COLLECT_BYTES:
@@ -139,10 +139,10 @@ def list_facts(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[FactLi
     return FactList(facts_of(row.asDict(recursive=True) for row in (*needed, *odd))), cut
 
 
-def damage_of(listed: FactList) -> list[Unknown]:
+def damage_of(listed: FactList) -> list[UnknownRange]:
     """Return the ranges of segments that cannot be read."""
     return [
-        Unknown(one.member, one.index - 1, one.last_index, one.reason, one.file, one.offset)
+        UnknownRange(one.member, one.index - 1, one.last_index, one.reason, one.file, one.offset)
         for one in listed.of(Damage, SEGMENT)
     ]
 

@@ -15,8 +15,8 @@ from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.membership import member_of
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.decode.blocks import Hole, Rows, blocks_of, headers_of
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.blocks import BlockRows, Hole, blocks_of, headers_of
+from qsync_spark.decode.parts import FilePart
 from qsync_spark.decode.schema_rows import (
     CLUSTER,
     INDEX,
@@ -47,13 +47,13 @@ TUPLES_SQL = sql_of(TUPLES)
 READ_HERE_BYTES = 4 << 20  # a Spark job costs more than reading this much
 
 
-def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
+def tuples_of(part: FilePart, spaces: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the bodies of a snapshot's rows, of the given spaces only; damage is a row, too."""
     rows: list[tuple[Any, ...]] = []
     for item in blocks_of(part):
         if isinstance(item, Hole):
             rows.append((part.member, part.key, item.offset, part.last_index, 0, b"", item.why))
-        elif isinstance(item, Rows):
+        elif isinstance(item, BlockRows):
             place = (part.member, part.key, item.offset, part.last_index)
             try:
                 for _, _, middle, end in headers_of(item):

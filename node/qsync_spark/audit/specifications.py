@@ -15,7 +15,7 @@ from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.archive.reader import Archive
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_node.format.mp import pack, unpack
-from qsync_spark.audit.catalogue import Catalogue
+from qsync_spark.audit.catalogue import KeyCatalogue
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import EVENTS_SQL, in_order, log_events, snapshot_events
 from qsync_spark.audit.fold import FOLDED, Fold
@@ -24,9 +24,9 @@ from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import damaged_snapshots
 from qsync_spark.decode.batches import batch_of, sql_of
 from qsync_spark.decode.blocks import INT64_MAX
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.parts import FilePart
 from qsync_spark.journals.catalogue import JournalsError
-from qsync_spark.report.findings import Gap, Result
+from qsync_spark.report.findings import AuditResult, Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ class Base(NamedTuple):
 
 
 def archived_specs(
-    spark: "SparkSession", context: AuditContext, result: Result
+    spark: "SparkSession", context: AuditContext, result: AuditResult
 ) -> list[JournalSpec]:
     """Return the journals at the end of an archive; none if it has no row of one.
 
@@ -66,7 +66,7 @@ def archived_specs(
         text = f"the journals are known up to index {until}: the log has a gap after it"
         result.gaps.append(Gap([5], text, "", until, context.end))
 
-    def read(part: Part) -> Iterator[pa.RecordBatch]:
+    def read(part: FilePart) -> Iterator[pa.RecordBatch]:
         return (_after(batch, base.at, until) for batch in log_events(part, reading))
 
     parts = [
@@ -97,7 +97,7 @@ def specs_in_snapshot(spark: "SparkSession", archive: Archive, key: str) -> list
     """
     if key not in _files_with_journals(archive):
         return []
-    catalogue = Catalogue(keys={JOURNAL_SPACE: (0,)})
+    catalogue = KeyCatalogue(keys={JOURNAL_SPACE: (0,)})
     found = _fold(_tuples(spark, archive, Base(0, key), catalogue), catalogue)
     return sorted((_spec_of(*one) for one in found), key=lambda spec: spec.name)
 
@@ -111,7 +111,7 @@ def _files_with_journals(archive: Archive) -> set[str]:
     }
 
 
-def _base_of(context: AuditContext, result: Result) -> Base | None:
+def _base_of(context: AuditContext, result: AuditResult) -> Base | None:
     """Return the newest snapshot that the replay reached and found nothing wrong with."""
     if context.snapshot is None:
         return None
@@ -127,12 +127,12 @@ def _base_of(context: AuditContext, result: Result) -> Base | None:
 
 
 def _tuples(
-    spark: "SparkSession", archive: Archive, base: Base, catalogue: Catalogue
+    spark: "SparkSession", archive: Archive, base: Base, catalogue: KeyCatalogue
 ) -> "DataFrame":
     """Return the tuples of journals in a snapshot as events."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == base.file]
 
-    def read(part: Part) -> Iterator[pa.RecordBatch]:
+    def read(part: FilePart) -> Iterator[pa.RecordBatch]:
         events = snapshot_events(part, catalogue, base.file)
         return (batch.filter(_is_of_journals(batch)) for batch in events)
 
@@ -150,7 +150,7 @@ def _is_of_journals(batch: pa.RecordBatch) -> pa.BooleanArray:
     return pc.equal(batch.column("space"), JOURNAL_SPACE)
 
 
-def _fold(events: "DataFrame", catalogue: Catalogue) -> Iterator[tuple[bytes | None, str]]:
+def _fold(events: "DataFrame", catalogue: KeyCatalogue) -> Iterator[tuple[bytes | None, str]]:
     """Yield the last tuple of each key, or why it is not known."""
     ordered = in_order(events).select(*FOLDED)
     last = ordered.mapInArrow(lambda some: last_tuples(some, catalogue), sql_of(LAST))
@@ -159,7 +159,7 @@ def _fold(events: "DataFrame", catalogue: Catalogue) -> Iterator[tuple[bytes | N
 
 
 def last_tuples(
-    batches: Iterator[pa.RecordBatch], catalogue: Catalogue
+    batches: Iterator[pa.RecordBatch], catalogue: KeyCatalogue
 ) -> Iterator[pa.RecordBatch]:
     """Fold the events of each key, in order, into rows of `LAST`."""
     fold = Fold(catalogue)

@@ -21,7 +21,7 @@ from qsync_spark.entry import (
     progress_of,
 )
 from qsync_spark.failures import run_guarded
-from qsync_spark.progress import Step
+from qsync_spark.progress import ProgressStep
 from qsync_spark.session import debug_conf, make_session
 
 JOB = "qsync_spark.compaction"
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         outcome = compact(spark, arguments.archive, wish, progress)
     finally:
         spark.stop()
-    progress(Step("done", len(STEPS), len(STEPS)))
+    progress(ProgressStep("done", len(STEPS), len(STEPS)))
     text = json.dumps(outcome.document())
     if arguments.result is not None:
         arguments.result.parent.mkdir(parents=True, exist_ok=True)

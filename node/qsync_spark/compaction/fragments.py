@@ -8,14 +8,14 @@ from qsync_node.archive.reader import Archive
 from qsync_spark.audit.context import build_context
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.journals.catalogue import list_journals
-from qsync_spark.journals.compaction import Outcome, compact
-from qsync_spark.report.findings import Result
+from qsync_spark.journals.compaction import MergeResult, compact
+from qsync_spark.report.findings import AuditResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def merge_archived(spark: "SparkSession", archive: Archive, grace_s: float) -> Outcome:
+def merge_archived(spark: "SparkSession", archive: Archive, grace_s: float) -> MergeResult:
     """Merge small fragments of the journals in the newest snapshot, which a compaction wrote.
 
     A damaged fragment is neither merged nor deleted.
@@ -36,12 +36,12 @@ def merge_archived(spark: "SparkSession", archive: Archive, grace_s: float) -> O
 
 def count_merges(
     spark: "SparkSession", archive: Archive, grace_s: float
-) -> tuple[Outcome, list[str]]:
+) -> tuple[MergeResult, list[str]]:
     """Return what `merge_archived` would do after a compaction, and notes about unknown journals.
 
     The rows after the newest snapshot count, too.
     """
-    result = Result("", archive.url, archive.replicaset_uuid)
+    result = AuditResult("", archive.url, archive.replicaset_uuid)
     context = build_context(spark, archive)
     try:
         specs = archived_specs(spark, context, result)

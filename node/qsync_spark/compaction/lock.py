@@ -24,7 +24,7 @@ STALE_S = 120.0
 SETTLE_S = 0.5
 
 
-class Lock:
+class CompactionLock:
     """A lock held inside `with`. Raises ArchiveError if another run holds it."""
 
     def __init__(self, store: Any, url: str, run: str) -> None:
@@ -35,7 +35,7 @@ class Lock:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
 
-    def __enter__(self) -> "Lock":
+    def __enter__(self) -> "CompactionLock":
         if not self._create():
             held = self._read()
             if held is not None and not self._is_left(held):

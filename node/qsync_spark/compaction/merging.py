@@ -15,7 +15,7 @@ from qsync_node.archive.location import ArchiveError, read_range
 from qsync_node.archive.manifest import SEGMENT, FileEntry, Manifest
 from qsync_node.archive.outputs import put_bytes, verify
 from qsync_node.archive.reader import Archive
-from qsync_node.format.xlog import EOF_MARKER, Block, Damage, decode_file_header, read_blocks
+from qsync_node.format.xlog import EOF_MARKER, Block, BlockDamage, decode_file_header, read_blocks
 
 SMALL_BYTES = 8 << 20
 MERGED_BYTES = 32 << 20
@@ -71,7 +71,7 @@ def merge(url: str, member: str, group: list[FileEntry]) -> Merged:
 def _end_of_blocks(data: bytes, start: int, key: str) -> int:
     end = start
     for item in read_blocks(data, start):
-        if isinstance(item, Damage):
+        if isinstance(item, BlockDamage):
             raise ArchiveError(f"{key} is damaged at offset {item.offset}: audit the archive first")
         if isinstance(item, Block):
             end = item.end

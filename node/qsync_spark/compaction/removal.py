@@ -9,7 +9,7 @@ older.
 
 from dataclasses import dataclass
 
-from qsync_node.archive.compaction import Changes, Compaction
+from qsync_node.archive.compaction import ChangesFile, Compaction
 from qsync_node.archive.reader import Archive
 
 PASSED = "Passed"
@@ -19,7 +19,7 @@ PASSED = "Passed"
 class Removal:
     """`changes` is stored first; then `files` and whole `folders` of older compactions go."""
 
-    changes: Changes
+    changes: ChangesFile
     files: list[str]
     folders: list[str]
 
@@ -49,7 +49,7 @@ def plan_removal(
     changes = archive.changes
     if base is not None and base.index >= changes.floor:
         merged = [one for one in changes.merged if one.entry.last_index > base.index]
-        changes = Changes(base.index, base.name, merged)
+        changes = ChangesFile(base.index, base.name, merged)
     gone: list[str] = []
     for manifest in archive.written:
         mine = [one for one in archive.changes.merged if one.member == manifest.instance_uuid]

@@ -28,10 +28,10 @@ from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
     FOLDER,
-    Changes,
+    ChangesFile,
+    CompactedFile,
     Compaction,
     Merged,
-    StoredFile,
     encode_changes,
     encode_compaction,
 )
@@ -43,13 +43,13 @@ from qsync_node.archive.reader import Archive, load_archive
 from qsync_node.archive.restore.child import RestoreError, restore_in_child
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
 from qsync_spark.compaction.fragments import count_merges, merge_archived
-from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.lock import CompactionLock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import PASSED, plan_removal
 from qsync_spark.durations import GRACE_S
-from qsync_spark.journals.compaction import Outcome as Fragments
-from qsync_spark.progress import Progress, Watch, silence
-from qsync_spark.report.findings import VIOLATED, Result
+from qsync_spark.journals.compaction import MergeResult as Fragments
+from qsync_spark.progress import Progress, StepReporter, silence
+from qsync_spark.report.findings import VIOLATED, AuditResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CompactionResult:
     """The result. `name` is "" if there was nothing to fold."""
 
     cluster: str
@@ -124,11 +124,11 @@ def compact(
     wish: Wish,
     progress: Progress = silence,
     clock: Callable[[], float] = time.time,
-) -> Outcome:
+) -> CompactionResult:
     """Compact an archive. `clock` determines ages. Raises ArchiveError with one sentence."""
     started = time.monotonic()
     url = url.rstrip("/")
-    outcome = Outcome(wish.cluster, url, is_dry_run=wish.is_dry_run)
+    outcome = CompactionResult(wish.cluster, url, is_dry_run=wish.is_dry_run)
 
     archive = load_archive(url)
     if wish.is_dry_run:
@@ -139,16 +139,16 @@ def compact(
         return outcome
     rows = sum(entry.rows for _, entry in archive.segments())
     with (
-        Watch(spark, progress, STEPS, PASSES, rows) as watch,
+        StepReporter(spark, progress, STEPS, PASSES, rows) as watch,
         tempfile.TemporaryDirectory() as scratch,
     ):
         step = watch.begin
         step(0)
-        with Lock(store_of(url), url, wish.run) as lock:
+        with CompactionLock(store_of(url), url, wish.run) as lock:
             archive = load_archive(url)
             _clean(archive)
             archive, made = _fold(archive, wish, Path(scratch), outcome, step)
-            result: Result | None = None
+            result: AuditResult | None = None
             if made is not None:
                 try:
                     result = _publish(spark, archive, made, wish, outcome, lock, step)
@@ -173,7 +173,7 @@ def compact(
     return outcome
 
 
-def _has_work(archive: Archive, wish: Wish, outcome: Outcome, now_s: float) -> bool:
+def _has_work(archive: Archive, wish: Wish, outcome: CompactionResult, now_s: float) -> bool:
     """Return whether any file would be merged or removed."""
     if any(work_of(archive, outcome.index)):
         return True
@@ -183,7 +183,7 @@ def _has_work(archive: Archive, wish: Wish, outcome: Outcome, now_s: float) -> b
     return bool(removal.files or removal.folders or removal.changes != archive.changes)
 
 
-def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> Result:
+def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> AuditResult:
     """Audit the archive. Raises ArchiveError if it is Violated."""
     result = audit(spark, archive, wish.cluster, None, wish.lag_allowed_s, appends=None)
     if result.verdict == VIOLATED:
@@ -194,7 +194,7 @@ def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> Result:
     return result
 
 
-def _say_what_stays(result: Result, outcome: Outcome) -> None:
+def _say_what_stays(result: AuditResult, outcome: CompactionResult) -> None:
     if result.verdict != PASSED:
         outcome.notes.append(
             "no file is merged or deleted, now or because of this compaction: the audit "
@@ -202,7 +202,7 @@ def _say_what_stays(result: Result, outcome: Outcome) -> None:
         )
 
 
-def _take_back(archive: Archive, made: Compaction, lock: Lock) -> None:
+def _take_back(archive: Archive, made: Compaction, lock: CompactionLock) -> None:
     """Delete the outputs of this run while it holds the lock.
 
     Otherwise `_clean` of the next run deletes them.
@@ -218,7 +218,11 @@ def _take_back(archive: Archive, made: Compaction, lock: Lock) -> None:
 
 
 def _fold(
-    archive: Archive, wish: Wish, scratch: Path, outcome: Outcome, step: Callable[[int], None]
+    archive: Archive,
+    wish: Wish,
+    scratch: Path,
+    outcome: CompactionResult,
+    step: Callable[[int], None],
 ) -> tuple[Archive, Compaction | None]:
     """Store the snapshot in the archive, unpublished.
 
@@ -258,7 +262,7 @@ def _fold(
     )  # fmt: skip
     stored = put_local(archive.url, f"{made.folder}/{entry.name}", file)
     inputs = [
-        StoredFile(f"{manifest.instance_uuid}/{one.name}", one.size, one.sha256)
+        CompactedFile(f"{manifest.instance_uuid}/{one.name}", one.size, one.sha256)
         for manifest in archive.members
         for one in manifest.files
         if one.last_index <= made.index
@@ -293,9 +297,14 @@ def _fold_in_child(url: str, to_signature: int | None, folder: Path) -> dict[str
 
 
 def _publish(  # the parts of one action
-    spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish, outcome: Outcome,
-    lock: Lock, step: Callable[[int], None],
-) -> Result:  # fmt: skip
+    spark: "SparkSession",
+    archive: Archive,
+    made: Compaction,
+    wish: Wish,
+    outcome: CompactionResult,
+    lock: CompactionLock,
+    step: Callable[[int], None],
+) -> AuditResult:
     step(2)
     whole = replace(archive, compactions=[*archive.compactions, made])
     result = _audit(spark, whole, wish)
@@ -306,7 +315,7 @@ def _publish(  # the parts of one action
         )
     step(3)
     files, tables = _tables(spark, whole, made, wish)
-    outputs = [*made.outputs, *(StoredFile(f["path"], f["size"], f["sha256"]) for f in files)]
+    outputs = [*made.outputs, *(CompactedFile(f["path"], f["size"], f["sha256"]) for f in files)]
     made = replace(made, verdict=result.verdict, outputs=outputs, tables=tables)
     step(4)
     for output in outputs:
@@ -322,7 +331,7 @@ def _publish(  # the parts of one action
     return result
 
 
-def _is_open(result: Result, made: Compaction) -> bool:
+def _is_open(result: AuditResult, made: Compaction) -> bool:
     """Return whether the new snapshot itself was not replayed."""
     return any(
         gap.file.startswith(f"{made.folder}/") for gap in result.gaps
@@ -375,7 +384,11 @@ def _tables(
 
 
 def _merge(
-    spark: "SparkSession", url: str, outcome: Outcome, lock: Lock, step: Callable[[int], None]
+    spark: "SparkSession",
+    url: str,
+    outcome: CompactionResult,
+    lock: CompactionLock,
+    step: Callable[[int], None],
 ) -> None:
     """Merge files. Merged files count once `changes.json` lists them."""
     step(5)
@@ -392,7 +405,7 @@ def _merge(
             outcome.notes.append(f"some small segments were not merged: {found}")
     if not merged:
         return
-    changes = Changes(
+    changes = ChangesFile(
         archive.changes.floor, archive.changes.compaction, [*archive.changes.merged, *merged]
     )
     lock.check()
@@ -409,8 +422,13 @@ def _try_to_merge(url: str, member: str, group: list[FileEntry]) -> Merged | str
 
 
 def remove(
-    url: str, now_s: float, retention_s: float, audited_index: int, outcome: Outcome, lock: Lock
-) -> None:  # fmt: skip
+    url: str,
+    now_s: float,
+    retention_s: float,
+    audited_index: int,
+    outcome: CompactionResult,
+    lock: CompactionLock,
+) -> None:
     """Delete old files after reading back the files that replace them.
 
     A state after `audited_index`, up to which a quorum has archived, replaces none yet.
@@ -426,7 +444,7 @@ def remove(
     for one in archive.changes.merged:
         key = f"{one.member}/{one.entry.name}"
         if key not in going and any(f"{one.member}/{name}" in going for name in one.replaces):
-            verify(url, StoredFile(key, one.entry.size, one.entry.sha256))
+            verify(url, CompactedFile(key, one.entry.size, one.entry.sha256))
     lock.check()
     if removal.changes != archive.changes:
         put_bytes(url, CHANGES_NAME, encode_changes(removal.changes))
@@ -453,7 +471,7 @@ def _clean(archive: Archive) -> None:
             delete_all(archive.url, found)
 
 
-def _say_what_would_be(archive: Archive, wish: Wish, outcome: Outcome) -> None:
+def _say_what_would_be(archive: Archive, wish: Wish, outcome: CompactionResult) -> None:
     entries = [e for m in archive.members for e in m.files]
     outcome.index = max((e.last_index for e in entries), default=0)
     if wish.to_signature is not None:

@@ -21,12 +21,12 @@ from qsync_node.archive.outputs import put_bytes
 from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import DELETE, INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.mp import unpack
-from qsync_spark.audit.catalogue import Catalogue
+from qsync_spark.audit.catalogue import KeyCatalogue
 from qsync_spark.audit.events import (
     BASE,
     EVENTS_SQL,
     UNKNOWN,
-    Reading,
+    EventParameters,
     events_of_log,
     in_order,
     snapshot_events,
@@ -34,9 +34,9 @@ from qsync_spark.audit.events import (
 from qsync_spark.audit.fold import Fold
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import tuples_of
-from qsync_spark.compaction.typed import REST, Column, columns_of, schema_of, values_of
+from qsync_spark.compaction.typed import REST, TypedColumn, columns_of, schema_of, values_of
 from qsync_spark.decode.batches import batch_of, sql_of
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.parts import FilePart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,12 +55,12 @@ FILES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ParquetTable:
     """A space as a table: its folder's name and columns."""
 
     space: int
     name: str
-    columns: list[Column]
+    columns: list[TypedColumn]
 
     @property
     def folder(self) -> str:
@@ -73,10 +73,10 @@ class Table:
                 "columns": [asdict(column) for column in self.columns]}  # fmt: skip
 
 
-def tables_of(archive: Archive, made: Compaction, is_history: bool) -> dict[int, Table]:
+def tables_of(archive: Archive, made: Compaction, is_history: bool) -> dict[int, ParquetTable]:
     """Return the user spaces of a snapshot by id."""
     key = f"{made.folder}/{made.snapshot.name}"
-    found: dict[int, Table] = {}
+    found: dict[int, ParquetTable] = {}
     taken = (REST, *PERIOD) if is_history else (REST,)
     for part in parts_of_kind(archive, SNAPSHOT):
         if part.key != key:
@@ -85,11 +85,11 @@ def tables_of(archive: Archive, made: Compaction, is_history: bool) -> dict[int,
             for row in batch.to_pylist():
                 space, _, name, _, _, _, layout = unpack(row["body"])[KEY_TUPLE][:7]
                 if space >= FIRST_USER_SPACE:
-                    found[space] = Table(space, str(name), columns_of(layout, taken))
+                    found[space] = ParquetTable(space, str(name), columns_of(layout, taken))
     return found
 
 
-class Writer:
+class TableWriter:
     """Files of one table of one task; `take` returns completed ones."""
 
     def __init__(self, url: str, table: str, folder: str, part: str, schema: pa.Schema) -> None:
@@ -141,10 +141,10 @@ class Writer:
 class _Writers:
     """One writer per table of a task."""
 
-    open: Callable[[Table], Writer]
-    by_space: dict[int, Writer] = field(default_factory=dict)
+    open: Callable[[ParquetTable], TableWriter]
+    by_space: dict[int, TableWriter] = field(default_factory=dict)
 
-    def of(self, table: Table) -> Writer:
+    def of(self, table: ParquetTable) -> TableWriter:
         if table.space not in self.by_space:
             self.by_space[table.space] = self.open(table)
         return self.by_space[table.space]
@@ -157,18 +157,18 @@ class _Writers:
 
 
 def write_state(
-    spark: "SparkSession", archive: Archive, made: Compaction, tables: dict[int, Table]
+    spark: "SparkSession", archive: Archive, made: Compaction, tables: dict[int, ParquetTable]
 ) -> list[dict[str, Any]]:
     """Write every tuple of the snapshot and return rows of `FILES`."""
     key = f"{made.folder}/{made.snapshot.name}"
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
     root = f"{made.folder}/spaces"
 
-    def write(part: Part) -> Iterator[pa.RecordBatch]:
+    def write(part: FilePart) -> Iterator[pa.RecordBatch]:
         name = f"part-{part.marks[0].offset:012d}"
         writers = _Writers(
-            lambda table: Writer(part.url, table.folder, f"{root}/{table.folder}", name,
-                                 schema_of(table.columns))
+            lambda table: TableWriter(part.url, table.folder, f"{root}/{table.folder}", name,
+                                      schema_of(table.columns))
         )  # fmt: skip
         for batch in tuples_of(part, frozenset(tables)):
             for row in batch.to_pylist():
@@ -187,7 +187,7 @@ def write_state(
 # --- the history ----------------------------------------------------------------------------------
 
 
-def history_schema(columns: list[Column]) -> pa.Schema:
+def history_schema(columns: list[TypedColumn]) -> pa.Schema:
     moment = pa.timestamp("us", "UTC")
     period = zip(PERIOD, (moment, moment, pa.int64(), pa.int64()), strict=True)
     return pa.schema([*(pa.field(name, kind) for name, kind in period), *schema_of(columns)])
@@ -198,12 +198,12 @@ def _moment(time_s: float | None) -> datetime | None:
 
 
 @dataclass(slots=True)
-class Versions:
+class TableVersions:
     """The versions of one key, from event to event, with their validity."""
 
     fold: Fold
-    table: Table
-    writer: Writer
+    table: ParquetTable
+    writer: TableWriter
     since: tuple[int, float] = (0, 0.0)
 
     def take(self, index: int, op: int, body: bytes, time_s: float) -> None:
@@ -247,8 +247,8 @@ def write_history(
     spark: "SparkSession",
     archive: Archive,
     made: Compaction,
-    tables: dict[int, Table],
-    reading: Reading,
+    tables: dict[int, ParquetTable],
+    reading: EventParameters,
     base: tuple[int, str],
 ) -> list[dict[str, Any]]:
     """Write every version of every key from the archive's first state; return rows of `FILES`."""
@@ -266,8 +266,8 @@ def write_history(
         context = TaskContext.get()
         name = f"part-{context.partitionId() if context is not None else 0:05d}"
         writers = _Writers(
-            lambda table: Writer(url, table.folder, f"{root}/{table.folder}", name,
-                                 history_schema(table.columns))
+            lambda table: TableWriter(url, table.folder, f"{root}/{table.folder}", name,
+                                      history_schema(table.columns))
         )  # fmt: skip
         _write_versions(batches, tables, catalogue, last, writers)
         yield writers.finish()
@@ -277,14 +277,17 @@ def write_history(
 
 
 def _write_versions(
-    batches: Iterator[pa.RecordBatch], tables: dict[int, Table], catalogue: Catalogue, last: int,
+    batches: Iterator[pa.RecordBatch],
+    tables: dict[int, ParquetTable],
+    catalogue: KeyCatalogue,
+    last: int,
     writers: _Writers,
-) -> None:  # fmt: skip
+) -> None:
     """Turn the events of each key, in order of their index, into versions.
 
     Dropped spaces have no table.
     """
-    versions: Versions | None = None
+    versions: TableVersions | None = None
     place: tuple[int, bytes] | None = None
     for batch in batches:
         columns = [batch.column(n).to_pylist() for n in (0, 1, 2, 3, 4, 7)]
@@ -298,7 +301,7 @@ def _write_versions(
                 if table is not None:
                     fold = Fold(catalogue)
                     fold.begin(space, key)
-                    versions = Versions(fold, table, writers.of(table))
+                    versions = TableVersions(fold, table, writers.of(table))
             if versions is None:
                 continue
             if op == UNKNOWN or not key:

@@ -30,7 +30,7 @@ _EXT_DATETIME = int(Extension.DATETIME)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TypedColumn:
     """A field of a format: its name as a column, and its type in the format."""
 
     name: str
@@ -42,24 +42,24 @@ class Column:
         return _TYPES.get(self.type, pa.string())
 
 
-def columns_of(layout: Any, taken: tuple[str, ...] = (REST,)) -> list[Column]:
+def columns_of(layout: Any, taken: tuple[str, ...] = (REST,)) -> list[TypedColumn]:
     """Return the columns of the format in a row of `_space`; a name in use gets an underscore."""
-    found: list[Column] = []
+    found: list[TypedColumn] = []
     for number, one in enumerate(layout if isinstance(layout, list) else [], 1):
         name = str(one.get("name") or number) if isinstance(one, Mapping) else str(number)
         kind = str(one.get("type", "any")).lower() if isinstance(one, Mapping) else "any"
         while name in taken or any(name == other.name for other in found):
             name += "_"
-        found.append(Column(_utf8(name), {"num": "unsigned", "str": "string"}.get(kind, kind)))
+        found.append(TypedColumn(_utf8(name), {"num": "unsigned", "str": "string"}.get(kind, kind)))
     return found
 
 
-def schema_of(columns: list[Column]) -> pa.Schema:
+def schema_of(columns: list[TypedColumn]) -> pa.Schema:
     fields = [pa.field(column.name, column.arrow) for column in columns]
     return pa.schema([*fields, pa.field(REST, pa.string())])
 
 
-def values_of(columns: list[Column], fields: list[Any]) -> list[Any]:
+def values_of(columns: list[TypedColumn], fields: list[Any]) -> list[Any]:
     """Return one value for each column, and the JSON of the remaining fields or None."""
     values: list[Any] = []
     rest: dict[str, Any] = {}

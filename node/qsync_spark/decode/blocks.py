@@ -27,12 +27,12 @@ from qsync_node.format.xlog import (
     EOF_MARKER,
     HEADER_BYTES_MAX,
     Block,
-    Damage,
+    BlockDamage,
     XlogError,
     decode_file_header,
     read_blocks,
 )
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.parts import FilePart
 
 HASH_BYTES = 16
 SECRET_BYTES = 64  # one block of SHA-256: it is hashed once for all rows
@@ -46,7 +46,7 @@ LIMITS = {
 """The greatest number that a column of the table `qsync.wal` can hold, by header key."""
 
 
-class Rows(NamedTuple):
+class BlockRows(NamedTuple):
     """One valid block at `offset` of the file, decompressed."""
 
     offset: int
@@ -61,18 +61,18 @@ class Hole(NamedTuple):
     mark: int  # number of the mark whose range contains it
 
 
-class State(NamedTuple):
+class RestartMark(NamedTuple):
     """Reading (re)starts at this mark."""
 
     mark: int
 
 
-def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
+def blocks_of(part: FilePart) -> Iterator[BlockRows | Hole | RestartMark]:
     """Yield all readable data of a part. Errors of the file are items, not exceptions."""
     digest = hashlib.sha256() if part.sha256 else None
     is_sound = True
     for number, mark in enumerate(part.marks):
-        yield State(number)
+        yield RestartMark(number)
         stop = part.marks[number + 1].offset if number + 1 < len(part.marks) else part.end
         hole: Hole | None = None
         try:
@@ -101,7 +101,7 @@ def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
         yield Hole(-1, CHANGED, -1)
 
 
-def is_file_changed(part: Part) -> bool:
+def is_file_changed(part: FilePart) -> bool:
     """Return whether a file of several parts deviates from its name.
 
     The part that contains unreadable blocks reports those.
@@ -117,7 +117,7 @@ def is_file_changed(part: Part) -> bool:
     return digest.hexdigest() != part.file_sha256
 
 
-def _refuse_header(part: Part) -> str:
+def _refuse_header(part: FilePart) -> str:
     """Return why the file's header contradicts the manifest; "" if it does not."""
     head = read_range(part.url, part.key, 0, HEADER_BYTES_MAX)
     header, end = decode_file_header(head)
@@ -129,14 +129,14 @@ def _refuse_header(part: Part) -> str:
     return ""
 
 
-def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Hole]:
+def _blocks(data: bytes, base: int, stop: int, part: FilePart) -> Iterator[BlockRows | Hole]:
     is_end = stop == part.size
     position = 0
     for item in read_blocks(data, 0, base):
         if isinstance(item, Block):
             position = item.end
-            yield Rows(base + item.offset, item.data)
-        elif isinstance(item, Damage):
+            yield BlockRows(base + item.offset, item.data)
+        elif isinstance(item, BlockDamage):
             yield Hole(base + item.offset, item.why, 0)
             return
         else:
@@ -181,7 +181,7 @@ def new_secret() -> bytes:
     return os.urandom(SECRET_BYTES)
 
 
-def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
+def checked_rows(rows: BlockRows) -> list[tuple[dict[int, Any], int, int, int]]:
     """Return the items of `headers_of` after a check: numbers fit their columns, spaces decode.
 
     Raises:
@@ -204,6 +204,6 @@ def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
     return found
 
 
-def headers_of(rows: Rows) -> Iterator[tuple[dict[int, Any], int, int, int]]:
+def headers_of(rows: BlockRows) -> Iterator[tuple[dict[int, Any], int, int, int]]:
     """Yield the same items as `walk_rows`."""
     return walk_rows(rows.data)

@@ -27,10 +27,10 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.mp import BAD_MSGPACK
 from qsync_node.format.walk import space_of
-from qsync_spark.decode.blocks import Hole, Rows, State, blocks_of
+from qsync_spark.decode.blocks import BlockRows, Hole, RestartMark, blocks_of
 from qsync_spark.decode.edges import PADDING, Bytes, Ints, ends_of, read_edges
-from qsync_spark.decode.headers import UINTS, Fields, headers_at, starts_like
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.headers import UINTS, HeaderFields, headers_at, starts_like
+from qsync_spark.decode.parts import FilePart
 
 BATCH_BYTES = 1 << 20
 Floats = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 class Columns(NamedTuple):
     """N rows: `edges` are 2 N + 1 offsets into `data`, of each header and body, and of the end."""
 
-    blocks: list[Rows]
+    blocks: list[BlockRows]
     data: bytes
     padded: Bytes
     edges: Ints
@@ -103,12 +103,12 @@ class Columns(NamedTuple):
         return pieces.take(pa.array(np.arange(1, len(self.edges), 2)))
 
 
-def batches_of(part: Part) -> Iterator[list[Rows] | Hole | State]:
+def batches_of(part: FilePart) -> Iterator[list[BlockRows] | Hole | RestartMark]:
     """Yield the items of `blocks_of`, with consecutive blocks grouped."""
-    blocks: list[Rows] = []
+    blocks: list[BlockRows] = []
     held = 0
     for item in blocks_of(part):
-        if isinstance(item, Rows):
+        if isinstance(item, BlockRows):
             blocks.append(item)
             held += len(item.data)
             if held < BATCH_BYTES:
@@ -116,13 +116,13 @@ def batches_of(part: Part) -> Iterator[list[Rows] | Hole | State]:
         if blocks:
             yield blocks
             blocks, held = [], 0
-        if not isinstance(item, Rows):
+        if not isinstance(item, BlockRows):
             yield item
     if blocks:
         yield blocks
 
 
-def columns_of(blocks: list[Rows]) -> Columns | None:
+def columns_of(blocks: list[BlockRows]) -> Columns | None:
     """Return the rows of some blocks; None if they must be read row by row."""
     data = blocks[0].data if len(blocks) == 1 else b"".join(block.data for block in blocks)
     padded = np.frombuffer(data + PADDING, dtype=np.uint8)
@@ -144,7 +144,7 @@ def columns_of(blocks: list[Rows]) -> Columns | None:
     )  # fmt: skip
 
 
-def rows_alike(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
+def rows_alike(data: bytes, padded: Bytes) -> tuple[Ints, HeaderFields] | None:
     """Find all rows together, if headers are exactly where the previous rows end."""
     starts = starts_like(data, padded)
     if starts is None or not len(starts) or starts[0] != 0:
@@ -166,7 +166,7 @@ def rows_alike(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
     return edges, fields
 
 
-def _rows_in_turn(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
+def _rows_in_turn(data: bytes, padded: Bytes) -> tuple[Ints, HeaderFields] | None:
     """Find the rows one after another, with any headers."""
     found = read_edges(data)
     if found is None:
@@ -176,7 +176,7 @@ def _rows_in_turn(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
     return None if heads is None else (edges, heads[0])
 
 
-def _offsets_of(blocks: list[Rows], starts: Ints) -> Ints | None:
+def _offsets_of(blocks: list[BlockRows], starts: Ints) -> Ints | None:
     """Return the block of each row; None if a block does not begin with a row."""
     sizes = np.array([len(block.data) for block in blocks])
     begins = np.concatenate(([0], np.cumsum(sizes)[:-1]))

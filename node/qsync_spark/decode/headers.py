@@ -41,7 +41,7 @@ _DEFAULTS = {
     KEY_TUPLE_META: 0,
 }  # fmt: skip
 
-Fields = dict[int, npt.NDArray[Any]]
+HeaderFields = dict[int, npt.NDArray[Any]]
 """By header key, one value per row."""
 
 
@@ -117,7 +117,7 @@ def _pairs(padded: Bytes, pair: Bytes) -> Ints:
 
 def headers_at(
     data: bytes, padded: Bytes, starts: Ints, middles: Ints | None = None
-) -> tuple[Fields, Ints] | None:
+) -> tuple[HeaderFields, Ints] | None:
     """Return the fields and the offsets of the bodies.
 
     None unless each header begins with its type in one byte, or if a number exceeds its limit. With
@@ -128,7 +128,7 @@ def headers_at(
     if not (is_map & (padded[starts + 1] == KEY_TYPE) & (padded[starts + 2] < FIXINT_END)).all():
         return None
     count = len(starts)
-    found: Fields = {
+    found: HeaderFields = {
         key: np.full(count, value, np.float64 if key == KEY_TIMESTAMP else np.int64)
         for key, value in _DEFAULTS.items()
     }
@@ -186,7 +186,7 @@ def _are_like(rows: Bytes, want: Bytes, mask: Bytes) -> npt.NDArray[np.bool_]:
     return same
 
 
-def _extract(layout: Layout, heads: Bytes, rows: Ints, found: Fields) -> bool:
+def _extract(layout: Layout, heads: Bytes, rows: Ints, found: HeaderFields) -> bool:
     for key, position, width, kind in layout.fields:
         if key not in found:
             continue
@@ -201,7 +201,7 @@ def _extract(layout: Layout, heads: Bytes, rows: Ints, found: Fields) -> bool:
     return True
 
 
-def _decode(head: bytes, row: int, found: Fields) -> bool:
+def _decode(head: bytes, row: int, found: HeaderFields) -> bool:
     try:
         header = unpack(head)
         for key in _DEFAULTS:

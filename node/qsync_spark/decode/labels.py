@@ -12,13 +12,13 @@ import msgpack
 from qsync_node.format.keys import KEY_LSN, KEY_REPLICA_ID
 from qsync_node.format.mp import BAD_MSGPACK
 from qsync_node.format.walk import row_unpacker
-from qsync_spark.decode.blocks import Rows
+from qsync_spark.decode.blocks import BlockRows
 
-Label = tuple[int, int]
+RowLabel = tuple[int, int]
 """Replica id and LSN."""
 
 
-def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> Label:
+def true_label(said: RowLabel, vclock: Mapping[int, int], behind: RowLabel | None) -> RowLabel:
     """Return the true label. `vclock` precedes the row; `behind` is the label of the next row."""
     if behind is not None:
         replica_id, lsn = behind
@@ -27,13 +27,13 @@ def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> 
     return said
 
 
-def label_of(header: Mapping[int, int]) -> Label:
+def label_of(header: Mapping[int, int]) -> RowLabel:
     return header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
 
 
 def with_behind(
-    blocks: Sequence[Rows], end: Mapping[int, int]
-) -> Iterator[tuple[Rows, Label | None]]:
+    blocks: Sequence[BlockRows], end: Mapping[int, int]
+) -> Iterator[tuple[BlockRows, RowLabel | None]]:
     """Yield each block with the label of the row after it.
 
     After the last block, `end`, the clock at the end of the part, gives the expected label.
@@ -47,7 +47,7 @@ def with_behind(
             yield block, (replica_id, end.get(replica_id, 0) + 1) if replica_id else None
 
 
-def _first_label(block: Rows) -> Label | None:
+def _first_label(block: BlockRows) -> RowLabel | None:
     try:
         label = label_of(row_unpacker(block.data).unpack())
     except (*BAD_MSGPACK, msgpack.UnpackException, AttributeError):

@@ -10,7 +10,7 @@ PART_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """Blocks of `key` at the offsets of `marks`, up to `end`; `size` is the whole file's.
 
     `owner` is the leader of the term at the first mark, 0 if unknown. `last_index` is the index at
@@ -36,7 +36,7 @@ class Part:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> "Part":
+    def decode(cls, text: str) -> "FilePart":
         fields = json.loads(text)
         fields["marks"] = [
             Mark(offset, term, {int(k): v for k, v in vclock.items()})
@@ -67,7 +67,7 @@ def parts_of(
     entry: FileEntry,
     owners: dict[int, int],
     part_bytes: int = PART_BYTES,
-) -> Iterator[Part]:
+) -> Iterator[FilePart]:
     """Yield the file in pieces of about `part_bytes`, cut at marks; one piece without marks."""
     key = f"{manifest.instance_uuid}/{entry.name}"
     marks = entry.marks or [Mark(0, entry.start_term, entry.start_vclock)]
@@ -85,7 +85,7 @@ def parts_of(
         is_at_end = is_last or entry.kind == SNAPSHOT
         last = entry.last_index if is_at_end else sum(clock.values())
         after = sum(group[0].vclock.values()) if entry.kind != SNAPSHOT else entry.after_index
-        yield Part(
+        yield FilePart(
             url, key, entry.kind, manifest.instance_uuid, group, end, entry.size,
             entry.sha256 if len(groups) == 1 else "", owners.get(group[0].term, 0), after, last,
             clock, entry.sha256 if len(groups) > 1 and number == 0 else "",

@@ -26,14 +26,14 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.mp import BAD_MSGPACK
 from qsync_node.format.walk import space_of
-from qsync_spark.decode.blocks import Hole, Rows, State, checked_rows
+from qsync_spark.decode.blocks import BlockRows, Hole, RestartMark, checked_rows
 from qsync_spark.decode.columns import Columns, batches_of, columns_of
 from qsync_spark.decode.edges import PADDING
-from qsync_spark.decode.labels import Label, true_label, with_behind
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.labels import RowLabel, true_label, with_behind
+from qsync_spark.decode.parts import FilePart
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """Consecutive rows of one writer; a PROMOTE can only be the first. Or rows of a snapshot."""
 
     rows: Columns
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     lsn: int  # of the first row; the rows' own labels are in `rows`
     first_index: int  # of the first row; of the snapshot
     before: int  # LSN of the replica's greatest row before the run
-    stated: Label | None = None  # of the header, if it differs: then the run is one row
+    stated: RowLabel | None = None  # of the header, if it differs: then the run is one row
 
     @property
     def is_late(self) -> bool:
@@ -56,12 +56,12 @@ class InvalidBlock(NamedTuple):
     why: str
 
 
-def runs_of(part: Part) -> Iterator[State | Hole | InvalidBlock | Run]:
+def runs_of(part: FilePart) -> Iterator[RestartMark | Hole | InvalidBlock | RowRun]:
     """Yield all rows of a part in the order of the file, and what `blocks_of` yields for marks and
     damage."""
     clock: dict[int, int] = {}
     for item in batches_of(part):
-        if isinstance(item, State):
+        if isinstance(item, RestartMark):
             clock = dict(part.marks[item.mark].vclock)
             yield item
         elif isinstance(item, Hole):
@@ -71,8 +71,8 @@ def runs_of(part: Part) -> Iterator[State | Hole | InvalidBlock | Run]:
 
 
 def _runs_of_blocks(
-    part: Part, blocks: list[Rows], clock: dict[int, int]
-) -> Iterator[InvalidBlock | Run]:
+    part: FilePart, blocks: list[BlockRows], clock: dict[int, int]
+) -> Iterator[InvalidBlock | RowRun]:
     rows = columns_of(blocks)
     is_log = part.kind != SNAPSHOT
     if rows is not None and (not is_log or _are_labelled(rows)):
@@ -95,11 +95,11 @@ def _are_labelled(rows: Columns) -> bool:
     return bool((rows.replica_id > 0).all() and (rows.lsn > 0).all())
 
 
-def _of_snapshot(part: Part, rows: Columns) -> Run:
-    return Run(rows, 0, 0, part.last_index, 0)
+def _of_snapshot(part: FilePart, rows: Columns) -> RowRun:
+    return RowRun(rows, 0, 0, part.last_index, 0)
 
 
-def _split(rows: Columns, behind: Label | None, clock: dict[int, int]) -> Iterator[Run]:
+def _split(rows: Columns, behind: RowLabel | None, clock: dict[int, int]) -> Iterator[RowRun]:
     """Yield the runs of a log's rows, and advance the clock."""
     replica_id = int(rows.replica_id[0])
     lsn = clock.get(replica_id, 0)
@@ -112,14 +112,16 @@ def _split(rows: Columns, behind: Label | None, clock: dict[int, int]) -> Iterat
     edges = sorted({0, *cuts, rows.size})
     for start, end in pairwise(edges):
         piece = rows if len(edges) == 2 else rows.part(start, end)
-        yield Run(piece, replica_id, lsn + 1 + start, index + start, lsn + start)
+        yield RowRun(piece, replica_id, lsn + 1 + start, index + start, lsn + start)
 
 
-def _split_irregular(rows: Columns, behind: Label | None, clock: dict[int, int]) -> Iterator[Run]:
+def _split_irregular(
+    rows: Columns, behind: RowLabel | None, clock: dict[int, int]
+) -> Iterator[RowRun]:
     """Like `_split`, row by row: each row's true label depends on the rows around it."""
     said = list(zip(rows.replica_id.tolist(), rows.lsn.tolist(), strict=True))
     is_promote = (rows.type == RAFT_PROMOTE).tolist()
-    run: Run | None = None
+    run: RowRun | None = None
     start = 0
     for number, (stated, following) in enumerate(zip(said, [*said[1:], behind], strict=True)):
         replica_id, lsn = true_label(stated, clock, following)
@@ -137,13 +139,13 @@ def _split_irregular(rows: Columns, behind: Label | None, clock: dict[int, int])
             if run is not None:
                 yield run._replace(rows=rows.part(start, number))
             index = sum(clock.values()) + lsn - before
-            run, start = Run(rows, replica_id, lsn, index, before, wrong), number
+            run, start = RowRun(rows, replica_id, lsn, index, before, wrong), number
         clock[replica_id] = max(before, lsn)
     if run is not None:
         yield run._replace(rows=rows.part(start, rows.size))
 
 
-def _columns_in_turn(block: Rows) -> Columns:
+def _columns_in_turn(block: BlockRows) -> Columns:
     """Return the rows of one block, decoded one by one. Raises the errors of invalid rows."""
     found = checked_rows(block)
     data = block.data

@@ -6,13 +6,13 @@ import pyarrow as pa
 from qsync_spark.decode.batches import ROWS_MAX, batch_of
 from qsync_spark.decode.blocks import HASH_BYTES
 from qsync_spark.decode.edges import Ints
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.parts import FilePart
 from qsync_spark.facts.kinds import Chunk
 from qsync_spark.facts.table import COPIES, Facts
 
 CHUNK_BITS = 12
 
-Place = tuple[str, str, str, int, int, int, int, int]
+ChunkPlace = tuple[str, str, str, int, int, int, int, int]
 """The fields of a `RowFact`."""
 
 
@@ -24,7 +24,7 @@ class Chunks:
         self._span: dict[tuple[int, int], tuple[int, int]] = {}
         self._done: dict[tuple[int, int], tuple[int, int, int]] = {}
 
-    def add_run(self, first: Place, offsets: Ints, digests: list[bytes]) -> None:
+    def add_run(self, first: ChunkPlace, offsets: Ints, digests: list[bytes]) -> None:
         """Add consecutive rows, the first of them at the place `first`."""
         index, replica_id, first_lsn = first[4], first[6], first[7]
         done = 0
@@ -53,7 +53,7 @@ class Chunks:
             self._done[key] = (count + len(words), one ^ int(folded[0]), two ^ int(folded[1]))
         self._digests = {}
 
-    def report(self, part: Part, facts: Facts) -> None:
+    def report(self, part: FilePart, facts: Facts) -> None:
         self._fold()
         for (replica_id, number), (count, one, two) in self._done.items():
             span = self._span[replica_id, number]
@@ -69,7 +69,7 @@ class Copies:
         self._wanted = wanted
         self._rows: list[tuple[str | int | bytes, ...]] = []
 
-    def add_run(self, first: Place, offsets: Ints, digests: list[bytes]) -> None:
+    def add_run(self, first: ChunkPlace, offsets: Ints, digests: list[bytes]) -> None:
         """Add the wanted ones of consecutive rows, the first of them at the place `first`."""
         *file, _, index, term, replica_id, lsn = first
         rows = zip(offsets.tolist(), digests, strict=True)
@@ -78,7 +78,7 @@ class Copies:
                 place = (*file, offset, index + number, term, replica_id, lsn + number)
                 self._rows.append((*place, digest))
 
-    def report(self, part: Part, facts: Facts) -> None:
+    def report(self, part: FilePart, facts: Facts) -> None:
         """Do nothing: copies are no facts about the part."""
 
     @property

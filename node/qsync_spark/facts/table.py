@@ -36,7 +36,7 @@ def _arrow_of(annotation: Any) -> pa.DataType:
     return pa.list_(_arrow_of(first)) if get_origin(annotation) is tuple else _arrow_of(first)
 
 
-class Codec(NamedTuple):
+class FactCodec(NamedTuple):
     """The form of one kind in the table."""
 
     kind: type[FileFact]
@@ -45,13 +45,13 @@ class Codec(NamedTuple):
     values_of: Callable[[Any], tuple[Any, ...]]
 
 
-def _codec_of(kind: type[FileFact]) -> Codec:
+def _codec_of(kind: type[FileFact]) -> FactCodec:
     hints = get_type_hints(kind)
     base = next(one for one in kind.__mro__ if one in BASES)
     shared = len(fields(base))
     names = [one.name for one in fields(kind)]
     own = [pa.field(name, _arrow_of(hints[name])) for name in names[shared:]]
-    return Codec(kind, shared, own, attrgetter(*names))
+    return FactCodec(kind, shared, own, attrgetter(*names))
 
 
 SHARED = [pa.field(one.name, _TYPES[get_type_hints(RowFact)[one.name]]) for one in fields(RowFact)]

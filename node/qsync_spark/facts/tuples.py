@@ -6,7 +6,7 @@ from qsync_node.archive.manifest import check_number
 from qsync_node.format.keys import INSERT, KEY_TUPLE
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.decode.columns import Columns
-from qsync_spark.decode.parts import Part
+from qsync_spark.decode.parts import FilePart
 from qsync_spark.decode.schema_rows import CLUSTER, INDEX, KEYS, SCHEMA, SPACE, TERMS, is_readable
 from qsync_spark.facts.kinds import MisnumberedSnapshot, OldestRequest, SnapshotTerms
 from qsync_spark.facts.table import Facts
@@ -25,7 +25,7 @@ class TupleError(Exception):
 class Tuples:
     """The rows of a snapshot up to the last one read."""
 
-    def __init__(self, part: Part, facts: Facts) -> None:
+    def __init__(self, part: FilePart, facts: Facts) -> None:
         self._part = part
         self._file = part.member, part.kind, part.key
         self._facts = facts

@@ -26,13 +26,13 @@ from qsync_spark.decode.blocks import (
     CHANGED,
     INT64_MAX,
     Hole,
+    RestartMark,
     RowHash,
-    State,
     is_file_changed,
 )
 from qsync_spark.decode.columns import Columns
-from qsync_spark.decode.parts import Part
-from qsync_spark.decode.runs import InvalidBlock, Run, runs_of
+from qsync_spark.decode.parts import FilePart
+from qsync_spark.decode.runs import InvalidBlock, RowRun, runs_of
 from qsync_spark.decode.schema_rows import (
     CLUSTER,
     INDEX,
@@ -69,7 +69,7 @@ from qsync_spark.facts.tuples import TupleError, Tuples
 
 NOPS_MAX = 100
 """Number of NOP rows that one part reports: no leader writes one."""
-Place = tuple[str, str, str, int, int, int, int, int]
+FactPlace = tuple[str, str, str, int, int, int, int, int]
 """The fields of a `RowFact`."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _KEPT_LIST = [CLUSTER, REMOVED, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE]
@@ -78,7 +78,7 @@ _KEPT_LIST = [CLUSTER, REMOVED, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_
 class Walk:
     """The log up to the last row read: clock, term, leader, missing rows."""
 
-    def __init__(self, part: Part, facts: Facts, secret: bytes) -> None:
+    def __init__(self, part: FilePart, facts: Facts, secret: bytes) -> None:
         self.part = part
         self.file = part.member, part.kind, part.key
         self.content_hash = RowHash(secret)
@@ -105,12 +105,12 @@ class Walk:
         self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
         self.is_blind = False  # from a hole to the next mark
 
-    def _place(self, offset: int, index: int, replica_id: int, lsn: int) -> Place:
+    def _place(self, offset: int, index: int, replica_id: int, lsn: int) -> FactPlace:
         return *self.file, offset, index, self.term, replica_id, lsn
 
     # --- the log -----------------------------------------------------------------------------
 
-    def take(self, run: Run) -> None:
+    def take(self, run: RowRun) -> None:
         """Add rows of a log."""
         rows, replica_id, lsn = run.rows, run.replica_id, run.lsn
         before = self.vclock.get(replica_id, 0)
@@ -152,7 +152,7 @@ class Walk:
         self.chunks.add_run(first, rows.offset, digests)
         self.described.take_rows(rows, replica_id, lsn)
 
-    def _nop(self, place: Place) -> None:
+    def _nop(self, place: FactPlace) -> None:
         self.nops += 1
         if self.nops <= NOPS_MAX and self.part.kind == SEGMENT:
             self.facts.add(NopRow(*place))
@@ -177,7 +177,7 @@ class Walk:
         if lsn < last:
             self.missing.append([replica_id, lsn + 1, last, offset, index + lsn + 1 - first])
 
-    def _schema(self, row_type: int, place: Place, time: float, body: bytes) -> None:
+    def _schema(self, row_type: int, place: FactPlace, time: float, body: bytes) -> None:
         """Report a row of `_cluster` or of the schema: the driver needs it completely."""
         space = space_of(body)
         try:
@@ -191,7 +191,7 @@ class Walk:
         kind = MemberRow if space in (CLUSTER, REMOVED) else SchemaRow
         self.facts.add(kind(*place, row_type, space, time, body))
 
-    def _control(self, row_type: int, place: Place, time: float, body: bytes) -> None:
+    def _control(self, row_type: int, place: FactPlace, time: float, body: bytes) -> None:
         index, replica_id = place[4], place[6]
         try:
             fields = unpack(body)
@@ -230,7 +230,7 @@ class Walk:
             self.begins.append((index, self.term))
 
     def _check_terms(
-        self, row_type: int, place: Place, term: int, position: int, position_term: int
+        self, row_type: int, place: FactPlace, term: int, position: int, position_term: int
     ) -> None:
         """Check that a decision has the current term and the term of its target row.
 
@@ -315,7 +315,7 @@ class Walk:
 
 
 def copies_in(
-    part: Part, wanted: frozenset[tuple[int, int]] | None, secret: bytes
+    part: FilePart, wanted: frozenset[tuple[int, int]] | None, secret: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the wanted chunks (None: of all), for a comparison row by row."""
     facts = Facts()
@@ -328,7 +328,7 @@ def copies_in(
     yield copies.take()
 
 
-def walk(part: Part, secret: bytes) -> Iterator[pa.RecordBatch]:
+def walk(part: FilePart, secret: bytes) -> Iterator[pa.RecordBatch]:
     """Yield all facts of a part. `secret` is the audit's: see `RowHash`."""
     facts = Facts()
     log = Walk(part, facts, secret)
@@ -340,10 +340,10 @@ def walk(part: Part, secret: bytes) -> Iterator[pa.RecordBatch]:
     yield facts.take()
 
 
-def _steps(part: Part, log: Walk) -> Iterator[None]:
+def _steps(part: FilePart, log: Walk) -> Iterator[None]:
     """Read the part; yield after each of its batches."""
     for item in runs_of(part):
-        if isinstance(item, State):
+        if isinstance(item, RestartMark):
             if item.mark:
                 _check_mark(log, item.mark)
         elif isinstance(item, Hole):

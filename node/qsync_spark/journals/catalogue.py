@@ -29,7 +29,7 @@ class JournalsError(QsyncError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFragment:
     """A fragment in a store.
 
     Attributes:
@@ -56,14 +56,14 @@ class Listing:
     """
 
     spec: JournalSpec
-    fragments: list[Stored] = field(default_factory=list)
+    fragments: list[StoredFragment] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     problem: str = ""
 
-    def index(self) -> list[Stored]:
+    def index(self) -> list[StoredFragment]:
         """Return the fragments that are in no other one, so that begins and ends both rise."""
-        kept: list[Stored] = []
+        kept: list[StoredFragment] = []
         for one in self.fragments:
             if one.fragment.begin == one.fragment.end:
                 continue
@@ -149,7 +149,7 @@ def _add(found: Listing, url: str, entry: Any) -> None:
     mod_time = int(entry["last_modified"].timestamp())
     fragment = parse_path(url, found.spec.name, path, mod_time)
     if fragment is not None:
-        found.fragments.append(Stored(found.spec.name, fragment, int(entry["size"])))
+        found.fragments.append(StoredFragment(found.spec.name, fragment, int(entry["size"])))
     elif unknown_extension(path):
         found.unknown.append(f"{url}{path}")
     else:

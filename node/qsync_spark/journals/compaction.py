@@ -32,7 +32,7 @@ from qsync_spark.journals.merging import (
     plan_removals,
     remove,
 )
-from qsync_spark.progress import Step
+from qsync_spark.progress import ProgressStep
 from qsync_spark.session import debug_conf, make_session
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ MERGED = pa.schema([pa.field("path", pa.string()), pa.field("problem", pa.string
 
 
 @dataclass(slots=True)
-class Outcome:
+class MergeResult:
     """The result of a job.
 
     Attributes:
@@ -69,7 +69,7 @@ def compact(
     length: int = 0,
     *,
     is_dry: bool = False,
-) -> Outcome:
+) -> MergeResult:
     """Delete fragments that were merged before, and merge further ones.
 
     Args:
@@ -79,7 +79,7 @@ def compact(
         length: greatest content length of a merged fragment, 0 for `fragment.length`.
         is_dry: whether to change nothing, and to count what would be done.
     """
-    outcome = Outcome(problems=[one.problem for one in listings if one.problem])
+    outcome = MergeResult(problems=[one.problem for one in listings if one.problem])
     listings = [one for one in listings if not one.problem]
     now_s = time.time()
     removals = [one for listing in listings for one in plan_removals(listing, now_s, grace_s)]
@@ -96,7 +96,7 @@ def compact(
     return outcome
 
 
-def _remove_all(spark: "SparkSession", removals: list[Inner], outcome: Outcome) -> None:
+def _remove_all(spark: "SparkSession", removals: list[Inner], outcome: MergeResult) -> None:
     if not removals:
         return
     checks = spark.createDataFrame(list(checks_of(removals)), CHECKS_SQL)
@@ -116,7 +116,7 @@ def _remove_all(spark: "SparkSession", removals: list[Inner], outcome: Outcome) 
             outcome.problems += problems
 
 
-def _merge_all(spark: "SparkSession", merges: list[Merge], outcome: Outcome) -> None:
+def _merge_all(spark: "SparkSession", merges: list[Merge], outcome: MergeResult) -> None:
     if not merges:
         return
     rows = spark.sparkContext.parallelize(
@@ -167,9 +167,9 @@ def main() -> int:
 def _run(arguments: argparse.Namespace) -> int:
     specs = load_journals(arguments.journals)  # before the costly start of a session
     progress = progress_of(arguments)
-    progress(Step(STEPS[0], 0, len(STEPS)))
+    progress(ProgressStep(STEPS[0], 0, len(STEPS)))
     listings = list_journals(specs)
-    progress(Step(STEPS[1], 1, len(STEPS)))
+    progress(ProgressStep(STEPS[1], 1, len(STEPS)))
     spark = make_session("qsync-compaction", arguments.master, debug_conf(arguments.debug))
     try:
         outcome = compact(
@@ -177,7 +177,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     finally:
         spark.stop()
-    progress(Step("done", len(STEPS), len(STEPS)))
+    progress(ProgressStep("done", len(STEPS), len(STEPS)))
     text = json.dumps(asdict(outcome))
     if arguments.result is not None:
         arguments.result.write_text(text)

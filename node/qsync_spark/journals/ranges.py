@@ -19,11 +19,11 @@ BEFORE_MAX = 64
 """Greatest number of earlier fragments in which a line of a range may begin."""
 LINE_MAX = 64 << 20
 """Greatest size of a line in bytes; without a limit, a range without newlines would fill memory."""
-Row = tuple[str, int, int, bytes]
+RangeRow = tuple[str, int, int, bytes]
 """Journal, begin, end, content."""
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """A range of one journal that one task reads.
 
     Attributes:
@@ -48,7 +48,7 @@ class Range(NamedTuple):
         return json.dumps([*self[:5], fragments])
 
     @classmethod
-    def decode(cls, text: str) -> "Range":
+    def decode(cls, text: str) -> "OffsetRange":
         """Return the range of a text."""
         journal, first, begin, end, is_last, fragments = json.loads(text)
         return cls(
@@ -73,7 +73,7 @@ def contiguous_end(index: RemoteIndex, offset: int) -> int:
 
 def ranges_of(
     journal: str, index: RemoteIndex, begin: int, end: int, *, first: int, part: int, is_end: bool
-) -> Iterator[Range]:
+) -> Iterator[OffsetRange]:
     """Yield the ranges of contiguous bytes, cut at ends of fragments.
 
     Args:
@@ -96,11 +96,11 @@ def ranges_of(
         low, high = bisect_right(ends, begin), bisect_left(begins, stop)
         # Few lines begin more than a fragment earlier. A task must not get all fragments.
         low = max(low - BEFORE_MAX, bisect_right(ends, first))
-        yield Range(journal, first, begin, stop, is_end and stop == end, fragments[low:high])
+        yield OffsetRange(journal, first, begin, stop, is_end and stop == end, fragments[low:high])
         begin = stop
 
 
-def chunks_of(one: Range, size: int) -> Iterator[Row]:
+def chunks_of(one: OffsetRange, size: int) -> Iterator[RangeRow]:
     """Yield the bytes of a range in chunks of a size. Raises as `content_of` does."""
     held, offset = bytearray(), one.begin
     for piece in _content(one, one.begin, one.end):
@@ -113,7 +113,7 @@ def chunks_of(one: Range, size: int) -> Iterator[Row]:
         yield one.journal, offset, offset + len(held), bytes(held)
 
 
-def lines_of(one: Range) -> Iterator[Row]:
+def lines_of(one: OffsetRange) -> Iterator[RangeRow]:
     """Yield the lines that end in a range, without their newlines. Raises as `content_of` does."""
     held = bytearray(_beginning(one))
     offset = one.begin - len(held)
@@ -132,7 +132,7 @@ def lines_of(one: Range) -> Iterator[Row]:
         yield one.journal, offset, offset + len(held), bytes(held)
 
 
-def _beginning(one: Range) -> bytes:
+def _beginning(one: OffsetRange) -> bytes:
     """Return the beginning of the line that continues at the begin of a range."""
     held, end = b"", one.begin
     while end > one.first:
@@ -152,7 +152,7 @@ def _beginning(one: Range) -> bytes:
     return held
 
 
-def _after_newline(one: Range, begin: int, end: int) -> tuple[bytes, bool]:
+def _after_newline(one: OffsetRange, begin: int, end: int) -> tuple[bytes, bool]:
     """Return the bytes after the last newline between two offsets, and whether there is one."""
     tail, has_newline = bytearray(), False
     for piece in _content(one, begin, end):
@@ -165,14 +165,14 @@ def _after_newline(one: Range, begin: int, end: int) -> tuple[bytes, bool]:
     return bytes(tail), has_newline
 
 
-def _check_length(one: Range, size: int, offset: int) -> None:
+def _check_length(one: OffsetRange, size: int, offset: int) -> None:
     if size > LINE_MAX:
         raise FragmentDamagedError(
             f"{one.journal}: the line at {offset} has more than {LINE_MAX} bytes; use framing=raw"
         )
 
 
-def _content(one: Range, begin: int, end: int) -> Iterator[bytes]:
+def _content(one: OffsetRange, begin: int, end: int) -> Iterator[bytes]:
     """Yield bytes of the fragments, and hold whole fragments against their names."""
     index = RemoteIndex()
     index.replace(one.fragments)

@@ -48,8 +48,8 @@ from qsync_spark.journals.catalogue import JournalsError
 from qsync_spark.journals.ranges import (
     LINES,
     RAW,
-    Range,
-    Row,
+    OffsetRange,
+    RangeRow,
     chunks_of,
     contiguous_end,
     lines_of,
@@ -66,7 +66,7 @@ CHUNK_BYTES, PART_BYTES = 1 << 20, 64 << 20
 BATCH_BYTES = 8 << 20
 GAP_S = 6 * 3600
 """Age of a fragment, in seconds, after which a gap before it is final, as it is for brokers."""
-Offsets = dict[str, int]
+JournalOffsets = dict[str, int]
 
 
 @dataclass
@@ -77,7 +77,7 @@ class RangePartition(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JournalSourceSettings:
     """The options of a table or stream."""
 
     url: str
@@ -94,7 +94,9 @@ class Settings:
     columns: tuple[str, ...]
 
     @classmethod
-    def of(cls, options: Mapping[str, str], columns: Iterable[tuple[str, str]]) -> "Settings":
+    def of(
+        cls, options: Mapping[str, str], columns: Iterable[tuple[str, str]]
+    ) -> "JournalSourceSettings":
         """Return the settings of options with lower-case names.
 
         Raises:
@@ -157,8 +159,8 @@ class Settings:
         # Without any range, Spark creates one partition of its own.
         if not isinstance(partition, RangePartition):
             return
-        one = Range.decode(partition.text)
-        rows: list[Row] = []
+        one = OffsetRange.decode(partition.text)
+        rows: list[RangeRow] = []
         size = 0
         for row in lines_of(one) if self.is_lines else chunks_of(one, self.chunk_bytes):
             rows.append(row)
@@ -225,8 +227,8 @@ def journal_of(path: str) -> str:
     return "/".join(folders)
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, settings: Settings) -> None:
+class _JournalReader(DataSourceReader):
+    def __init__(self, settings: JournalSourceSettings) -> None:
         self._settings = settings
 
     def partitions(self) -> list[InputPartition]:
@@ -247,11 +249,11 @@ class _Reader(DataSourceReader):
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader that lists the store for each batch; tasks read the fragments."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JournalSourceSettings) -> None:
         self._settings = settings
-        self._target: Offsets | None = None
+        self._target: JournalOffsets | None = None
 
-    def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's name
+    def initialOffset(self) -> JournalOffsets:  # noqa: N802  # Spark's name
         # Journals without an offset begin at their first fragment.
         return self._ends({}) if self._settings.is_latest else {}
 
@@ -262,11 +264,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         self._target = self._ends({})
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802  # Spark's name
+    def latestOffset(self, start: JournalOffsets, limit: ReadLimit) -> JournalOffsets:  # noqa: N802  # Spark's name
         left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 1 << 62
         return self._ends(start, left)
 
-    def _ends(self, start: Offsets, left: int = 1 << 62) -> Offsets:
+    def _ends(self, start: JournalOffsets, left: int = 1 << 62) -> JournalOffsets:
         """Return the end of the next batch: whole fragments, until its size is reached."""
         ends = dict(start)
         for journal, index in self._settings.indexes().items():
@@ -305,7 +307,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings.check_loss(journal, offset, later.begin)
         return later.begin
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: JournalOffsets, end: JournalOffsets) -> Sequence[InputPartition]:
         settings = self._settings
         indexes = settings.indexes()
         found: list[InputPartition] = []
@@ -346,13 +348,13 @@ class JournalSource(DataSource):
     def schema(self) -> str:
         return sql_of(SCHEMA)
 
-    def _settings(self, schema: Any) -> Settings:
+    def _settings(self, schema: Any) -> JournalSourceSettings:
         options = {name.lower(): value for name, value in self.options.items()}
         columns = [(field.name, field.dataType.simpleString()) for field in schema]
-        return Settings.of(options, columns)
+        return JournalSourceSettings.of(options, columns)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader(self._settings(schema))
+        return _JournalReader(self._settings(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         return JournalStreamReader(self._settings(schema))

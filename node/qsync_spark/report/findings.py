@@ -28,7 +28,7 @@ PROOFS = {
 
 
 @dataclass(slots=True)
-class Violation:
+class AuditViolation:
     """One row and its problem. `lsn` 0: the violation does not concern a row of the log."""
 
     proofs: list[int]
@@ -57,13 +57,13 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Result:
+class AuditResult:
     """The contents of a report. `counts` are of rows, files and the like."""
 
     cluster: str
     archive: str
     replicaset_uuid: str
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[AuditViolation] = field(default_factory=list)
     violation_count: int = 0
     gaps: list[Gap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -122,9 +122,9 @@ class Result:
         }
 
 
-def merge_violations(found: Iterable[Violation]) -> list[Violation]:
+def merge_violations(found: Iterable[AuditViolation]) -> list[AuditViolation]:
     """Return one violation per row, with the proofs, members and problems of all findings."""
-    by_row: dict[tuple[int, int] | int, Violation] = {}
+    by_row: dict[tuple[int, int] | int, AuditViolation] = {}
     key: tuple[int, int] | int
     for number, one in enumerate(found):
         is_cut = ".rollback." in one.file  # its LSNs were reused

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qsync_spark.places import put_files
-from qsync_spark.report.findings import PROOFS, SHOWN_MAX, Gap, Result, Violation
+from qsync_spark.report.findings import PROOFS, SHOWN_MAX, AuditResult, AuditViolation, Gap
 
 PAGE = "report.html"
 WIDTH = 720
@@ -35,7 +35,7 @@ _GAPS = pa.schema(
 )  # fmt: skip
 
 
-def write_report(result: Result, place: str) -> str:
+def write_report(result: AuditResult, place: str) -> str:
     """Write `report.html`, `violations.parquet`, `incomplete.parquet` and `audit.json`.
 
     The JSON is written last, so that its existence implies a complete report.
@@ -60,7 +60,7 @@ def write_report(result: Result, place: str) -> str:
     return f"{place.rstrip('/')}/{PAGE}"
 
 
-def _table(rows: list[Violation] | list[Gap], schema: pa.Schema) -> bytes:
+def _table(rows: list[AuditViolation] | list[Gap], schema: pa.Schema) -> bytes:
     table = pa.Table.from_pylist([asdict(row) for row in rows], schema=schema)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
@@ -148,7 +148,7 @@ def _percentiles(delays: list[float]) -> list[tuple[str, float]]:
     return [(name, value) for name, value in at.items()]
 
 
-def _plots(result: Result) -> list[tuple[str, str]]:
+def _plots(result: AuditResult) -> list[tuple[str, str]]:
     plots = result.plots
     end = result.counts.get("indexes", 0)
     members = plots.get("members", [])
@@ -213,7 +213,7 @@ svg text{fill:#eee}}
 """
 
 
-def render(result: Result) -> str:
+def render(result: AuditResult) -> str:
     """Return the page. All text from an archive is escaped."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     when = datetime.fromtimestamp(result.started_at, UTC).strftime("%Y-%m-%d %H:%M UTC")

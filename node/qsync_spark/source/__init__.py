@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_node.archive.reader import Archive, load_archive
-from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
+from qsync_spark.decode.parts import PART_BYTES, FilePart, owners_of, parts_of
 from qsync_spark.journals.source import JournalSource
 from qsync_spark.source.bounds import bounds_of, may_match, rows_within
 from qsync_spark.source.stream import WalStreamReader
@@ -44,7 +44,7 @@ class PartPartition(InputPartition):
     text: str
 
 
-class _Reader(DataSourceReader):
+class _LogReader(DataSourceReader):
     def __init__(self, options: dict[str, str], kinds: tuple[str, ...], columns: list[str]) -> None:
         self._columns = columns
         self._url = options.get("path", "")
@@ -68,7 +68,7 @@ class _Reader(DataSourceReader):
         archive = load_archive(self._url)
         return [PartPartition(part.encode()) for part in self._parts(archive)]
 
-    def _parts(self, archive: Archive) -> Iterator[Part]:
+    def _parts(self, archive: Archive) -> Iterator[FilePart]:
         owners = owners_of(archive.members)
         for manifest in archive.owners():
             for entry in manifest.files:
@@ -78,7 +78,7 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without any file, Spark creates one partition of its own.
         if isinstance(partition, PartPartition):
-            for batch in rows_of(Part.decode(partition.text)):
+            for batch in rows_of(FilePart.decode(partition.text)):
                 yield rows_within(batch, self._bounds).select(self._columns)
 
 
@@ -101,7 +101,7 @@ class WalSource(DataSource):
         return SCHEMA_SQL
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader(_lower(self.options), (SEGMENT, ROLLBACK), _columns_of(schema))
+        return _LogReader(_lower(self.options), (SEGMENT, ROLLBACK), _columns_of(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         return WalStreamReader(_lower(self.options), _columns_of(schema))
@@ -118,7 +118,7 @@ class SnapSource(DataSource):
         return SCHEMA_SQL
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader(_lower(self.options), (SNAPSHOT,), _columns_of(schema))
+        return _LogReader(_lower(self.options), (SNAPSHOT,), _columns_of(schema))
 
 
 def register(spark: SparkSession) -> None:

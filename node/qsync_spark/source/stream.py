@@ -25,11 +25,11 @@ from pyspark.sql.streaming.datasource import (
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import SEGMENT, FileEntry, Manifest
 from qsync_node.archive.reader import Archive, load_archive
-from qsync_spark.decode.parts import PART_BYTES, Part, owners_of, parts_of
+from qsync_spark.decode.parts import PART_BYTES, FilePart, owners_of, parts_of
 from qsync_spark.source.bounds import bounds_of, may_match, rows_within
 from qsync_spark.source.table import SCHEMA, rows_of
 
-Offsets = Mapping[str, int]
+StreamOffsets = Mapping[str, int]
 
 
 @dataclass
@@ -47,7 +47,7 @@ def unread(manifest: Manifest, after: int) -> list[FileEntry]:
     return sorted(found, key=lambda entry: entry.after_index)
 
 
-def lost(archive: Archive, manifest: Manifest, start: Offsets) -> tuple[int, int] | None:
+def lost(archive: Archive, manifest: Manifest, start: StreamOffsets) -> tuple[int, int] | None:
     """Return the rows `(after, last]` of a member that were deleted unread (pure)."""
     after = start.get(manifest.instance_uuid)
     floor = archive.changes.floor
@@ -58,7 +58,7 @@ def lost(archive: Archive, manifest: Manifest, start: Offsets) -> tuple[int, int
     return (after, last) if last > after else None
 
 
-def next_offsets(archive: Archive, start: Offsets, files_max: int | None) -> dict[str, int]:
+def next_offsets(archive: Archive, start: StreamOffsets, files_max: int | None) -> dict[str, int]:
     """Return the end of the next batch: whole files, those with the oldest rows first (pure)."""
     waiting = [
         (entry.timestamp_min, entry.after_index, manifest.instance_uuid, entry.last_index)
@@ -113,7 +113,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         return end
 
-    def _check(self, archive: Archive, start: Offsets) -> None:
+    def _check(self, archive: Archive, start: StreamOffsets) -> None:
         if self._on_loss == "skip":
             return
         for manifest in archive.members:
@@ -144,7 +144,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition), "a value of `partitions`"
-        for batch in rows_of(Part.decode(partition.text)):
+        for batch in rows_of(FilePart.decode(partition.text)):
             index = batch.column(batch.schema.get_field_index("index"))
             is_new = pc.and_(
                 pc.greater(index, partition.after), pc.less_equal(index, partition.last)

@@ -14,9 +14,9 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.decode.batches import batch_of, sql_of, sql_types
-from qsync_spark.decode.blocks import State
-from qsync_spark.decode.parts import Part
-from qsync_spark.decode.runs import Run, runs_of
+from qsync_spark.decode.blocks import RestartMark
+from qsync_spark.decode.parts import FilePart
+from qsync_spark.decode.runs import RowRun, runs_of
 
 SCHEMA = pa.schema(
     [
@@ -58,14 +58,14 @@ def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
     return names
 
 
-def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
+def rows_of(part: FilePart) -> Iterator[pa.RecordBatch]:
     """Yield every row of a part, and a row for each unreadable range."""
     term = part.marks[0].term
     same = _Same(part)
     for item in runs_of(part):
-        if isinstance(item, State):
+        if isinstance(item, RestartMark):
             term = part.marks[item.mark].term
-        elif not isinstance(item, Run):
+        elif not isinstance(item, RowRun):
             yield _damage(part, item.offset, item.why)
         else:
             run = item
@@ -82,14 +82,14 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
                 yield _batch_of(same, part, run, term)
 
 
-def _damage(part: Part, offset: int, why: str) -> pa.RecordBatch:
+def _damage(part: FilePart, offset: int, why: str) -> pa.RecordBatch:
     return batch_of([(part.member, part.kind, part.key, offset, *(None,) * 11, why)], SCHEMA)
 
 
 class _Same:
     """Columns with one value for all rows of a part, built once and sliced."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: FilePart) -> None:
         self._values = (part.member, part.kind, part.key)
         self._columns: tuple[pa.Array, ...] = ()
 
@@ -103,7 +103,7 @@ class _Same:
         return tuple(column[:count] for column in self._columns)
 
 
-def _batch_of(same: _Same, part: Part, run: Run, term: int) -> pa.RecordBatch:
+def _batch_of(same: _Same, part: FilePart, run: RowRun, term: int) -> pa.RecordBatch:
     """Return the rows of one writer and one term, or of a snapshot."""
     rows, count = run.rows, run.rows.size
     if part.kind == SNAPSHOT:

@@ -16,7 +16,7 @@ from qsync_node.archive.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from qsync_node.format.row import Row, decode_rows, encode_row
+from qsync_node.format.row import LogRow, decode_rows, encode_row
 from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import Block, decode_file_header, encode_file, read_blocks
 
@@ -35,7 +35,7 @@ class Copy:
             for path in sorted(target.glob(f"*/{MANIFEST_NAME}"))
         }
 
-    def rows(self, manifest: Manifest, entry: FileEntry) -> list[Row]:
+    def rows(self, manifest: Manifest, entry: FileEntry) -> list[LogRow]:
         data = (self.folder / manifest.instance_uuid / entry.name).read_bytes()
         _, offset = decode_file_header(data)
         return [
@@ -65,12 +65,12 @@ class Copy:
         self.save(manifest)
         return made
 
-    def store_rows(self, manifest: Manifest, entry: FileEntry, rows: list[Row]) -> FileEntry:
+    def store_rows(self, manifest: Manifest, entry: FileEntry, rows: list[LogRow]) -> FileEntry:
         parts = [rows[at : at + 20] for at in range(0, len(rows), 20)]
         return self.store(manifest, entry, [b"".join(map(encode_row, part)) for part in parts])
 
     def rewrite(
-        self, manifest: Manifest, entry: FileEntry, rows: list[Row], is_honest: bool = False
+        self, manifest: Manifest, entry: FileEntry, rows: list[LogRow], is_honest: bool = False
     ) -> str:
         """Replace the rows of a file, in blocks of about 20.
 
@@ -109,7 +109,9 @@ class Copy:
         ]  # fmt: skip
         return sorted(found, key=lambda one: one.member)
 
-    def pick(self, manifest: Manifest, is_wanted: Callable[[Row], bool]) -> tuple[FileEntry, int]:
+    def pick(
+        self, manifest: Manifest, is_wanted: Callable[[LogRow], bool]
+    ) -> tuple[FileEntry, int]:
         """Choose a wanted row that forms a transaction alone and has rows on both sides.
 
         Returns:
@@ -126,7 +128,9 @@ class Copy:
         assert choices, "no row to damage"
         return self.rng.choice(choices)
 
-    def everywhere(self, change: Callable[[Row], Row | None], replica_id: int, lsn: int) -> None:
+    def everywhere(
+        self, change: Callable[[LogRow], LogRow | None], replica_id: int, lsn: int
+    ) -> None:
         """Apply a change to every member's copy of a row; `None` removes the row."""
         for manifest in self.manifests.values():
             for entry in list(manifest.of_kind(SEGMENT)):
@@ -138,9 +142,9 @@ class Copy:
                     self.rewrite(manifest, entry, [r for r in new if r is not None])
 
 
-def blocks_of(rows: list[Row]) -> list[bytes]:
+def blocks_of(rows: list[LogRow]) -> list[bytes]:
     """Return blocks of 20 rows or more; a block ends with a transaction, as in a node's log."""
-    blocks: list[list[Row]] = [[]]
+    blocks: list[list[LogRow]] = [[]]
     for row in rows:
         if len(blocks[-1]) >= 20 and blocks[-1][-1].is_commit:
             blocks.append([])
@@ -167,5 +171,5 @@ def split(copy: Copy, manifest: Manifest, entry: FileEntry, at: int) -> None:
     copy.save(manifest)
 
 
-def is_user(row: Row) -> bool:
+def is_user(row: LogRow) -> bool:
     return row.type in USER_TYPES and space_of(row.body) >= 512

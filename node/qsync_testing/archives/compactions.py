@@ -12,8 +12,8 @@ from qsync_node.archive.manifest import SNAPSHOT
 from qsync_node.archive.outputs import put_bytes
 from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import fold
-from qsync_spark.compaction.lock import Lock
-from qsync_spark.compaction.run import Outcome, remove
+from qsync_spark.compaction.lock import CompactionLock
+from qsync_spark.compaction.run import CompactionResult, remove
 
 
 def publish(
@@ -42,9 +42,11 @@ def publish(
     return found
 
 
-def removed(folder: Path, now_s: float, retention_s: float, audited_index: int = 10**12) -> Outcome:
+def removed(
+    folder: Path, now_s: float, retention_s: float, audited_index: int = 10**12
+) -> CompactionResult:
     url = f"file://{folder}"
-    outcome = Outcome("sim", url)
-    with Lock(store_of(url), url, "test") as lock:
+    outcome = CompactionResult("sim", url)
+    with CompactionLock(store_of(url), url, "test") as lock:
         remove(url, now_s, retention_s, audited_index, outcome, lock)
     return outcome

@@ -14,7 +14,7 @@ from qsync_node.archive.description import describe
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
 from qsync_node.format.keys import NOP, RAFT_CONFIRM, RAFT_PROMOTE, RAFT_ROLLBACK, UPDATE, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row, encode_row
+from qsync_node.format.row import LogRow, encode_row
 from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.decode.schema_rows import CLUSTER, KEYS, PRIV, SCHEMA, SCHEMA_VERSION_KEY, TERMS
@@ -104,7 +104,7 @@ def confirm_without_quorum(copy: Copy) -> Planted:
     fields = unpack(row.body)
     fields[int(Key.INDEX)] += 1000
 
-    def change(one: Row) -> Row:
+    def change(one: LogRow) -> LogRow:
         one.body = pack(fields)
         return one
 
@@ -128,7 +128,7 @@ def _other_term(copy: Copy, row_type: int, key: Key) -> Planted:
     row = copy.rng.choice(choices)
     body = pack(unpack(row.body) | {int(key): unpack(row.body)[key] - 1})
 
-    def change(one: Row) -> Row:
+    def change(one: LogRow) -> LogRow:
         one.body = body
         return one
 
@@ -158,7 +158,7 @@ def confirm_in_a_cut_tail(copy: Copy) -> Planted:
         {2: last.replica_id, 3: last.lsn, int(Key.TERM): 1, int(Key.INDEX): entry.last_index,
          int(Key.INDEX_TERM): 1}
     )  # fmt: skip
-    rows.append(Row(RAFT_CONFIRM, last.replica_id, last.lsn + 1, last.timestamp, body))
+    rows.append(LogRow(RAFT_CONFIRM, last.replica_id, last.lsn + 1, last.timestamp, body))
     file = copy.rewrite(member, entry, rows)
     return Planted([3], [member.member], last.lsn + 1, file)
 
@@ -171,8 +171,8 @@ def confirmed_then_rolled_back(copy: Copy) -> Planted:
     index = entry.after_index + number + 1
     fields = unpack(row.body)
 
-    def change(one: Row) -> Row:
-        return Row(RAFT_ROLLBACK, one.replica_id, one.lsn, one.timestamp, pack(
+    def change(one: LogRow) -> LogRow:
+        return LogRow(RAFT_ROLLBACK, one.replica_id, one.lsn, one.timestamp, pack(
             fields | {int(Key.INDEX): _a_confirmed(copy, member, index)}))  # fmt: skip
 
     copy.everywhere(change, row.replica_id, row.lsn)
@@ -190,7 +190,7 @@ def _a_confirmed(copy: Copy, member: Manifest, before: int) -> int:
 
 
 def _snapshot_off(
-    copy: Copy, is_wanted: Callable[[FileEntry, Row], bool], is_lacking: bool
+    copy: Copy, is_wanted: Callable[[FileEntry, LogRow], bool], is_lacking: bool
 ) -> Planted:
     """Remove a wanted row from a snapshot, or change the last field of its tuple.
 
@@ -240,7 +240,7 @@ def term_in_a_snapshot_off(copy: Copy) -> Planted:
 
 
 def schema_version_off(copy: Copy) -> Planted:
-    def is_version(entry: FileEntry, row: Row) -> bool:
+    def is_version(entry: FileEntry, row: LogRow) -> bool:
         if not entry.last_index or space_of(row.body) != SCHEMA:
             return False
         return bool(unpack(row.body)[Key.TUPLE][0] == SCHEMA_VERSION_KEY)
@@ -260,7 +260,7 @@ def first_snapshot_off_by_one(copy: Copy) -> Planted:
     )
 
 
-def _requests_off(copy: Copy, change: Callable[[list[Row], int], object]) -> Planted:
+def _requests_off(copy: Copy, change: Callable[[list[LogRow], int], object]) -> Planted:
     """Apply `change` to the newest idempotency key in a snapshot."""
     choices = [
         (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
@@ -277,7 +277,7 @@ def request_forgotten(copy: Copy) -> Planted:
 
 
 def request_of_another_index(copy: Copy) -> Planted:
-    def change(rows: list[Row], number: int) -> None:
+    def change(rows: list[LogRow], number: int) -> None:
         body = unpack(rows[number].body)
         body[Key.TUPLE][3] += 1
         rows[number].body = pack(body)
@@ -311,7 +311,7 @@ def segment_lost(copy: Copy) -> Planted:
     return Planted([], [member.member], 0, "", "Incomplete")
 
 
-def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
+def nop_everywhere(copy: Copy) -> tuple[Planted, LogRow]:
     """Replace an acknowledged write with a NOP in every log; only a ledger can reveal it."""
     member = copy.full_members()[0]
     newest = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
@@ -324,8 +324,8 @@ def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
     ]  # fmt: skip
     row = copy.rng.choice(choices)
 
-    def change(one: Row) -> Row:
-        return Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)
+    def change(one: LogRow) -> LogRow:
+        return LogRow(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)
 
     copy.everywhere(change, row.replica_id, row.lsn)
     return Planted([6], [], 0, ""), row
@@ -351,7 +351,7 @@ def changed_by_another_index(copy: Copy) -> tuple[int, int]:
     return space, entry.after_index + number + 1
 
 
-def ledger_line(row: Row) -> str:
+def ledger_line(row: LogRow) -> str:
     """Return the ledger line of a client whose write of `row` was acknowledged."""
     fields = unpack(row.body)[Key.TUPLE]
     return json.dumps(

@@ -22,13 +22,13 @@ from qsync_spark.decode.blocks import new_secret
 from qsync_spark.facts.kinds import Chunk, FileFact, RowCopy
 from qsync_spark.facts.table import FactList, copies_of, facts_of
 from qsync_spark.facts.walk import copies_in, walk
-from qsync_spark.report.findings import Result, merge_violations
+from qsync_spark.report.findings import AuditResult, merge_violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
+def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> AuditResult:
     """Run proofs 1 to 4, and measure the values that the report plots.
 
     Args:
@@ -51,7 +51,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
         no_session = cast("SparkSession", None)  # small files need none
         context = audit_context.build_context(no_session, archive)
     context.secret = secret
-    result = Result("sim", archive.url, archive.replicaset_uuid)
+    result = AuditResult("sim", archive.url, archive.replicaset_uuid)
     result.counts = run.counts_of(context)
     gaps, result.notes, result.audited_index = run.gaps_of(context, lag_allowed_s)
     result.gaps += gaps
@@ -84,7 +84,7 @@ def _different_chunks(context: AuditContext, facts: list[Chunk]) -> frozenset[tu
     return frozenset(found)
 
 
-def _prove_logs(context: AuditContext, facts: list[Chunk], result: Result) -> None:
+def _prove_logs(context: AuditContext, facts: list[Chunk], result: AuditResult) -> None:
     chunks = _different_chunks(context, facts)
     copies: dict[tuple[int, int], list[RowCopy]] = defaultdict(list)
     for part in parts_of_kind(context.archive, "segment") if chunks else ():
@@ -153,7 +153,7 @@ class _Odd:
         return self.rows
 
 
-def _prove_snapshots(context: AuditContext, result: Result) -> None:
+def _prove_snapshots(context: AuditContext, result: AuditResult) -> None:
     if context.snapshot is None:
         return
     reading = replay.make_reading(context)

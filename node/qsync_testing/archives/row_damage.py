@@ -6,11 +6,11 @@ from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.consensus.decisions import Decision, effective, is_covered
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, Key, Type
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row
+from qsync_node.format.row import LogRow
 from qsync_testing.archives.archive_copy import Copy, is_user
 
 
-def confirmed(copy: Copy) -> list[tuple[int, Row]]:
+def confirmed(copy: Copy) -> list[tuple[int, LogRow]]:
     """Return users' single-row INSERTs and REPLACEs with their indexes, oldest first."""
     member = copy.full_members()[0]
     found = []
@@ -24,7 +24,7 @@ def confirmed(copy: Copy) -> list[tuple[int, Row]]:
     return found
 
 
-def all_rows(copy: Copy) -> list[tuple[int, Row]]:
+def all_rows(copy: Copy) -> list[tuple[int, LogRow]]:
     member = copy.full_members()[0]
     return [
         (entry.after_index + n, row)
@@ -32,7 +32,7 @@ def all_rows(copy: Copy) -> list[tuple[int, Row]]:
     ]  # fmt: skip
 
 
-def effective_rows(copy: Copy) -> list[tuple[int, Row]]:
+def effective_rows(copy: Copy) -> list[tuple[int, LogRow]]:
     """Return the users' rows that no decision rolled back, oldest first."""
     rows = all_rows(copy)
     decisions = []
@@ -44,7 +44,7 @@ def effective_rows(copy: Copy) -> list[tuple[int, Row]]:
     return [one for one in rows if is_user(one[1]) and not is_covered(one[0], covering)]
 
 
-def place_of(row: Row) -> tuple[int, Any]:
+def place_of(row: LogRow) -> tuple[int, Any]:
     """Return the space and the key that a statement changes."""
     body = unpack(row.body)
     return body[Key.SPACE_ID], (body.get(Key.KEY) or body[Key.TUPLE])[0]
@@ -69,7 +69,7 @@ def last_snapshot(copy: Copy) -> int:
     return max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
 
 
-def impossible(row: Row, row_type: int) -> Row:
+def impossible(row: LogRow, row_type: int) -> LogRow:
     """Return a row with the same LSN and a statement that the state does not allow.
 
     An INSERT keeps the row's tuple: choose a row whose key is present. Any other statement
@@ -83,14 +83,14 @@ def impossible(row: Row, row_type: int) -> Row:
         body |= {int(Key.INDEX_ID): 0, int(Key.KEY): [fields[0] + 10**9]}
     if row_type == UPDATE:
         body[int(Key.TUPLE)] = [["=", 1, "new"]]
-    return Row(row_type, row.replica_id, row.lsn, row.timestamp, pack(body), flags=row.flags)
+    return LogRow(row_type, row.replica_id, row.lsn, row.timestamp, pack(body), flags=row.flags)
 
 
-def keyed(copy: Copy) -> list[tuple[int, Row]]:
+def keyed(copy: Copy) -> list[tuple[int, LogRow]]:
     return [(index, row) for index, row in confirmed(copy) if row.idempotency is not None]
 
 
-def held_rows(copy: Copy) -> list[tuple[int, Row]]:
+def held_rows(copy: Copy) -> list[tuple[int, LogRow]]:
     """Return the rows of `confirmed` that snapshots of two or more members hold, oldest first."""
     snapshots = [
         (e.last_index, m.member) for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT)

@@ -7,7 +7,7 @@ from qsync_node.archive.manifest import (
 )
 from qsync_node.format.keys import REPLACE
 from qsync_node.format.mp import pack
-from qsync_node.format.row import Row, encode_row
+from qsync_node.format.row import LogRow, encode_row
 from qsync_node.format.xlog import (
     XLOG,
     FileHeader,
@@ -20,7 +20,7 @@ SET_UUID = "22222222-2222-4222-8222-222222222222"
 
 def rows_file(first_lsn: int, count: int, replica_id: int = 1) -> bytes:
     rows = [
-        encode_row(Row(REPLACE, replica_id, lsn, 5.0 + lsn, pack({16: 512, 33: [lsn, "v"]})))
+        encode_row(LogRow(REPLACE, replica_id, lsn, 5.0 + lsn, pack({16: 512, 33: [lsn, "v"]})))
         for lsn in range(first_lsn, first_lsn + count)
     ]
     header = FileHeader(XLOG, UUID, {replica_id: first_lsn - 1} if first_lsn > 1 else {})

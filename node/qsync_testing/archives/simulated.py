@@ -41,7 +41,7 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import DELETE, REPLACE
 from qsync_node.format.mp import pack
-from qsync_node.storage.storage import Limits
+from qsync_node.storage.storage import SegmentLimits
 from qsync_sim.model import SPACE
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import DIRECTORY, Shell
@@ -182,7 +182,7 @@ def calm_archive(folder: Path, rows: int) -> None:
     """
     world = World(7)
     archive = SimArchive(world, folder)
-    with mock.patch("qsync_sim.shell.LIMITS", Limits()):
+    with mock.patch("qsync_sim.shell.LIMITS", SegmentLimits()):
         world.bootstrap(3, checkpoint_bytes=1 << 40)
         first = world.leader()
         second = next(shell for shell in world.alive() if shell is not first)

@@ -8,19 +8,19 @@ from qsync_broker.allocator import wanted_replicas
 from qsync_broker.append import AppendMachine
 from qsync_broker.health import StoreState
 from qsync_broker.index import LocalFragment
-from qsync_broker.keyspace import Change, KeySpace, Written
-from qsync_broker.operations import Operation
-from qsync_broker.replica import Replica, Settings
+from qsync_broker.keyspace import KeyChange, KeySpace, Written
+from qsync_broker.operations import SpoolOperation
+from qsync_broker.replica import JournalReplica, ReplicaSettings
 from qsync_broker.requests import Append
 from qsync_broker.spool import Spool
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_node.format.journals import (
     NO_ROUTE,
     AssignmentRow,
     BrokerId,
     BrokerRow,
     JournalRow,
-    Row,
+    KeySpaceRow,
     encode_row,
     space_of,
 )
@@ -30,7 +30,7 @@ A, B, C = BrokerId("z", "broker-a"), BrokerId("z", "broker-b"), BrokerId("z", "b
 NAME = "a/journal"
 
 
-def state_of(append: AppendMachine) -> State:
+def state_of(append: AppendMachine) -> AppendState:
     """Return the state. mypy narrows the type of an attribute, but not that of a result."""
     return append.state
 
@@ -43,8 +43,8 @@ class Hand:
 
     def __init__(self) -> None:
         self.keys = KeySpace()
-        self.replicas: dict[str, Replica] = {}
-        self.changes: list[tuple[Change, Callable[[bool], None]]] = []
+        self.replicas: dict[str, JournalReplica] = {}
+        self.changes: list[tuple[KeyChange, Callable[[bool], None]]] = []
         self.sent: list[msg.Message] = []
         self.stores: list[Callable[[], None]] = []
         self.listeners: list[tuple[Callable[[msg.Message], None], Callable[[str], None]]] = []
@@ -55,10 +55,10 @@ class Hand:
         journal = JournalRow(NAME, {"replication": 2, **SPEC}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
         self.put(journal, broker(A), broker(B))
         self.put(AssignmentRow(NAME, A, 0, 4, 4), AssignmentRow(NAME, B, 1, 5, 5))
-        settings = Settings(1, 4096, 0, True)
-        self.replica_of_a = self.replicas[NAME] = Replica(self, Spool(NAME, 2, 1), settings)
+        settings = ReplicaSettings(1, 4096, 0, True)
+        self.replica_of_a = self.replicas[NAME] = JournalReplica(self, Spool(NAME, 2, 1), settings)
 
-    def put(self, *rows: Row) -> None:
+    def put(self, *rows: KeySpaceRow) -> None:
         for row in rows:
             self.keys.apply(Written(space_of(row), encode_row(row)))
         self.keys.revision += 1
@@ -69,7 +69,7 @@ class Hand:
 
     # --- Host ---------------------------------------------------------------------------------
 
-    def replica(self, journal: str) -> Replica | None:
+    def replica(self, journal: str) -> JournalReplica | None:
         return self.replicas.get(journal)
 
     def desired_replicas(self, journal: JournalRow) -> int:
@@ -81,10 +81,10 @@ class Hand:
     def store_state(self, url: str) -> StoreState:
         return self.health
 
-    def transact(self, change: Change, done: Callable[[bool], None]) -> None:
+    def transact(self, change: KeyChange, done: Callable[[bool], None]) -> None:
         self.changes.append((change, done))
 
-    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+    def store(self, operations: list[SpoolOperation], done: Callable[[], None]) -> None:
         self.stores.append(done)
 
     def open(self, peer: BrokerId, on_message: Any, on_lost: Any) -> int:
@@ -112,7 +112,7 @@ class Hand:
     def finish(self, append: AppendMachine) -> None:
         self.finished += 1
 
-    def completed(self, replica: Replica, fragment: LocalFragment) -> None:
+    def completed(self, replica: JournalReplica, fragment: LocalFragment) -> None:
         """Do nothing."""
 
     def readable(self, journal: str) -> None:
@@ -147,17 +147,17 @@ def promised(epoch: int = 0, end: int = 0, begin: int = 0) -> msg.Promised:
     return msg.Promised(epoch, begin, end, bytes(20), b"", 1)
 
 
-def until(hand: Hand, append: AppendMachine, state: State) -> None:
+def until(hand: Hand, append: AppendMachine, state: AppendState) -> None:
     """Advance with friendly answers until the machine waits in a state."""
     for _ in range(20):
         append.advance()
         if append.state is state:
             return
-        if state_of(append) is State.RESERVE_EPOCH or (
-            state_of(append) is State.UPDATE_ASSIGNMENTS and hand.changes
+        if state_of(append) is AppendState.RESERVE_EPOCH or (
+            state_of(append) is AppendState.UPDATE_ASSIGNMENTS and hand.changes
         ):
             hand.commit()
-        elif state_of(append) is State.RECV_PIPELINE_SYNC:
+        elif state_of(append) is AppendState.RECV_PIPELINE_SYNC:
             hand.stored()
             if isinstance(hand.sent[-1], msg.Prepare):
                 hand.answer(promised())
@@ -169,7 +169,7 @@ def until(hand: Hand, append: AppendMachine, state: State) -> None:
 def ready(hand: Hand, **fields: Any) -> AppendMachine:
     """Return a second append over a pipeline that is ready."""
     first = begin(hand)
-    until(hand, first, State.STREAM_CONTENT)
+    until(hand, first, AppendState.STREAM_CONTENT)
     hand.replica_of_a.sender = None
     hand.asked = 0
     append = begin(hand, **fields)

@@ -8,7 +8,7 @@ from typing import Any
 
 from qsync_broker.config import ServerConfig
 from qsync_broker.events import Watched
-from qsync_broker.keyspace import Absent, Change, Written
+from qsync_broker.keyspace import Absent, KeyChange, Written
 from qsync_broker.operations import Publication
 from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
@@ -41,7 +41,7 @@ class FakeCoordination:
     def rewatch(self) -> None:
         raise AssertionError("the key space in memory never goes back")
 
-    async def transact(self, change: Change) -> bool:
+    async def transact(self, change: KeyChange) -> bool:
         await asyncio.sleep(0)
         return not self.is_cut and self.keys.transact(change)
 
@@ -109,7 +109,7 @@ def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:
     revision = keys.revision + 1
     fields = {"replication": replication, **SPEC, **spec}
     row = JournalRow(journal, fields, 0, 0, 0, 0, NO_ROUTE, revision, revision)
-    assert keys.transact(Change((Absent(JOURNAL_SPACE, (journal,)),), (row,)))
+    assert keys.transact(KeyChange((Absent(JOURNAL_SPACE, (journal,)),), (row,)))
 
 
 @contextlib.asynccontextmanager

@@ -6,28 +6,28 @@ from random import Random
 
 from qsync_broker.operations import (
     NO_SUM,
-    Commit,
+    CommitAppend,
     CompletedSpool,
-    Content,
     Drop,
-    Operation,
     Roll,
     SpoolKey,
+    SpoolOperation,
     SpoolState,
+    WriteContent,
 )
 from qsync_broker.storage.files import Files
-from qsync_broker.storage.storage import Settings, Storage
+from qsync_broker.storage.storage import SpoolStorage, StorageSettings
 
 DIRECTORY = "/data"
-SMALL = Settings(segment_bytes=3000, inline_bytes=300, flush_threads=1, open_files=3)
+SMALL = StorageSettings(segment_bytes=3000, inline_bytes=300, flush_threads=1, open_files=3)
 
 
 def sum_of(data: bytes) -> bytes:
     return hashlib.sha1(data).digest() if data else NO_SUM
 
 
-def open_small(files: Files, settings: Settings = SMALL) -> Storage:
-    return Storage.open(DIRECTORY, settings, files)
+def open_small(files: Files, settings: StorageSettings = SMALL) -> SpoolStorage:
+    return SpoolStorage.open(DIRECTORY, settings, files)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Batches:
         self.next_id = 10
         self.partial: dict[str, bytes] = {}  # uncommitted content of earlier batches
 
-    def make(self, model: Model) -> tuple[list[Operation], list[Model]]:
+    def make(self, model: Model) -> tuple[list[SpoolOperation], list[Model]]:
         """Return a batch, and the models after each of its operations."""
-        batch: list[Operation] = []
+        batch: list[SpoolOperation] = []
         models = [model]
         for _ in range(self.rng.randint(1, 5)):
             name = self.rng.choice(self.names)
@@ -87,13 +87,13 @@ class Batches:
             models += after
         return batch, models
 
-    def _step(self, model: Model, name: str) -> tuple[list[Operation], list[Model]]:
+    def _step(self, model: Model, name: str) -> tuple[list[SpoolOperation], list[Model]]:
         spool = model.open.get(name)
         if spool is None:
             self.next_id += 1
             self.partial.pop(name, None)
             begun = Open(fresh(name, self.next_id))
-            return [Commit(begun.state)], [replace(model, open={**model.open, name: begun})]
+            return [CommitAppend(begun.state)], [replace(model, open={**model.open, name: begun})]
         kinds = [self._append] * 8 + [self._undo, self._roll, self._confirm, self._content]
         kinds += [self._drop_completed] * 2 + [self._delete] * (self.rng.random() < 0.3)
         return self.rng.choice(kinds)(model, name, spool)
@@ -104,45 +104,55 @@ class Batches:
     def _with(self, model: Model, name: str, spool: Open) -> Model:
         return replace(model, open={**model.open, name: spool})
 
-    def _append(self, model: Model, name: str, spool: Open) -> tuple[list[Operation], list[Model]]:
+    def _append(
+        self, model: Model, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         partial = self.partial.pop(name, b"")
         if partial and self.rng.random() < 0.3:
             partial = b""  # the client broke off
         data = self._bytes()
         after = extended(spool, partial + data, registers=self.rng.randbytes(3), first_append=5)
-        operations: list[Operation] = []
+        operations: list[SpoolOperation] = []
         at = spool.state.end + len(partial)
         cut = self.rng.randint(0, len(data))
         operations += [
-            Content(spool.state.key, at, data[:cut]),
-            Content(spool.state.key, at + cut, memoryview(data)[cut:]),
-            Commit(after.state),
+            WriteContent(spool.state.key, at, data[:cut]),
+            WriteContent(spool.state.key, at + cut, memoryview(data)[cut:]),
+            CommitAppend(after.state),
         ]
         return operations, [self._with(model, name, after)]
 
-    def _content(self, model: Model, name: str, spool: Open) -> tuple[list[Operation], list[Model]]:
+    def _content(
+        self, model: Model, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         data = self._bytes()
         self.partial[name] = data
-        return [Content(spool.state.key, spool.state.end, data)], []
+        return [WriteContent(spool.state.key, spool.state.end, data)], []
 
-    def _confirm(self, model: Model, name: str, spool: Open) -> tuple[list[Operation], list[Model]]:
+    def _confirm(
+        self, model: Model, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         confirmed = self.rng.randint(spool.state.confirmed, spool.state.end)
         epoch = spool.state.epoch + self.rng.randint(0, 1)
         after = Open(spool.state._replace(confirmed=confirmed, epoch=epoch), spool.data)
-        return [Commit(after.state)], [self._with(model, name, after)]
+        return [CommitAppend(after.state)], [self._with(model, name, after)]
 
     def _cut(self, spool: Open) -> Open:
         end = self.rng.randint(spool.state.confirmed, spool.state.end)
         data = spool.data[: end - spool.state.key.begin]
         return Open(spool.state._replace(end=end, sum=sum_of(data)), data)
 
-    def _undo(self, model: Model, name: str, spool: Open) -> tuple[list[Operation], list[Model]]:
+    def _undo(
+        self, model: Model, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         self.partial.pop(name, None)
         after = self._cut(spool)
         after = replace(after, state=after.state._replace(epoch=after.state.epoch + 1))
-        return [Commit(after.state)], [self._with(model, name, after)]
+        return [CommitAppend(after.state)], [self._with(model, name, after)]
 
-    def _roll(self, model: Model, name: str, spool: Open) -> tuple[list[Operation], list[Model]]:
+    def _roll(
+        self, model: Model, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         self.partial.pop(name, None)
         if self.rng.random() < 0.5:
             spool = self._cut(spool)
@@ -159,7 +169,7 @@ class Batches:
 
     def _drop_completed(
         self, model: Model, name: str, spool: Open
-    ) -> tuple[list[Operation], list[Model]]:
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         keys = list(model.completed)
         if not keys:
             return [], []
@@ -167,13 +177,15 @@ class Batches:
         rest = {one: value for one, value in model.completed.items() if one != key}
         return [Drop(key)], [replace(model, completed=rest)]
 
-    def _delete(self, model: Model, name: str, spool: Open) -> tuple[list[Operation], list[Model]]:
+    def _delete(
+        self, model: Model, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[Model]]:
         self.partial.pop(name, None)
         rest = {one: value for one, value in model.open.items() if one != name}
         return [Drop(spool.state.key)], [replace(model, open=rest)]
 
 
-def found(storage: Storage) -> Model:
+def found(storage: SpoolStorage) -> Model:
     """Return the recovered state as a model, after checks of sums and histories."""
     model = Model()
     for state, history in storage.recovered.open:

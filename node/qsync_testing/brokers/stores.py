@@ -13,7 +13,7 @@ from pathlib import Path
 from qsync_broker.codecs import Codec, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path
 from qsync_broker.index import RemoteFragment
-from qsync_broker.ledger import Append, AppendLedger, append_of_line
+from qsync_broker.ledger import AppendLedger, LedgerAppend, append_of_line
 from qsync_broker.pipelining import AppendPipeline
 from qsync_broker.spec import JournalSpec
 from qsync_testing.brokers.servers import brokers
@@ -106,10 +106,10 @@ class Store:
         (self.folder / name).write_bytes(writer.feed(content) + writer.finish())
         return name
 
-    def appends(self) -> list[Append]:
+    def appends(self) -> list[LedgerAppend]:
         return [append_of_line(line) for line in self.ledger.read_bytes().splitlines()]
 
-    def write(self, appends: list[Append]) -> None:
+    def write(self, appends: list[LedgerAppend]) -> None:
         """Replace the ledger."""
         self.ledger.unlink()
         ledger = AppendLedger(self.ledger)

@@ -40,15 +40,15 @@ from qsync_broker import messages as msg
 from qsync_broker.append import AppendMachine
 from qsync_broker.copier import Copier
 from qsync_broker.provider import Provider
-from qsync_broker.replica import PeerStream, Replica
+from qsync_broker.replica import JournalReplica, PeerStream
 from qsync_broker.server import BrokerServer
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_broker.storage.log import CommitLog
 from qsync_broker.stores import FragmentStores
 from qsync_node.format.journals import JournalRow
 
-APPEND_POINTS = {state: f"append-{state.value.replace('_', '-')}" for state in State}
-LOSS_POINTS = (APPEND_POINTS[State.RECALL], APPEND_POINTS[State.ACCEPT_LOSS])
+APPEND_POINTS = {state: f"append-{state.value.replace('_', '-')}" for state in AppendState}
+LOSS_POINTS = (APPEND_POINTS[AppendState.RECALL], APPEND_POINTS[AppendState.ACCEPT_LOSS])
 """Points that need lost disks; the campaign loses none."""
 CORE_POINTS = (
     *(point for point in APPEND_POINTS.values() if point not in LOSS_POINTS),
@@ -122,7 +122,7 @@ class _ObservedState:
     def __get__(self, append: Any, owner: Any = None) -> Any:
         return append.__dict__["state"]
 
-    def __set__(self, append: Any, state: State) -> None:
+    def __set__(self, append: Any, state: AppendState) -> None:
         append.__dict__["state"] = state
         self._reached(APPEND_POINTS[state])
 
@@ -134,8 +134,8 @@ def observe_core(reached: Callable[[str], None], replace: Replace = setattr) -> 
         reached: gets the name of the point.
         replace: sets an attribute of a class.
     """
-    accept, handle, reply = Replica.accept, PeerStream._handle, PeerStream.reply
-    rolled = Replica.rolled
+    accept, handle, reply = JournalReplica.accept, PeerStream._handle, PeerStream.reply
+    rolled = JournalReplica.rolled
     received = {
         msg.Content: "content-received",
         msg.Propose: "confirm-unflushed",
@@ -167,8 +167,8 @@ def observe_core(reached: Callable[[str], None], replace: Replace = setattr) -> 
             reached("roll")
 
     replace(AppendMachine, "state", _ObservedState(reached))
-    replace(Replica, "accept", accept_observed)
-    replace(Replica, "rolled", rolled_observed)
+    replace(JournalReplica, "accept", accept_observed)
+    replace(JournalReplica, "rolled", rolled_observed)
     replace(PeerStream, "_handle", handle_observed)
     replace(PeerStream, "reply", reply_observed)
     _observe_copies(reached, replace)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.node import Node
-from qsync_node.server.trace import Birth, Step, read_trace
+from qsync_node.server.trace import Birth, TraceStep, read_trace
 from qsync_sim import faults
 from qsync_sim.clients import Client
 from qsync_sim.recorder import Event, Recorder, Recording
@@ -97,7 +97,7 @@ def replay_processes(paths: Sequence[Path]) -> Recording:
     return recording
 
 
-def _timed(path: Path) -> Iterator[tuple[int, Path, Birth | Step]]:
+def _timed(path: Path) -> Iterator[tuple[int, Path, Birth | TraceStep]]:
     for item in read_trace(path):
         yield item.now_ns, path, item
 

@@ -303,7 +303,7 @@ def test_page_states_the_fields_of_a_batch() -> None:
     page = (DOCS / "journals.md").read_text().partition("## Many small appends")[2]
     request, answer = re.findall(r"\| --- \| --- \| --- \|\n((?:\|.*\n)+)", page)[:2]
     assert set(re.findall(r"^\| `(\w+)` \|", request, re.MULTILINE)) == batches._FIELDS
-    assert len(answer.splitlines()) == len(batches.Outcome._fields)
+    assert len(answer.splitlines()) == len(batches.BatchOutcome._fields)
 
 
 # --- format ---------------------------------------------------------------------------------------

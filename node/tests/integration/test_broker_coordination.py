@@ -13,7 +13,7 @@ import pytest
 from qsync_broker.combining import GROUP_MAX, next_group
 from qsync_broker.coordination import GROUPS_MAX, Coordination
 from qsync_broker.events import Watched
-from qsync_broker.keyspace import Absent, Change, KeySpace, absent
+from qsync_broker.keyspace import Absent, KeyChange, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.frame import encode_request
@@ -111,8 +111,8 @@ async def _transact(cluster: Cluster) -> None:
             await stack.enter_async_context(watching(address)) for address in cluster.addresses
         ]
         first = pairs[-1][0]
-        assert await first.transact(Change((NO_JOURNAL,), (JOURNAL, BROKER)))
-        assert not await first.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+        assert await first.transact(KeyChange((NO_JOURNAL,), (JOURNAL, BROKER)))
+        assert not await first.transact(KeyChange((NO_JOURNAL,), (JOURNAL,)))
         for _, watcher in pairs:
             await watcher.until(lambda: "a/journal" in watcher.keys.journals)  # noqa: B023
             assert watcher.keys.journals["a/journal"] == JOURNAL
@@ -120,20 +120,20 @@ async def _transact(cluster: Cluster) -> None:
         changed = JOURNAL._replace(ballot=9)
         added = AssignmentRow("a/journal", A, 0, 5, 5)
         unassigned = Absent(ASSIGNMENT_SPACE, ("a/journal", *A))
-        assert await first.transact(Change((JOURNAL, unassigned), (changed, added)))
-        assert not await first.transact(Change((JOURNAL,), (JOURNAL,)))
+        assert await first.transact(KeyChange((JOURNAL, unassigned), (changed, added)))
+        assert not await first.transact(KeyChange((JOURNAL,), (JOURNAL,)))
         for _, watcher in pairs:
             await watcher.until(lambda: watcher.keys.journals["a/journal"].ballot == 9)  # noqa: B023
             assert watcher.keys.route("a/journal").members == (A,)
-        assert await first.transact(Change((), (), (absent(added), absent(changed))))
+        assert await first.transact(KeyChange((), (), (absent(added), absent(changed))))
         for _, watcher in pairs:
             await watcher.until(lambda: not watcher.keys.journals)  # noqa: B023
 
 
 def test_group_has_no_two_changes_of_a_row() -> None:
-    def change(name: str, *expected: str) -> Change:
+    def change(name: str, *expected: str) -> KeyChange:
         absences = tuple(Absent(JOURNAL_SPACE, (key,)) for key in expected)
-        return Change(absences, (JOURNAL._replace(name=name),))
+        return KeyChange(absences, (JOURNAL._replace(name=name),))
 
     changes = [change("a"), change("b", "c"), change("a"), change("c"), change("d"), change("b")]
     waiting = dict(enumerate(changes))
@@ -158,12 +158,12 @@ async def _renew_under_load(cluster: Cluster) -> None:
     async with watching(cluster.addresses[0]) as (coordination, _):
         others = [
             asyncio.ensure_future(
-                coordination.transact(Change((), (JOURNAL._replace(name=f"a/{number}"),)))
+                coordination.transact(KeyChange((), (JOURNAL._replace(name=f"a/{number}"),)))
             )
             for number in range(400)
         ]
         await asyncio.sleep(0)
-        assert await coordination.transact(Change((), (BROKER,)))
+        assert await coordination.transact(KeyChange((), (BROKER,)))
         assert sum(one.done() for one in others) < 200
         await asyncio.gather(*others)
 
@@ -178,11 +178,11 @@ async def _change_together(cluster: Cluster) -> None:
     journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(200)]
     absences = [Absent(JOURNAL_SPACE, (journal.name,)) for journal in journals]
     async with watching(cluster.addresses[0]) as (coordination, watcher):
-        assert await coordination.transact(Change((absences[7],), (journals[7],)))
+        assert await coordination.transact(KeyChange((absences[7],), (journals[7],)))
         began = watcher.keys.revision
         found = await asyncio.gather(
             *(
-                coordination.transact(Change((gone,), (journal,)))
+                coordination.transact(KeyChange((gone,), (journal,)))
                 for gone, journal in zip(absences, journals, strict=True)
             )
         )
@@ -208,7 +208,7 @@ async def _conflict_at_the_commit(
     async with watching(cluster.addresses[0]) as (coordination, watcher):
         monkeypatch.setattr(coordination, "_turn", asyncio.Semaphore(1))
         for journal in journals:
-            assert await coordination.transact(Change((), (journal,)))
+            assert await coordination.transact(KeyChange((), (journal,)))
 
         async def replace_late(self: Transaction, space: int, fields: Any) -> Any:
             found = await replace(self, space, fields)
@@ -225,7 +225,7 @@ async def _conflict_at_the_commit(
         monkeypatch.setattr(Transaction, "replace", replace_late)
         found = await asyncio.gather(
             *(
-                coordination.transact(Change((journal,), (journal._replace(epoch=7),)))
+                coordination.transact(KeyChange((journal,), (journal._replace(epoch=7),)))
                 for journal in journals
             )
         )
@@ -263,7 +263,7 @@ def test_watch_starts_again_after_a_restart_of_its_member(tmp_path: Path) -> Non
 
 async def _restart(cluster: Cluster) -> None:
     async with watching(cluster.addresses[0]) as (coordination, watcher):
-        assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+        assert await coordination.transact(KeyChange((NO_JOURNAL,), (JOURNAL,)))
         await watcher.until(lambda: bool(watcher.keys.journals))
         node = cluster.leader()
         await asyncio.to_thread(node.kill)
@@ -282,7 +282,7 @@ def test_update_of_a_specification_reaches_the_watch(tmp_path: Path) -> None:
 
 async def _update(cluster: Cluster, raw: Raw) -> None:
     async with watching(cluster.addresses[0]) as (coordination, watcher):
-        assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+        assert await coordination.transact(KeyChange((NO_JOURNAL,), (JOURNAL,)))
         operations = [["=", 1, {"replication": 2}], ["=", 8, 44]]
         body = {
             Key.SPACE_ID: JOURNAL_SPACE,
@@ -325,9 +325,9 @@ async def _use_account(cluster: Cluster) -> None:
         task = asyncio.ensure_future(coordination.watch(watcher.deliver))
         try:
             await watcher.until(lambda: watcher.snapshots > 0)  # noqa: B023
-            assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+            assert await coordination.transact(KeyChange((NO_JOURNAL,), (JOURNAL,)))
             await watcher.until(lambda: bool(watcher.keys.journals))  # noqa: B023
-            assert await coordination.transact(Change((JOURNAL,), (), (absent(JOURNAL),)))
+            assert await coordination.transact(KeyChange((JOURNAL,), (), (absent(JOURNAL),)))
             await watcher.until(lambda: not watcher.keys.journals)  # noqa: B023
             assert coordination.cluster == REPLICASET
         finally:

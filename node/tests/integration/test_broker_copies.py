@@ -10,9 +10,9 @@ import pytest
 from qsync_broker import messages as msg
 from qsync_broker.copier import AGAIN_MIN_NS, Copier
 from qsync_broker.coverage import Span, first_hole, missing_bytes
-from qsync_broker.events import Effect, ReadSpool, SendPeer, SpoolRead
+from qsync_broker.events import BrokerEffect, ReadSpool, SendPeer, SpoolRead
 from qsync_broker.index import LocalFragment
-from qsync_broker.operations import Content, Copied, Drop, Operation, SpoolKey
+from qsync_broker.operations import Copied, Drop, SpoolKey, SpoolOperation, WriteContent
 from qsync_broker.provider import Provider
 from qsync_broker.resolver import broker_for_read
 from qsync_broker.spool import Choice
@@ -121,7 +121,7 @@ class Copying(Hand):
     def __init__(self, partial: Members = (A,), primary: int = 1) -> None:
         super().__init__()
         self.now_ns = 0
-        self.operations: list[Operation] = []
+        self.operations: list[SpoolOperation] = []
         self.copier = Copier(self, lambda: self.now_ns)
         spool = self.replica_of_a.spool
         spool.adopt(Choice(5, 4, 100, b"", 1, False))
@@ -131,7 +131,7 @@ class Copying(Hand):
         self.copier.note(NAME)
         self.copier.tick()
 
-    def store(self, operations: list[Operation], done: object) -> None:
+    def store(self, operations: list[SpoolOperation], done: object) -> None:
         self.operations += operations
         super().store(operations, done)  # type: ignore[arg-type]  # Hand knows its form
 
@@ -149,7 +149,10 @@ def test_missing_fragment_is_copied_and_recorded() -> None:
     assert hand.replica_of_a.part_at(0) is None
     hand.give(60, 40)
     key = SpoolKey(NAME, 2, 0)
-    assert hand.operations[:2] == [Content(key, 0, DATA[:60]), Content(key, 60, DATA[60:])]
+    assert hand.operations[:2] == [
+        WriteContent(key, 0, DATA[:60]),
+        WriteContent(key, 60, DATA[60:]),
+    ]
     assert isinstance(hand.operations[2], Copied)
     assert hand.replica_of_a.completed == {
         0: LocalFragment(0, 100, hashlib.sha1(DATA).digest(), 2, 9)
@@ -173,7 +176,7 @@ def test_only_missing_bytes_of_a_fragment_are_written() -> None:
     hand.give(50, 50)
     checksum = hashlib.sha1(DATA[30:80]).digest()
     assert hand.replica_of_a.completed[30] == LocalFragment(30, 80, checksum, 2, 9)
-    written = [one for one in hand.operations if isinstance(one, Content)]
+    written = [one for one in hand.operations if isinstance(one, WriteContent)]
     assert [(one.offset, one.data) for one in written] == [(30, DATA[30:50]), (50, DATA[50:80])]
 
 
@@ -244,7 +247,7 @@ def test_read_of_missing_bytes_goes_to_a_whole_broker() -> None:
 
 
 def test_provider_reads_the_first_fragment_that_ends_after_an_offset() -> None:
-    hand, effects = Hand(), list[Effect]()
+    hand, effects = Hand(), list[BrokerEffect]()
     provider = Provider(hand.replica, effects.append)
     for begin in (40, 0, 20):
         hand.replica_of_a.completed[begin] = LocalFragment(begin, begin + 20, bytes(20), 2, 9)

@@ -7,24 +7,24 @@ from queue import SimpleQueue
 import pytest
 
 from qsync_broker import disk as disk_thread
-from qsync_broker.disk import Disk
-from qsync_broker.operations import NO_SUM, Commit, Content, SpoolKey, SpoolState
-from qsync_broker.storage.storage import Settings, Storage
+from qsync_broker.disk import BrokerDisk
+from qsync_broker.operations import NO_SUM, CommitAppend, SpoolKey, SpoolState, WriteContent
+from qsync_broker.storage.storage import SpoolStorage, StorageSettings
 from qsync_sim.journals.files import Fault, SimFiles
 
 KEY = SpoolKey("a/journal", 1, 0)
-BEGUN = Commit(SpoolState(KEY, 1, 0, NO_SUM, b"", 0, 1, 0))
-CONTRADICTION = Commit(SpoolState(KEY, 1, 5, bytes(20), b"", 0, 1, 0))
+BEGUN = CommitAppend(SpoolState(KEY, 1, 0, NO_SUM, b"", 0, 1, 0))
+CONTRADICTION = CommitAppend(SpoolState(KEY, 1, 5, bytes(20), b"", 0, 1, 0))
 """It has bytes that were never written."""
 PATIENCE_S = 30
 
 
 def test_operation_that_contradicts_the_state_stops_the_broker(tmp_path: Path) -> None:
     """With a lease and without its disk thread, a broker would block its journals."""
-    storage = Storage.open(str(tmp_path))
+    storage = SpoolStorage.open(str(tmp_path))
     stored: list[int] = []
     reasons: SimpleQueue[str] = SimpleQueue()
-    disk = Disk(storage, stored.append, reasons.put)
+    disk = BrokerDisk(storage, stored.append, reasons.put)
     disk.submit(1, [CONTRADICTION])
     assert reasons.get(timeout=PATIENCE_S).startswith("writing spools failed: ")
     disk.stop()
@@ -32,9 +32,9 @@ def test_operation_that_contradicts_the_state_stops_the_broker(tmp_path: Path) -
     assert stored == []
 
 
-def open_simulated() -> tuple[SimFiles, Storage]:
+def open_simulated() -> tuple[SimFiles, SpoolStorage]:
     files = SimFiles()
-    return files, Storage.open("/data", Settings(flush_threads=1), files)
+    return files, SpoolStorage.open("/data", StorageSettings(flush_threads=1), files)
 
 
 def test_batch_that_does_not_fit_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_batch_that_does_not_fit_is_repeated(monkeypatch: pytest.MonkeyPatch) ->
     stored: SimpleQueue[int] = SimpleQueue()
     refusals: list[Fault] = ["full"] * 3
     files.on_call = lambda call, path: refusals.pop() if call == "write" and refusals else None
-    disk = Disk(storage, stored.put, pytest.fail)
-    disk.submit(1, [BEGUN, Content(KEY, 0, b"x")])
+    disk = BrokerDisk(storage, stored.put, pytest.fail)
+    disk.submit(1, [BEGUN, WriteContent(KEY, 0, b"x")])
     assert stored.get(timeout=PATIENCE_S) == 1
     disk.stop()
     assert not refusals
@@ -62,7 +62,7 @@ def test_stop_does_not_wait_for_space() -> None:
         return "full" if call == "write" else None
 
     files.on_call = refuse
-    disk = Disk(storage, stored.append, pytest.fail)
+    disk = BrokerDisk(storage, stored.append, pytest.fail)
     disk.submit(1, [BEGUN])
     assert has_refused.wait(PATIENCE_S)
     disk.stop()
@@ -74,7 +74,7 @@ def test_failed_flush_ends_the_thread() -> None:
     stored: list[int] = []
     reasons: SimpleQueue[str] = SimpleQueue()
     files.on_call = lambda call, path: "fail" if call == "sync" else None
-    disk = Disk(storage, stored.append, reasons.put)
+    disk = BrokerDisk(storage, stored.append, reasons.put)
     disk.submit(1, [BEGUN])
     assert "injected" in reasons.get(timeout=PATIENCE_S)
     files.on_call = None

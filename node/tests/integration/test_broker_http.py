@@ -12,7 +12,7 @@ import pytest
 from qsync_broker import persister, reader, space
 from qsync_broker.batch import encode_items
 from qsync_broker.events import GapRead
-from qsync_broker.lease import Lease
+from qsync_broker.lease import BrokerLease
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.status import Status
 from qsync_testing.brokers.servers import brokers, create, start_broker
@@ -433,7 +433,7 @@ async def test_append_at_a_broker_without_a_lease_was_not_tried(
 ) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         with monkeypatch.context() as fenced:
-            fenced.setattr(Lease, "is_over", True)
+            fenced.setattr(BrokerLease, "is_over", True)
             answer = await http.put(f"{nodes[0].url}/a/journal", data=b"x" * 100_000)
         assert answer.status == 503
         assert await answer.text() == (

@@ -10,9 +10,9 @@ import pytest
 
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.ledger import (
-    Append,
     AppendLedger,
     AppendLedgerError,
+    LedgerAppend,
     append_of_line,
     unknown_append,
 )
@@ -39,17 +39,17 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def recorded(path: Path) -> list[Append]:
+def recorded(path: Path) -> list[LedgerAppend]:
     return [append_of_line(line) for line in path.read_bytes().splitlines()]
 
 
 def test_lines_are_read_as_written_and_barriers_are_left_out(tmp_path: Path) -> None:
     ledger = AppendLedger(tmp_path / "ledger")
-    ledger.record([Append(JOURNAL, 5, 5, SUM), Append(JOURNAL, 5, 8, SUM, 7.5)])
+    ledger.record([LedgerAppend(JOURNAL, 5, 5, SUM), LedgerAppend(JOURNAL, 5, 8, SUM, 7.5)])
     ledger.record([unknown_append(JOURNAL, 3, SUM)])
     ledger.close()
     first, second = recorded(tmp_path / "ledger")
-    assert first == Append(JOURNAL, 5, 8, SUM, 7.5)
+    assert first == LedgerAppend(JOURNAL, 5, 8, SUM, 7.5)
     assert first.is_known
     assert not second.is_known
     assert second.end - second.begin == 3
@@ -59,12 +59,12 @@ def test_lines_are_read_as_written_and_barriers_are_left_out(tmp_path: Path) -> 
 def test_incomplete_line_of_a_killed_process_is_replaced(tmp_path: Path, size: int) -> None:
     path = tmp_path / "ledger"
     ledger = AppendLedger(path)
-    ledger.record([Append(JOURNAL, 0, 3, SUM)])
+    ledger.record([LedgerAppend(JOURNAL, 0, 3, SUM)])
     ledger.close()
     with path.open("ab") as file:
         file.write(b"x" * size)
     ledger = AppendLedger(path)
-    ledger.record([Append(JOURNAL, 3, 6, SUM)])
+    ledger.record([LedgerAppend(JOURNAL, 3, 6, SUM)])
     ledger.close()
     assert [one.begin for one in recorded(path)] == [0, 3]
 
@@ -74,7 +74,7 @@ def test_ledger_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         AppendLedger(tmp_path)
     ledger = AppendLedger(Path("/dev/full"))
     with pytest.raises(AppendLedgerError, match="No space left"):
-        ledger.record([Append(JOURNAL, 0, 3, SUM)])
+        ledger.record([LedgerAppend(JOURNAL, 0, 3, SUM)])
     ledger.close()
 
 

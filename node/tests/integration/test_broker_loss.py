@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from qsync_broker.copier import Copier
-from qsync_broker.keyspace import Change, Deleted, KeySpace, Written, absent
+from qsync_broker.keyspace import Deleted, KeyChange, KeySpace, Written, absent
 from qsync_broker.loss import STEP, resumption_offset
 from qsync_broker.recall import possible_holders
 from qsync_node.format.journals import (
@@ -58,7 +58,7 @@ class Cluster:
             row = next(
                 row for row in self.keyspace.brokers.values() if row.id == node.server.core.me
             )
-            assert self.keys.transact(Change((), (), (absent(row),)))
+            assert self.keys.transact(KeyChange((), (), (absent(row),)))
 
     @property
     def keyspace(self) -> KeySpace:
@@ -218,7 +218,7 @@ async def test_broker_with_the_only_copy_is_assigned_again_when_it_returns(tmp_p
         await cluster.stop(holder, keeps_disk=True)
         await cluster.stop(emptied)
         await cluster.start(emptied)
-        assert cluster.keys.transact(Change((), (), (absent(row),)))
+        assert cluster.keys.transact(KeyChange((), (), (absent(row),)))
         await cluster.until_routed(*(f"broker-{one}" for one in sorted((emptied, third))))
         assert (await cluster.append(b"second"))[0] == 409
         await cluster.start(holder)
@@ -264,7 +264,7 @@ async def test_partial_brokers_stop_waiting_for_a_lost_disk(
         resume_copies = suspend_copies(monkeypatch)
         row = cluster.row
         changed = row._replace(spec={**row.spec, "replication": 2})
-        assert cluster.keys.transact(Change((), (changed,)))
+        assert cluster.keys.transact(KeyChange((), (changed,)))
         await cluster.until(lambda: len(cluster.keyspace.route(JOURNAL).members) == 2)
         assert (await cluster.append(b"second"))[0] == 204
         assert len(cluster.row.partial) == 1

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from qsync_broker import description, pulses
-from qsync_broker.lease import Lease
+from qsync_broker.lease import BrokerLease
 from qsync_sim.journals.keys import Keys
 from qsync_testing.brokers.servers import Node, brokers, create, start_broker
 from qsync_testing.ports import free_ports
@@ -96,5 +96,5 @@ async def test_broker_without_a_lease_reports_that_it_accepts_no_appends(
     async with brokers(tmp_path, 1) as (node,):
         assert (await report_of(node))["append_error"] == ""
         with monkeypatch.context() as fenced:
-            fenced.setattr(Lease, "is_over", True)
+            fenced.setattr(BrokerLease, "is_over", True)
             assert (await report_of(node))["append_error"] == description.NO_LEASE

@@ -16,7 +16,7 @@ from qsync_broker.broker import Broker
 from qsync_broker.codecs import PIECE, Codec, CodecError, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path, path_of
 from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_broker.stores import SPARE, FragmentMissing, FragmentStores, StoreError
+from qsync_broker.stores import SPARE, FragmentMissing, FragmentStoreError, FragmentStores
 from qsync_testing.brokers.servers import Node, brokers
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
@@ -214,7 +214,7 @@ async def test_second_upload_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_damaged_local_bytes_are_not_persisted(tmp_path: Path) -> None:
     url, stores = f"file://{tmp_path}/store/", FragmentStores()
-    with pytest.raises(StoreError, match="do not have its checksum"):
+    with pytest.raises(FragmentStoreError, match="do not have its checksum"):
         await stores.upload(
             url, "a/journal/x", local(Codec.NONE), lambda offset, size: b"x" * size, tmp_path
         )
@@ -228,13 +228,13 @@ async def test_truncated_object_is_reported(tmp_path: Path, codec: Codec) -> Non
     uploaded = await upload(stores, url, tmp_path, codec)
     file = tmp_path / "store" / uploaded.path
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(StoreError, match=r"is incomplete|lacks its last 3 bytes"):
+    with pytest.raises(FragmentStoreError, match=r"is incomplete|lacks its last 3 bytes"):
         [data async for data in stores.read(uploaded, 100)]
 
 
 @pytest.mark.asyncio
 async def test_folder_refuses_a_codec_that_needs_an_encoding(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="use GZIP instead"):
+    with pytest.raises(FragmentStoreError, match="use GZIP instead"):
         await upload(
             FragmentStores(), f"file://{tmp_path}/", tmp_path, Codec.GZIP_OFFLOAD_DECOMPRESSION
         )
@@ -242,7 +242,7 @@ async def test_folder_refuses_a_codec_that_needs_an_encoding(tmp_path: Path) -> 
 
 @pytest.mark.asyncio
 async def test_store_with_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(StoreError, match="has an unknown scheme"):
+    with pytest.raises(FragmentStoreError, match="has an unknown scheme"):
         await FragmentStores().list("ftp://host/", "a/journal")
 
 
@@ -260,7 +260,7 @@ async def test_stores_that_no_specification_names_are_forgotten(tmp_path: Path) 
 async def test_check_for_a_client_creates_no_folder(tmp_path: Path) -> None:
     stores, folder = FragmentStores(), tmp_path / "store"
     url = f"file://{folder}/"
-    with pytest.raises(StoreError, match="the folder does not exist; create it"):
+    with pytest.raises(FragmentStoreError, match="the folder does not exist; create it"):
         await stores.check(url, creates=False)
     assert not folder.exists()
     folder.mkdir()

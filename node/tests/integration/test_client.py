@@ -32,7 +32,7 @@ from qsync_client.link import Link
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.constants import Type
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_client.requests import Request
+from qsync_client.requests import ClientRequest
 from qsync_testing.ports import free_port
 from qsync_testing.processes import ADMIN_PASSWORD, PASSWORD, USER, Cluster, running_cluster
 
@@ -265,7 +265,7 @@ class Loss:
         ask = Link.ask
         self.is_due = True
 
-        async def ask_and_lose(link: Link, request: Request, **options: Any) -> Any:
+        async def ask_and_lose(link: Link, request: ClientRequest, **options: Any) -> Any:
             if request.kind == Type.COMMIT and self.is_due:
                 self.is_due = False
                 if is_sent:

@@ -17,7 +17,7 @@ import tarantool
 import zstandard
 
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.archive.compaction import Changes, Merged, decode_changes, encode_changes
+from qsync_node.archive.compaction import ChangesFile, Merged, decode_changes, encode_changes
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import (
     ROLLBACK,
@@ -82,8 +82,8 @@ def test_a_manifest_forgets_what_compactions_took() -> None:
         entry_of(rows_file(first, 10), f"{first - 1:020d}.xlog") for first in (1, 11, 21, 31)
     ]
     merged = Merged(UUID, [entries[2].name], entries[2])
-    changes = Changes(20, "compaction", [merged])
-    assert still_named(entries, Changes(), []) == entries
+    changes = ChangesFile(20, "compaction", [merged])
+    assert still_named(entries, ChangesFile(), []) == entries
     assert still_named(entries, changes, []) == [entries[3]]
     assert still_named(entries, changes, [entries[1].source]) == [entries[1], entries[3]]
     assert decode_changes(encode_changes(changes), "here") == changes
@@ -350,8 +350,8 @@ class _SlowStore:
     def load(self) -> Manifest:
         return replace(self.manifest) if self.manifest else Manifest(SET_UUID, UUID, "n0")
 
-    def changes(self) -> Changes:
-        return Changes()
+    def changes(self) -> ChangesFile:
+        return ChangesFile()
 
     def put_file(self, entry: FileEntry, path: str) -> None:
         self.started.set()

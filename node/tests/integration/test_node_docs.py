@@ -12,7 +12,7 @@ import pytest
 from qsync_node.consensus.membership import REPLICAS_MAX
 from qsync_node.engine.tuples import TUPLE_BYTES_MAX
 from qsync_node.errors import ErrorCode, OrderRefusal
-from qsync_node.explanations import ENGINE_CODES, EXPLANATIONS, ORDER_EXPLANATIONS, Outcome
+from qsync_node.explanations import ENGINE_CODES, EXPLANATIONS, ORDER_EXPLANATIONS, ErrorOutcome
 from qsync_node.format.proofs import ORDER_SCHEME, admin_password
 from qsync_node.server import admin, orders
 from qsync_node.server.limits import LIMITS, size
@@ -32,7 +32,7 @@ def test_every_error_code_is_explained(code: ErrorCode) -> None:
     assert len({explanation.case for explanation in found}) == len(found)
     for explanation in found:
         assert explanation.meaning
-        assert explanation.outcome in get_args(Outcome)
+        assert explanation.outcome in get_args(ErrorOutcome)
         assert explanation.action
 
 

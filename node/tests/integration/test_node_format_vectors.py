@@ -17,7 +17,7 @@ from qsync_client.protocol.greeting import decode_greeting, encode_greeting
 from qsync_node.format import frame
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.row import (
-    Row,
+    LogRow,
     decode_rows,
     encode_rows,
     row_from_header,
@@ -27,8 +27,8 @@ from qsync_node.format.row import (
 from qsync_node.format.xlog import (
     ZROW_MAGIC,
     Block,
-    Damage,
-    End,
+    BlockDamage,
+    EndOfBlocks,
     decode_block_header,
     decode_file_header,
     encode_block,
@@ -58,7 +58,7 @@ def test_a_file_is_read_and_written_again_byte_for_byte(path: Path) -> None:
     header, offset = decode_file_header(data)
     assert encode_file_header(header) == data[:offset]
     items = list(read_blocks(data, offset))
-    assert isinstance(items.pop(), End)
+    assert isinstance(items.pop(), EndOfBlocks)
     for block in items:
         assert isinstance(block, Block)
         rows = decode_rows(block.data)
@@ -82,7 +82,7 @@ def test_cat_shows_what_tarantoolctl_shows(path: Path) -> None:
     expected = [json.loads(line) for line in printed.splitlines()]
     records = list(cat_file(path.read_bytes()))
     assert records == expected
-    shown = [to_json(record) for record in records if not isinstance(record, Damage)]
+    shown = [to_json(record) for record in records if not isinstance(record, BlockDamage)]
     assert [json.loads(line) for line in shown] == expected
 
 
@@ -102,7 +102,7 @@ def test_tarantoolctl_reads_the_own_keys_today(tmp_path: Path) -> None:
 def test_own_keys_survive() -> None:
     data = (VECTORS / "own-keys.xlog").read_bytes()
     _, offset = decode_file_header(data)
-    rows: list[Row] = []
+    rows: list[LogRow] = []
     for item in read_blocks(data, offset):
         if isinstance(item, Block):
             rows += decode_rows(item.data)

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from qsync_node.server.admin import UNDECIDED_MAX
-from qsync_node.server.listener import Bounds, Listener
+from qsync_node.server.listener import Listener, ListenerBounds
 
 
 class Echo(asyncio.Protocol):
@@ -51,7 +51,9 @@ async def listening(
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
     context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    listener = Listener(Echo, context, Bounds(undecided_max, 30, served_max), takes_plain=True)
+    listener = Listener(
+        Echo, context, ListenerBounds(undecided_max, 30, served_max), takes_plain=True
+    )
     try:
         yield await listener.listen(host, 0)
     finally:
@@ -88,7 +90,7 @@ def test_burst_of_plain_connections_is_served(context: ssl.SSLContext | None) ->
     """A busy member once evicted 276 of 532 such connections although all had sent data."""
 
     async def answered() -> int:
-        listener = Listener(Echo, context, Bounds(UNDECIDED_MAX, 30), takes_plain=True)
+        listener = Listener(Echo, context, ListenerBounds(UNDECIDED_MAX, 30), takes_plain=True)
         place = await listener.listen("127.0.0.1", 0)
         clients = [socket.create_connection(place, 5) for _ in range(532)]
         for client in clients:
@@ -198,7 +200,7 @@ async def test_port_that_is_taken_on_one_address_is_refused_or_another_is_tried(
         assert ports
         assert await answers("127.0.0.2", port)
     with real(("127.0.0.2", 0)) as taken:
-        listener = Listener(Echo, None, Bounds(1, 1), takes_plain=True)
+        listener = Listener(Echo, None, ListenerBounds(1, 1), takes_plain=True)
         with pytest.raises(OSError, match="in use"):
             await listener.listen("localhost", taken.getsockname()[1])
 
@@ -302,7 +304,7 @@ def test_connection_that_is_handed_over_while_listening_ends_hears_of_it() -> No
     """uvloop once closed the transport without notice, and an answer became a logged error."""
 
     async def end_after(turns: int) -> None:
-        listener = Listener(Kept, None, Bounds(8, 30), takes_plain=True)
+        listener = Listener(Kept, None, ListenerBounds(8, 30), takes_plain=True)
         with socket.create_connection(await listener.listen("127.0.0.1", 0)):
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qsync_node.format.batch import LogBatch
-from qsync_node.format.row import Row, encode_rows
+from qsync_node.format.row import LogRow, encode_rows
 from qsync_node.format.xlog import (
     EOF_MARKER,
     XLOG,
@@ -18,7 +18,7 @@ from qsync_node.format.xlog import (
 )
 from qsync_node.storage.errors import DiskError, DiskFull, NotInLog
 from qsync_node.storage.files import FileSystem, OsFile, OsFileSystem, lock_directory
-from qsync_node.storage.storage import Limits, Storage
+from qsync_node.storage.storage import SegmentLimits, Storage
 from qsync_sim.disk import Fault, SimDisk
 from qsync_testing.log_files import SMALL, UUID, batch, body, damage, filled, indexes, segments
 
@@ -106,7 +106,7 @@ def test_a_cut_saves_its_rows_under_their_name(place: tuple[FileSystem, str]) ->
 def test_a_cut_inside_a_transaction_is_refused_before_anything_is_cut() -> None:
     disk = SimDisk()
     storage = Storage.create(disk, "/data", UUID)
-    rows = [Row(3, 1, lsn, 1.5, b"\x80", tsn=1, is_commit=lsn == 3) for lsn in (1, 2, 3)]
+    rows = [LogRow(3, 1, lsn, 1.5, b"\x80", tsn=1, is_commit=lsn == 3) for lsn in (1, 2, 3)]
     storage.write([LogBatch(1, 3, 1, 3, encode_rows(rows))])
     with pytest.raises(ValueError, match="inside a transaction"):
         storage.rewind(2, 1)
@@ -158,7 +158,7 @@ def test_one_write_is_one_append_and_one_flush() -> None:
 
 def test_a_thread_reads_while_another_writes_and_cuts(tmp_path: Path) -> None:
     """A reader sees whole batches in order, and the end that it sees never moves back."""
-    storage = Storage.create(OsFileSystem(), str(tmp_path / "data"), UUID, Limits(1000))
+    storage = Storage.create(OsFileSystem(), str(tmp_path / "data"), UUID, SegmentLimits(1000))
     seen: list[int] = []
     problems: list[object] = []
     stop = threading.Event()
@@ -192,7 +192,7 @@ def test_a_thread_reads_while_another_writes_and_cuts(tmp_path: Path) -> None:
 
 def test_without_wal_fsync_only_the_rows_go_unflushed() -> None:
     disk = SimDisk()
-    storage = Storage.create(disk, "/data", UUID, Limits(is_synced=False))
+    storage = Storage.create(disk, "/data", UUID, SegmentLimits(is_synced=False))
     calls: list[str] = []
     disk.on_call = lambda call, path: calls.append(call)
     storage.write([batch(1)])

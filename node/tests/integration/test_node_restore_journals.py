@@ -13,7 +13,7 @@ from qsync_node.archive.restore.journals import (
     GAP_S,
     Former,
     Fragment,
-    JournalsError,
+    JournalRestoreError,
     copy_fragments,
     detach,
     final,
@@ -82,7 +82,7 @@ def test_store_of_the_former_cluster_is_refused() -> None:
         ("s3://old/one/inner/", "is that of the former cluster"),
         ("s3://old", "is that of the former cluster"),
     ):
-        with pytest.raises(JournalsError, match=cause):
+        with pytest.raises(JournalRestoreError, match=cause):
             detach(database(["s3://old/one/"]), url)
     state = database([])
     assert detach(state, "") == []
@@ -128,7 +128,7 @@ def test_fragments_are_copied_and_a_killed_copy_is_continued(
     assert found == paths
     assert (new / put(two, 5, b"second", "date=2026-01-01/")).read_bytes() == b"second"
     put(new, 11, b"of another cluster")
-    with pytest.raises(JournalsError, match="of another cluster"):
+    with pytest.raises(JournalRestoreError, match="of another cluster"):
         copy_fragments(former, new_url)
 
 
@@ -143,7 +143,7 @@ def test_large_fragment_is_copied_as_a_whole_or_not_at_all(
     (one / f"{path}.raw").rename(one / path)
     for fault in ("cut", "torn", "failing"):
         object_store.weakness = Weakness(**{fault: 1.0})
-        with pytest.raises(JournalsError, match="retry"):
+        with pytest.raises(JournalRestoreError, match="retry"):
             copy_fragments(former, url)
         object_store.weakness = Weakness()
         assert not [one for one in new.rglob("*") if one.is_file()], fault

@@ -17,9 +17,9 @@ from qsync_node.storage.scheduler import (
     BallotLane,
     Lane,
     LogLane,
-    Outcome,
     Scheduler,
     Seal,
+    TaskResult,
 )
 from qsync_testing.disks import batch, disk_of, storage_in
 
@@ -70,9 +70,9 @@ def test_adjacent_writes_of_one_epoch_are_one_write() -> None:
 
 def test_writes_behind_a_failed_one_are_passed_over(tmp_path: Path) -> None:
     lane, storage = LogLane(), storage_in(tmp_path)
-    assert lane.on_result(write(1), FULL) == Outcome([fx.LogFailed(0, True, str(FULL))])
-    assert lane.on_result(write(2), lane.perform(storage, write(2))) == Outcome([])
-    assert lane.on_result(write(1), lane.perform(storage, write(1))) == Outcome(
+    assert lane.on_result(write(1), FULL) == TaskResult([fx.LogFailed(0, True, str(FULL))])
+    assert lane.on_result(write(2), lane.perform(storage, write(2))) == TaskResult([])
+    assert lane.on_result(write(1), lane.perform(storage, write(1))) == TaskResult(
         [fx.LogWritten(0, 1)]
     )
     assert (lane.writes, lane.batches) == (1, 1)
@@ -137,20 +137,20 @@ def test_newest_ballot_replaces_those_that_wait() -> None:
     task = lane.next_task()
     assert task == fx.StoreBallot(3, b"3")
     assert lane.next_task() is None
-    assert lane.on_result(task, None) == Outcome([fx.BallotStored(3)])
+    assert lane.on_result(task, None) == TaskResult([fx.BallotStored(3)])
 
 
 def test_ballot_without_space_waits_or_gives_way_to_a_newer_one() -> None:
     lane = BallotLane()
     first = fx.StoreBallot(1, b"first")
-    assert lane.on_result(first, FULL) == Outcome([], retry_after_s=FULL_RETRY_S)
+    assert lane.on_result(first, FULL) == TaskResult([], retry_after_s=FULL_RETRY_S)
     assert lane.is_full
     assert lane.next_task() == first
     lane.submit(fx.StoreBallot(2, b"second"))
     lane.on_result(first, FULL)
     second = lane.next_task()
     assert second == fx.StoreBallot(2, b"second")
-    assert lane.on_result(second, None) == Outcome([fx.BallotStored(2)])
+    assert lane.on_result(second, None) == TaskResult([fx.BallotStored(2)])
     assert not lane.is_full
 
 
@@ -158,12 +158,12 @@ def test_failed_checkpoint_or_read_is_told_or_ends_the_run() -> None:
     scheduler = Scheduler()
     checkpoint, read = fx.WriteSnapshot(4, {}, iter([])), fx.ReadLog(7, 0, 1)
     damage = CorruptionError("00.xlog", 12, "the checksum differs")
-    assert scheduler.checkpoints.on_result(checkpoint, FULL) == Outcome(
+    assert scheduler.checkpoints.on_result(checkpoint, FULL) == TaskResult(
         [fx.SnapshotWritten(4, str(FULL))]
     )
     assert scheduler.checkpoints.on_result(checkpoint, damage).broken
-    assert scheduler.reads.on_result(read, None) == Outcome([fx.LogRead(7, None)])
-    assert scheduler.reads.on_result(read, damage) == Outcome([], str(damage))
+    assert scheduler.reads.on_result(read, None) == TaskResult([fx.LogRead(7, None)])
+    assert scheduler.reads.on_result(read, damage) == TaskResult([], str(damage))
 
 
 # --- threads over a faulty file system ------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 
 from qsync_broker.index import RemoteFragment
-from qsync_broker.stores import FragmentStores, StoreError
+from qsync_broker.stores import FragmentStoreError, FragmentStores
 from qsync_node.archive.location import open_store
 from qsync_testing.object_server import ObjectServer, Weakness, object_server, used_by_this_process
 
@@ -54,7 +54,7 @@ def test_requests_fail_while_the_store_does(
     (tmp_path / PATH).parent.mkdir(parents=True)
     (tmp_path / PATH).write_bytes(CONTENT)
     server.weakness = Weakness(**{fault: 1.0})
-    with pytest.raises(StoreError):
+    with pytest.raises(FragmentStoreError):
         content(0)
     assert server.requests
     server.weakness = Weakness()
@@ -66,7 +66,7 @@ def test_unanswered_upload_has_an_effect_and_a_cut_one_has_none(
     server: ObjectServer, tmp_path: Path, fault: str, is_carried_out: bool
 ) -> None:
     server.weakness = Weakness(**{fault: 1.0})
-    with pytest.raises(StoreError):
+    with pytest.raises(FragmentStoreError):
         asyncio.run(FragmentStores().check(URL))
     assert (tmp_path / ".test" / "health-check").exists() == is_carried_out
 

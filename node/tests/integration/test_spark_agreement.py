@@ -14,7 +14,7 @@ import pytest
 from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE
-from qsync_node.format.row import Row
+from qsync_node.format.row import LogRow
 from qsync_spark.audit.run import audit
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.compactions import publish, removed
@@ -54,7 +54,7 @@ def impossible_rows(copy: Copy) -> None:
         copy.everywhere(partial(impossible, row_type=row_type), row.replica_id, row.lsn)
     (_, first), *_, (_, last) = keyed(copy)
 
-    def repeat(one: Row) -> Row:
+    def repeat(one: LogRow) -> LogRow:
         one.idempotency = first.idempotency
         return one
 
@@ -65,7 +65,7 @@ def lost_row(copy: Copy) -> None:
     """Replace with a NOP, in every log, a row whose tuple snapshots of several members hold."""
     _, row = held_rows(copy)[0]
     copy.everywhere(
-        lambda one: Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags),
+        lambda one: LogRow(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags),
         row.replica_id, row.lsn,
     )  # fmt: skip
 

@@ -14,14 +14,14 @@ from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import INSERT, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row
+from qsync_node.format.row import LogRow
 from qsync_node.format.walk import space_of
 from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.run import STEPS, audit
 from qsync_spark.audit.scan import list_facts, scan
 from qsync_spark.facts.kinds import RepeatedRow
-from qsync_spark.progress import Step, Watch
-from qsync_spark.report.findings import Result
+from qsync_spark.progress import ProgressStep, StepReporter
+from qsync_spark.report.findings import AuditResult
 from qsync_spark.report.page import write_report
 from qsync_spark.source import register
 from qsync_testing.archives.archive_copy import Copy
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 
-def run(spark: "SparkSession", folder: Path, ledger: Path | None = None) -> Result:
+def run(spark: "SparkSession", folder: Path, ledger: Path | None = None) -> AuditResult:
     archive = load_archive(f"file://{folder}")
     return audit(spark, archive, "sim", None if ledger is None else str(ledger), 0.0)
 
@@ -62,7 +62,7 @@ def test_an_undamaged_archive_passes_and_reports(
 
 
 def test_an_audit_reports_its_progress(spark: "SparkSession", folder: Path) -> None:
-    said: list[Step] = []
+    said: list[ProgressStep] = []
     archive = load_archive(f"file://{folder}")
     result = audit(spark, archive, "sim", None, 0.0, said.append)
     assert list(dict.fromkeys(one.step for one in said)) == [
@@ -77,7 +77,7 @@ def test_an_audit_reports_its_progress(spark: "SparkSession", folder: Path) -> N
 def test_rows_of_a_pass_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the reading stage is followed by another one, the new stage has done nothing yet."""
     shares = iter([0.25, 0.0, 0.5, 0.1])
-    said: list[Step] = []
+    said: list[ProgressStep] = []
     is_over = threading.Event()
 
     def share(spark: object) -> float:
@@ -91,7 +91,7 @@ def test_rows_of_a_pass_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qsync_spark.progress.LOOK_EVERY_S", 0.0)
     monkeypatch.setattr("qsync_spark.progress.share_done", share)
     no_session: Any = None  # `share` replaces the only use of a session
-    with Watch(no_session, said.append, ("one", "two"), frozenset({0}), 200) as watch:
+    with StepReporter(no_session, said.append, ("one", "two"), frozenset({0}), 200) as watch:
         watch.begin(0)
         assert is_over.wait(60)
         watch.begin(1)
@@ -131,7 +131,7 @@ def line_of(key: int, ended: float, space: int | None = None) -> str:
     return json.dumps({"id": key, "outcome": "committed", "started": 0.0, "ended": ended, **place})
 
 
-def judged(result: Result) -> tuple[list[str], list[str]]:
+def judged(result: AuditResult) -> tuple[list[str], list[str]]:
     """Return the messages of proof 6: its violations and its gaps."""
     found = [one.message for one in result.violations if one.proofs == [6]]
     return found, [gap.message for gap in result.gaps if gap.proofs == [6]]
@@ -196,7 +196,7 @@ def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
     strange = 4000
     body = pack({int(Key.SPACE_ID): strange, int(Key.TUPLE): [1, "a"]})
     copy.everywhere(
-        lambda one: Row(INSERT, one.replica_id, one.lsn, one.timestamp, body, flags=one.flags),
+        lambda one: LogRow(INSERT, one.replica_id, one.lsn, one.timestamp, body, flags=one.flags),
         row.replica_id, row.lsn,
     )  # fmt: skip
     known = space_of(row.body)

@@ -23,7 +23,7 @@ from qsync_client.protocol.constants import Key
 from qsync_node.archive.location import ArchiveError, store_of
 from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import Archive, load_archive
-from qsync_node.archive.restore.journals import JournalsError
+from qsync_node.archive.restore.journals import JournalRestoreError
 from qsync_node.archive.restore.point import Point
 from qsync_node.archive.restore.run import restore
 from qsync_node.format.journals import ASSIGNMENT_SPACE, BROKER_SPACE, JOURNAL_SPACE
@@ -31,9 +31,9 @@ from qsync_node.format.mp import unpack
 from qsync_node.storage.checkpoint import open_snapshot
 from qsync_node.storage.files import OsFileSystem
 from qsync_spark.compaction import run as run_module
-from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.lock import CompactionLock
 from qsync_spark.compaction.removal import plan_removal
-from qsync_spark.compaction.run import Outcome, Wish, compact
+from qsync_spark.compaction.run import CompactionResult, Wish, compact
 from qsync_spark.compaction.typed import REST, columns_of, schema_of, values_of
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.damage import missing_row
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 
-def run(spark: "SparkSession", folder: Path, **wish: Any) -> Outcome:
+def run(spark: "SparkSession", folder: Path, **wish: Any) -> CompactionResult:
     return compact(spark, f"file://{folder}", Wish("sim", lag_allowed_s=0.0, **wish))
 
 
@@ -81,7 +81,7 @@ def test_journals_keep_their_brokers_and_stores(spark: "SparkSession", tmp_path:
     assert [fields[:2] for fields in rows[JOURNAL_SPACE]] == [["a/journal", spec]]
     assert [fields[:3] for fields in rows[ASSIGNMENT_SPACE]] == [["a/journal", "zone", "broker-0"]]
     assert [fields[:2] for fields in rows[BROKER_SPACE]] == [["zone", "broker-0"]]
-    with pytest.raises(JournalsError, match="name a store of the new one"):
+    with pytest.raises(JournalRestoreError, match="name a store of the new one"):
         restore(f"file://{archive}", Point(), tmp_path / "restored")
 
 
@@ -196,7 +196,7 @@ def test_small_segments_are_merged(spark: "SparkSession", archive: Path, tmp_pat
 def test_one_at_a_time(spark: "SparkSession", archive: Path) -> None:
     url = f"file://{archive}"
     why = "the first compacts it since"
-    with Lock(store_of(url), url, "the first"), pytest.raises(ArchiveError, match=why):
+    with CompactionLock(store_of(url), url, "the first"), pytest.raises(ArchiveError, match=why):
         run(spark, archive)
     left = {"run": "r", "token": "t", "host": os.uname().nodename, "pid": 2**22 - 3, "since": 1.0,
             "renewed": time.time()}  # fmt: skip

@@ -13,8 +13,13 @@ from qsync_spark.journals import ranges
 from qsync_spark.journals.catalogue import JournalsError
 from qsync_spark.journals.content import FragmentDamagedError
 from qsync_spark.journals.merging import Merge, merge
-from qsync_spark.journals.ranges import Range, lines_of
-from qsync_spark.journals.source import SCHEMA, JournalStreamReader, Settings, journal_of
+from qsync_spark.journals.ranges import OffsetRange, lines_of
+from qsync_spark.journals.source import (
+    SCHEMA,
+    JournalSourceSettings,
+    JournalStreamReader,
+    journal_of,
+)
 from qsync_spark.session import make_session
 from qsync_spark.source import register
 from qsync_testing.brokers.stores import JOURNAL, Store, make_store
@@ -63,8 +68,8 @@ class Lines:
             self.add(part)
 
 
-def settings(url: str, **options: str) -> Settings:
-    return Settings.of({"path": url, "journals": JOURNAL, **options}, COLUMNS)
+def settings(url: str, **options: str) -> JournalSourceSettings:
+    return JournalSourceSettings.of({"path": url, "journals": JOURNAL, **options}, COLUMNS)
 
 
 def test_table_has_all_bytes_and_offsets_of_real_brokers(
@@ -101,7 +106,7 @@ def test_each_line_is_in_one_range(tmp_path: Path, part_bytes: str, codec: Codec
         for begin in range(3):
             end = index.end
             parts = found.partitions_of(JOURNAL, index, begin, end, first=begin, is_end=True)
-            rows = [row for one in parts for row in lines_of(Range.decode(one.text))]
+            rows = [row for one in parts for row in lines_of(OffsetRange.decode(one.text))]
             assert [row[3] for row in rows] == lines.content[begin:].splitlines()
             assert b"".join(lines.content[row[1] : row[2]] for row in rows) == lines.content[begin:]
 
@@ -230,7 +235,7 @@ def test_damage_and_long_lines_are_errors(
     lines = Lines(tmp_path / "store", Codec.NONE)
     lines.fill()
     one = next(iter(settings(lines.url).indexes()[JOURNAL]))
-    part = Range(JOURNAL, 0, 0, one.end, True, (one,))
+    part = OffsetRange(JOURNAL, 0, 0, one.end, True, (one,))
     assert [row[3] for row in lines_of(part)] == [b"one", b"tw"]
     monkeypatch.setattr(ranges, "LINE_MAX", 1)
     with pytest.raises(FragmentDamagedError, match="the line at 4 has more than 1 bytes"):
@@ -259,5 +264,5 @@ def test_invalid_options_are_refused(options: dict[str, str], cause: str) -> Non
     with pytest.raises(JournalsError, match="cannot be listed"):
         settings("file:///tmp/absent-store/").indexes()
     with pytest.raises(JournalsError, match="lacks the column"):
-        Settings.of({"path": "file:///tmp/", "prefix": ""}, [("size", "bigint")])
+        JournalSourceSettings.of({"path": "file:///tmp/", "prefix": ""}, [("size", "bigint")])
     assert SCHEMA.names == [name for name, _ in COLUMNS]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from qsync_broker.codecs import Codec
-from qsync_broker.ledger import Append
+from qsync_broker.ledger import LedgerAppend
 from qsync_broker.spec import JournalSpec
 from qsync_node.archive.reader import load_archive
 from qsync_spark.audit.context import build_context
@@ -22,7 +22,7 @@ from qsync_spark.audit.run import audit
 from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
 from qsync_spark.compaction.run import Wish, compact
 from qsync_spark.journals.catalogue import JournalsError, decode_journals
-from qsync_spark.report.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
+from qsync_spark.report.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, AuditResult
 from qsync_spark.report.page import write_report
 from qsync_testing.archives.simulated import change_journals, journal_archive
 from qsync_testing.brokers.stores import CODECS, JOURNAL, Store, make_store
@@ -58,19 +58,21 @@ def store(persisted: dict[Codec, Path], tmp_path: Path, server: ObjectServer | N
     return Store(persisted[Codec.GZIP], tmp_path, server)
 
 
-def prove(spark: "SparkSession", store: Store, lag_allowed_s: float = 0.0) -> Result:
-    result = Result("events", "", "")
+def prove(spark: "SparkSession", store: Store, lag_allowed_s: float = 0.0) -> AuditResult:
+    result = AuditResult("events", "", "")
     prove_fragments(spark, store.specs(), [str(store.ledger)], lag_allowed_s, result)
     assert result.violation_count == len(result.violations)
     return result
 
 
-def acknowledged(begin: int, content: bytes) -> Append:
+def acknowledged(begin: int, content: bytes) -> LedgerAppend:
     """Return the line of a ledger for content at an offset."""
-    return Append(JOURNAL, begin, begin + len(content), hashlib.sha1(content).digest(), time.time())
+    return LedgerAppend(
+        JOURNAL, begin, begin + len(content), hashlib.sha1(content).digest(), time.time()
+    )
 
 
-def found(result: Result) -> list[tuple[str, str, int]]:
+def found(result: AuditResult) -> list[tuple[str, str, int]]:
     """Return code, object and offset of each violation."""
     return sorted(
         (one.problem, one.file.rpartition("/")[2], one.offset) for one in result.violations
@@ -377,7 +379,7 @@ def test_journals_are_those_at_the_end_of_the_archive(
     url = f"file://{log}"
 
     def specs() -> list[JournalSpec]:
-        result = Result("sim", "", "")
+        result = AuditResult("sim", "", "")
         found = archived_specs(spark, build_context(spark, load_archive(url)), result)
         assert result.gaps == []
         return found

@@ -20,7 +20,7 @@ from qsync_broker.spec import FragmentSpec, JournalSpec
 from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.journals.catalogue import Listing, list_journal
 from qsync_spark.journals.checks import OVERLAP, UNREAD, results_of
-from qsync_spark.journals.compaction import Outcome, compact
+from qsync_spark.journals.compaction import MergeResult, compact
 from qsync_spark.journals.merging import (
     Merge,
     MergeError,
@@ -30,7 +30,7 @@ from qsync_spark.journals.merging import (
     plan_removals,
     remove,
 )
-from qsync_spark.report.findings import Result
+from qsync_spark.report.findings import AuditResult
 from qsync_testing.brokers.servers import brokers
 from qsync_testing.brokers.stores import JOURNAL, Store, make_store, url_of
 from qsync_testing.object_server import ObjectServer, Weakness
@@ -244,9 +244,9 @@ def test_job_of_spark_merges_and_the_audit_agrees(
     for one in store.fragments():
         os.utime(store.path(one), (old_s, old_s))
     second = compact(spark, [listing(store)], DAY_S, LENGTH)
-    assert second == Outcome(removed=outcome.merged)
+    assert second == MergeResult(removed=outcome.merged)
     assert len(store.fragments()) == count + outcome.written - outcome.merged
-    result = Result("events", "", "")
+    result = AuditResult("events", "", "")
     prove_fragments(spark, store.specs(), [str(store.ledger)], 0.0, result)
     assert (result.violations, result.gaps) == ([], [])
 

@@ -12,7 +12,7 @@ from pyspark.errors.exceptions.base import PySparkException
 from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
-    Changes,
+    ChangesFile,
     Compaction,
     encode_changes,
     encode_compaction,
@@ -112,7 +112,7 @@ def test_offsets_of_a_reader(folder: Path, tmp_path: Path) -> None:
     archive = load_archive(url)
     merged = [merge(url, member, group) for member, group in work_of(archive, 10**9)]
     (copy.folder / CHANGES_NAME).parent.mkdir()
-    (copy.folder / CHANGES_NAME).write_bytes(encode_changes(Changes(0, "", merged)))
+    (copy.folder / CHANGES_NAME).write_bytes(encode_changes(ChangesFile(0, "", merged)))
     second, offsets = drained(reader, offsets)
     assert Counter([*first, *second]) == everything
     for uuid in whole:
@@ -175,7 +175,7 @@ def test_retention_that_overtook_a_stream_is_reported(
     made = Compaction(f"{floor:020d}-1-0a1b2c3d", owner, floor, 1.0, 1.0, "Passed", files[0])
     (copy.folder / made.folder).mkdir(parents=True)
     (copy.folder / made.folder / COMPACTION_MANIFEST).write_bytes(encode_compaction(made))
-    (copy.folder / CHANGES_NAME).write_bytes(encode_changes(Changes(floor, made.name)))
+    (copy.folder / CHANGES_NAME).write_bytes(encode_changes(ChangesFile(floor, made.name)))
     with pytest.raises(PySparkException, match="were deleted before this stream read them"):
         stream.read()
     assert stream.seen() == before

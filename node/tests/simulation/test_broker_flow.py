@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qsync_broker.events import AppendBegun, AppendReceived
-from qsync_broker.flow import BANK_S, MIN_RATE, PATIENCE_NS, SECOND_NS, Limit, Pace
+from qsync_broker.flow import BANK_S, MIN_RATE, PATIENCE_NS, SECOND_NS, FlowLimit, Pace
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
 from qsync_client.protocol.constants import Type
@@ -16,7 +16,7 @@ JOURNAL = "orders/eu"
 
 
 def test_limit_begins_with_one_second() -> None:
-    limit = Limit(1000)
+    limit = FlowLimit(1000)
     assert limit.may_take(1)
     limit.take(1000)
     assert not limit.may_take(1)
@@ -24,7 +24,7 @@ def test_limit_begins_with_one_second() -> None:
 
 
 def test_overdrawn_limit_waits_for_its_balance() -> None:
-    limit = Limit(1000)
+    limit = FlowLimit(1000)
     assert limit.may_take(1)
     limit.take(3000)
     assert not limit.may_take(1 + 2 * SECOND_NS)
@@ -32,7 +32,7 @@ def test_overdrawn_limit_waits_for_its_balance() -> None:
 
 
 def test_unused_rate_is_banked_for_a_while() -> None:
-    limit = Limit(1000)
+    limit = FlowLimit(1000)
     assert limit.may_take(1)
     assert limit.may_take(1 + 1000 * SECOND_NS)
     limit.take(1000 * BANK_S)
@@ -40,7 +40,7 @@ def test_unused_rate_is_banked_for_a_while() -> None:
 
 
 def test_journal_without_a_limit_takes_everything() -> None:
-    limit = Limit(0)
+    limit = FlowLimit(0)
     for _ in range(3):
         assert limit.may_take(1)
         limit.take(1 << 40)

@@ -3,7 +3,7 @@
 import pytest
 
 from qsync_broker import publisher
-from qsync_broker.keyspace import Absent, Change
+from qsync_broker.keyspace import Absent, KeyChange
 from qsync_broker.labels import LabelSet
 from qsync_broker.registers import pack_registers, published_in, unpack_registers
 from qsync_broker.requests import Suspend
@@ -116,7 +116,7 @@ def test_publications_of_a_read_only_journal_wait() -> None:
     row = bench.row
     for flags, pending in (("O_RDONLY", 1), ("O_RDWR", 0)):
         changed = bench.row._replace(spec={**row.spec, "flags": flags})
-        assert bench.world.keys.transact(Change((bench.row,), (changed,)))
+        assert bench.world.keys.transact(KeyChange((bench.row,), (changed,)))
         bench.world.run(SECOND)
         if pending:
             publish(bench, 1)
@@ -144,7 +144,7 @@ def test_publications_of_a_deleted_journal_are_discarded() -> None:
     bench.append(b"", suspend=Suspend.NOW)
     publish(bench, 1)
     former = bench.row
-    assert bench.world.keys.transact(Change((), (), (Absent(JOURNAL_SPACE, (JOURNAL,)),)))
+    assert bench.world.keys.transact(KeyChange((), (), (Absent(JOURNAL_SPACE, (JOURNAL,)),)))
     bench.world.run(SECOND)
     assert bench.world.keys.publishers == {}
     bench.world.keys.published.clear()
@@ -169,7 +169,7 @@ def test_broker_forgets_deleted_journals_in_any_part_of_their_work(after_ms: int
     bench.world.run(SECOND)
     bench.begin(b"two")  # it resumes the journal
     bench.world.run(after_ms * MS)
-    assert bench.world.keys.transact(Change((), (), (Absent(JOURNAL_SPACE, (JOURNAL,)),)))
+    assert bench.world.keys.transact(KeyChange((), (), (Absent(JOURNAL_SPACE, (JOURNAL,)),)))
     bench.world.run(11 * SECOND)
     assert bench.world.keys.publishers == {}
     cores = [process.core for process in bench.world.processes.values()]
@@ -225,7 +225,7 @@ def test_reset_head_publishes_again_what_was_not_removed() -> None:
     changed = bench.row._replace(
         spec={**bench.row.spec, "fragment": {**bench.row.spec["fragment"], "stores": ["file:///"]}}
     )
-    assert bench.world.keys.transact(Change((bench.row,), (changed,)))
+    assert bench.world.keys.transact(KeyChange((bench.row,), (changed,)))
     bench.world.run(SECOND)
     bench.until_ok(b"x" * 5000)
     bench.until_ok(b"y")  # completes the first fragment

@@ -10,12 +10,12 @@ import pytest
 
 from qsync_broker import events as ev
 from qsync_broker.broker import Broker
-from qsync_broker.holdings import Recovered
+from qsync_broker.holdings import RecoveredHoldings
 from qsync_broker.lease import BrokerConfig
 from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
 from qsync_broker.requests import Append, Suspend
 from qsync_broker.spool import Spool, Version
-from qsync_broker.states import TERMINAL, State
+from qsync_broker.states import TERMINAL, AppendState
 from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId
 from qsync_sim.journals.clock import MS, SECOND
@@ -56,7 +56,7 @@ def test_bytes_on_disks_are_lost_only_if_a_person_accepts_it() -> None:
 
 @pytest.mark.timeout(400)  # 90 schedules
 def test_every_fault_meets_appends_in_every_state() -> None:
-    reached: Counter[tuple[State, str]] = Counter()
+    reached: Counter[tuple[AppendState, str]] = Counter()
     for seed in range(SEEDS_MAX):
         schedule = Schedule(seed)
         schedule.run()
@@ -69,9 +69,9 @@ def test_every_fault_meets_appends_in_every_state() -> None:
 
 def test_states_in_which_appends_wait_are_those_of_the_machine() -> None:
     """The others are passed within one step, or only after disks were lost (`losses.py`)."""
-    passed = {State.SEND_PIPELINE_SYNC, State.AWAIT_DESIRED_REPLICAS}
-    after_losses = {State.RECALL, State.ACCEPT_LOSS}
-    assert set(WAITING) == set(State) - set(TERMINAL) - passed - after_losses
+    passed = {AppendState.SEND_PIPELINE_SYNC, AppendState.AWAIT_DESIRED_REPLICAS}
+    after_losses = {AppendState.RECALL, AppendState.ACCEPT_LOSS}
+    assert set(WAITING) == set(AppendState) - set(TERMINAL) - passed - after_losses
 
 
 TRACE = """
@@ -346,9 +346,13 @@ def test_journal_is_deleted_only_as_of_a_current_revision(revision: int, is_drop
     key = SpoolKey(JOURNAL, 7, 0)
     spool = Spool.recovered(SpoolState(key, 20, 0, NO_SUM, b"", 0, 1, 0), [VERSION])
     config = BrokerConfig(BrokerId("zone", "broker-a"), "http://a", "a", "run")
-    broker = Broker(config, [Recovered(spool, ())])
+    broker = Broker(config, [RecoveredHoldings(spool, ())])
     effects = broker.step(0, 0, [ev.Watched(revision, [], True)])
-    dropped = [one for one in effects if isinstance(one, ev.Store) and Drop(key) in one.operations]
+    dropped = [
+        one
+        for one in effects
+        if isinstance(one, ev.StoreOperations) and Drop(key) in one.operations
+    ]
     assert bool(dropped) is is_dropped
     assert (ev.Rewatch() in effects) is not is_dropped
 

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from qsync_broker.operations import (
     NO_SUM,
-    Commit,
+    CommitAppend,
     CompletedSpool,
-    Content,
     Drop,
-    Operation,
     Roll,
     SetAside,
     SpoolKey,
+    SpoolOperation,
     SpoolState,
+    WriteContent,
 )
 from qsync_broker.storage.bench import measure
 from qsync_broker.storage.frames import (
-    FrameError,
     Header,
+    StoredFrameError,
     decode_header,
     encode_frame,
     encode_header,
@@ -36,12 +36,12 @@ from qsync_broker.storage.frames import (
 from qsync_broker.storage.records import (
     Included,
     OpenRecord,
-    Record,
+    SpoolRecord,
     decode_records,
     encode_records,
 )
 from qsync_broker.storage.spools import spool_name
-from qsync_broker.storage.storage import Settings, Storage
+from qsync_broker.storage.storage import SpoolStorage, StorageSettings
 from qsync_sim.journals.files import SimFiles
 from qsync_testing.brokers.spool_model import (
     DIRECTORY,
@@ -59,14 +59,14 @@ KEY = BEGUN.key
 SALT = b"saltsalt"
 
 
-def appended(spool: ModelSpool, data: bytes) -> tuple[ModelSpool, list[Operation]]:
+def appended(spool: ModelSpool, data: bytes) -> tuple[ModelSpool, list[SpoolOperation]]:
     after = extended(spool, data)
-    return after, [Content(spool.state.key, spool.state.end, data), Commit(after.state)]
+    return after, [WriteContent(spool.state.key, spool.state.end, data), CommitAppend(after.state)]
 
 
-def begun(files: SimFiles, settings: Settings = SMALL) -> tuple[Storage, ModelSpool]:
+def begun(files: SimFiles, settings: StorageSettings = SMALL) -> tuple[SpoolStorage, ModelSpool]:
     storage = open_small(files, settings)
-    storage.apply([Commit(BEGUN)])
+    storage.apply([CommitAppend(BEGUN)])
     return storage, ModelSpool(BEGUN)
 
 
@@ -80,7 +80,7 @@ def syncs(files: SimFiles) -> list[str]:
 def test_records_keep_all_fields() -> None:
     state = SpoolState(KEY, 2, 103, b"s" * 20, b"\x00\xff", 101, 4, 1 << 33)
     other = BEGUN._replace(key=KEY._replace(begin=103), end=103, confirmed=103)
-    records: list[Record] = [
+    records: list[SpoolRecord] = [
         Included(state, 3),
         Roll(KEY, 103, b"t" * 20, other),
         Drop(KEY),
@@ -107,7 +107,7 @@ def test_every_changed_byte_of_a_segment_is_found(bodies: list[tuple[bytes, byte
     for position in range(len(data)):
         changed = bytearray(data)
         changed[position] ^= 1
-        with pytest.raises(FrameError):  # noqa: PT012  # either of the two calls
+        with pytest.raises(StoredFrameError):  # noqa: PT012  # either of the two calls
             decode_header(memoryview(changed))
             list(frames(memoryview(bytes(changed)), SALT))
 
@@ -129,9 +129,9 @@ def test_small_appends_need_one_flush_for_all_journals() -> None:
     files = SimFiles()
     storage = open_small(files)
     states = [fresh(f"j/{number}", 1) for number in range(5)]
-    storage.apply([Commit(state) for state in states])
+    storage.apply([CommitAppend(state) for state in states])
     files.calls.clear()
-    batch: list[Operation] = []
+    batch: list[SpoolOperation] = []
     for state in states:
         batch += appended(ModelSpool(state), b"x" * 20)[1]
     storage.apply(batch)
@@ -160,16 +160,16 @@ def test_content_of_an_earlier_batch_is_flushed_with_its_commit() -> None:
     files = SimFiles()
     storage, spool = begun(files)
     files.calls.clear()
-    storage.apply([Content(KEY, 100, b"abc")])
+    storage.apply([WriteContent(KEY, 100, b"abc")])
     assert syncs(files) == []
-    storage.apply([Commit(extended(spool, b"abc").state)])
+    storage.apply([CommitAppend(extended(spool, b"abc").state)])
     assert syncs(files) == [f"spools/{spool_name(KEY)}", "commits-0000000000000001"]
 
 
 def test_many_small_appends_in_one_batch_are_included_up_to_the_limit() -> None:
     files = SimFiles()
     storage, spool = begun(files)
-    batch: list[Operation] = []
+    batch: list[SpoolOperation] = []
     for _ in range(10):
         spool, more = appended(spool, b"y" * 50)
         batch += more
@@ -191,39 +191,39 @@ def test_read_returns_bytes_from_journal_offsets() -> None:
         storage.read(KEY._replace(begin=3), 3, 4)
 
 
-def contradictions() -> list[tuple[str, list[Operation]]]:
+def contradictions() -> list[tuple[str, list[SpoolOperation]]]:
     other = KEY._replace(begin=104)
     rolled = BEGUN._replace(key=other, end=104, confirmed=104)
     return [
-        ("content at 105 is outside", [Content(KEY, 105, b"x")]),
-        ("content at 102 is outside", [Content(KEY, 102, b"x")]),
-        ("content at 102 is outside", [Commit(BEGUN), Content(KEY, 102, b"x")]),
-        ("no open spool at 104", [Content(other, 104, b"x")]),
-        ("content ends at 104", [Commit(BEGUN._replace(end=105, sum=b"s" * 20))]),
-        ("no open spool at 104", [Commit(rolled)]),
-        ("invalid state", [Commit(BEGUN._replace(end=99))]),
-        ("invalid state", [Commit(BEGUN._replace(confirmed=101))]),
-        ("invalid state", [Commit(BEGUN._replace(sum=b"s"))]),
-        ("sum of 20 zeros", [Commit(BEGUN._replace(sum=b"s" * 20))]),
-        ("must begin empty", [Commit(fresh("new", 1)._replace(end=1, sum=b"s" * 20))]),
+        ("content at 105 is outside", [WriteContent(KEY, 105, b"x")]),
+        ("content at 102 is outside", [WriteContent(KEY, 102, b"x")]),
+        ("content at 102 is outside", [CommitAppend(BEGUN), WriteContent(KEY, 102, b"x")]),
+        ("no open spool at 104", [WriteContent(other, 104, b"x")]),
+        ("content ends at 104", [CommitAppend(BEGUN._replace(end=105, sum=b"s" * 20))]),
+        ("no open spool at 104", [CommitAppend(rolled)]),
+        ("invalid state", [CommitAppend(BEGUN._replace(end=99))]),
+        ("invalid state", [CommitAppend(BEGUN._replace(confirmed=101))]),
+        ("invalid state", [CommitAppend(BEGUN._replace(sum=b"s"))]),
+        ("sum of 20 zeros", [CommitAppend(BEGUN._replace(sum=b"s" * 20))]),
+        ("must begin empty", [CommitAppend(fresh("new", 1)._replace(end=1, sum=b"s" * 20))]),
         ("no open spool at 0", [Roll(SpoolKey("new", 1, 0), 1, b"s" * 20, fresh("new", 1, 1))]),
         ("begins an empty spool", [Roll(SpoolKey("new", 1, 0), 0, NO_SUM, rolled)]),
         ("a roll at 105", [Roll(KEY, 105, NO_SUM, rolled)]),
         ("begins an empty spool", [Roll(KEY, 104, b"s" * 20, BEGUN._replace(end=104))]),
         ("is complete", [Roll(KEY, 104, b"s" * 20, BEGUN)]),
-        ("is complete", [Roll(KEY, 104, b"s" * 20, rolled), Drop(other), Commit(BEGUN)]),
+        ("is complete", [Roll(KEY, 104, b"s" * 20, rolled), Drop(other), CommitAppend(BEGUN)]),
     ]
 
 
 @pytest.mark.parametrize(("message", "batch"), contradictions())
-def test_contradictory_operation_changes_nothing(message: str, batch: list[Operation]) -> None:
+def test_contradictory_operation_changes_nothing(message: str, batch: list[SpoolOperation]) -> None:
     files = SimFiles()
     storage, spool = begun(files)
     spool, more = appended(spool, b"abcd")
     storage.apply(more)
     files.calls.clear()
     with pytest.raises(ValueError, match=message):
-        storage.apply([Commit(fresh("k", 9)), *batch])
+        storage.apply([CommitAppend(fresh("k", 9)), *batch])
     assert files.calls == []
     files.kill()
     model = found(open_small(files))
@@ -272,7 +272,7 @@ def test_undone_bytes_are_replaced_after_the_record_that_discards_them() -> None
     storage.apply(batch)
     files.calls.clear()
     after, batch = appended(ModelSpool(BEGUN), b"b" * 500)
-    storage.apply([Commit(BEGUN), *batch])
+    storage.apply([CommitAppend(BEGUN), *batch])
     log = f"{DIRECTORY}/commits-0000000000000001"
     assert files.calls[:2] == [("write", log), ("sync", log)]
     assert files.calls[2] == ("write", storage.path_of(KEY))
@@ -301,7 +301,7 @@ def test_spool_set_aside_keeps_its_bytes_under_another_name() -> None:
         _, batch = appended(ModelSpool(BEGUN), b"a" * 10)
         storage.apply(batch)
         storage.apply([SetAside(KEY)])
-        storage.apply([Commit(BEGUN)])
+        storage.apply([CommitAppend(BEGUN)])
     name = spool_name(KEY)
     assert files.listdir(f"{DIRECTORY}/spools") == [f"{name}.2.damaged", f"{name}.damaged"]
     storage.close()
@@ -316,7 +316,7 @@ def test_older_segment_is_removed_once_its_content_is_flushed() -> None:
     files = SimFiles()
     storage = open_small(files)
     spools = [ModelSpool(fresh(f"j/{number}", 1)) for number in range(20)]
-    storage.apply([Commit(spool.state) for spool in spools])
+    storage.apply([CommitAppend(spool.state) for spool in spools])
     numbers = set()
     for step in range(400):
         spools[step % 20], batch = appended(spools[step % 20], b"z" * 30)
@@ -333,8 +333,8 @@ def test_older_segment_is_removed_once_its_content_is_flushed() -> None:
 
 def test_real_files_survive_a_reopening(tmp_path: Path) -> None:
     directory = str(tmp_path / "data")
-    storage = Storage.open(directory)
-    storage.apply([Commit(BEGUN)])
+    storage = SpoolStorage.open(directory)
+    storage.apply([CommitAppend(BEGUN)])
     spool, batch = appended(ModelSpool(BEGUN), b"q" * 300_000)
     storage.apply(batch)
     spool, batch = appended(spool, b"small")
@@ -342,11 +342,11 @@ def test_real_files_survive_a_reopening(tmp_path: Path) -> None:
     other = ModelSpool(fresh("k" * 500, 3))
     other, more = appended(other, b"r" * 200_000)
     spool, batch = appended(spool, os.urandom(100_000))
-    storage.apply([Commit(fresh("k" * 500, 3)), *more, *batch])
+    storage.apply([CommitAppend(fresh("k" * 500, 3)), *more, *batch])
     with pytest.raises(OSError, match="in use by another process"):
-        Storage.open(directory)
+        SpoolStorage.open(directory)
     storage.close()
-    storage = Storage.open(directory)
+    storage = SpoolStorage.open(directory)
     assert found(storage).open == {KEY.journal: spool, "k" * 500: other}
     sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
     assert storage.used_bytes == sum(sizes)
@@ -354,7 +354,7 @@ def test_real_files_survive_a_reopening(tmp_path: Path) -> None:
 
 
 def test_another_process_cannot_open_the_directory(tmp_path: Path) -> None:
-    storage = Storage.open(str(tmp_path))
+    storage = SpoolStorage.open(str(tmp_path))
     program = f"from qsync_broker.storage.storage import Storage; Storage.open({str(tmp_path)!r})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert result.returncode == 1
@@ -364,10 +364,10 @@ def test_another_process_cannot_open_the_directory(tmp_path: Path) -> None:
 
 def test_reads_continue_while_descriptors_are_replaced(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    storage = Storage.open(str(tmp_path), Settings(open_files=2, flush_threads=3))
+    storage = SpoolStorage.open(str(tmp_path), StorageSettings(open_files=2, flush_threads=3))
     spools = [ModelSpool(fresh(f"j/{number}", 1)) for number in range(8)]
-    storage.apply([Commit(spool.state) for spool in spools])
-    batch: list[Operation] = []
+    storage.apply([CommitAppend(spool.state) for spool in spools])
+    batch: list[SpoolOperation] = []
     for number, spool in enumerate(spools):
         batch += appended(spool, bytes([number]) * 100_000)[1]
     storage.apply(batch)

@@ -6,18 +6,18 @@ import pytest
 
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import (
-    Commit,
+    CommitAppend,
     CompletedSpool,
-    Content,
     Copied,
     Drop,
-    Operation,
     SetAside,
     SpoolKey,
+    SpoolOperation,
+    WriteContent,
 )
 from qsync_broker.recovered import recovered_journals
 from qsync_broker.spool import Choice
-from qsync_broker.storage.storage import Storage
+from qsync_broker.storage.storage import SpoolStorage
 from qsync_sim.journals.files import SimFiles
 from qsync_testing.brokers.spool_model import DIRECTORY, fresh, open_small
 
@@ -25,13 +25,13 @@ OPEN = fresh("a/journal", 7, 100)
 KEY = OPEN.key._replace(begin=10)
 DATA = bytes(range(50))
 COPY = CompletedSpool(KEY, 60, hashlib.sha1(DATA).digest(), 2, 9)
-PARTS: list[Operation] = [Content(KEY, 10, DATA[:30]), Content(KEY, 40, DATA[30:])]
+PARTS: list[SpoolOperation] = [WriteContent(KEY, 10, DATA[:30]), WriteContent(KEY, 40, DATA[30:])]
 
 
-def joined(files: SimFiles) -> Storage:
+def joined(files: SimFiles) -> SpoolStorage:
     """Return a storage whose journal begins at 100."""
     storage = open_small(files)
-    storage.apply([Commit(OPEN)])
+    storage.apply([CommitAppend(OPEN)])
     return storage
 
 
@@ -42,7 +42,7 @@ def spools(files: SimFiles) -> list[str]:
 @pytest.mark.parametrize(
     "batches", [[[*PARTS, Copied(COPY)]], [PARTS[:1], PARTS[1:], [Copied(COPY)]]]
 )
-def test_copied_spool_survives_a_loss_of_power(batches: list[list[Operation]]) -> None:
+def test_copied_spool_survives_a_loss_of_power(batches: list[list[SpoolOperation]]) -> None:
     files = SimFiles()
     storage = joined(files)
     for batch in batches:
@@ -67,7 +67,7 @@ def test_unfinished_copy_is_deleted_at_the_next_start() -> None:
 def test_failed_copy_is_deleted_and_begun_again() -> None:
     files = SimFiles()
     storage = joined(files)
-    storage.apply([Content(KEY, 10, bytes(90))])
+    storage.apply([WriteContent(KEY, 10, bytes(90))])
     storage.apply([Drop(KEY), *PARTS])
     storage.apply([Copied(COPY)])
     files.kill()
@@ -81,7 +81,7 @@ def test_copied_spool_is_in_the_next_segment() -> None:
     storage = joined(files)
     storage.apply([*PARTS, Copied(COPY)])
     for number in range(200):
-        storage.apply([Commit(fresh(f"b/{number}", 9, 0))])
+        storage.apply([CommitAppend(fresh(f"b/{number}", 9, 0))])
     files.kill()
     assert open_small(files).recovered.completed == [COPY]
 
@@ -98,14 +98,14 @@ def test_copied_spool_can_be_dropped() -> None:
 @pytest.mark.parametrize(
     ("text", "batch"),
     [
-        ("does not continue 40", [PARTS[0], Content(KEY, 50, b"x")]),
+        ("does not continue 40", [PARTS[0], WriteContent(KEY, 50, b"x")]),
         ("no copy at 10 ends at 60", [PARTS[0], Copied(COPY)]),
         ("no copy at 10 ends at 60", [*PARTS, Copied(COPY), Copied(COPY)]),
-        ("does not continue", [*PARTS, Copied(COPY), Content(KEY, 10, b"x")]),
-        ("no open spool", [Content(SpoolKey("b/journal", 9, 0), 0, b"x")]),
+        ("does not continue", [*PARTS, Copied(COPY), WriteContent(KEY, 10, b"x")]),
+        ("no open spool", [WriteContent(SpoolKey("b/journal", 9, 0), 0, b"x")]),
     ],
 )
-def test_contradictions_are_refused(text: str, batch: list[Operation]) -> None:
+def test_contradictions_are_refused(text: str, batch: list[SpoolOperation]) -> None:
     storage = joined(SimFiles())
     with pytest.raises(ValueError, match=text):
         storage.apply(batch)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qsync_broker.operations import Operation
+from qsync_broker.operations import SpoolOperation
 from qsync_broker.storage.log import PREFIX
 from qsync_broker.storage.spools import spool_name
-from qsync_broker.storage.storage import Storage
+from qsync_broker.storage.storage import SpoolStorage
 from qsync_sim.journals.files import Fault, PowerLoss, SimFiles
 from qsync_testing.brokers.spool_model import DIRECTORY, SMALL, Batches, Model, found, open_small
 
@@ -32,7 +32,7 @@ class World:
         self.batches = Batches(self.rng, NAMES)
         self.model = Model()
         self.allowed = [self.model]
-        self.storage: Storage | None = None
+        self.storage: SpoolStorage | None = None
         self.faults: dict[int, Fault] = {}
         self.count = 0
         self.files.on_call = self._on_call
@@ -71,7 +71,7 @@ class World:
         self.model = models[-1]
         self.allowed = [self.model]
 
-    def _apply(self, batch: list[Operation]) -> None:
+    def _apply(self, batch: list[SpoolOperation]) -> None:
         assert self.storage is not None
         try:
             self.storage.apply(batch)

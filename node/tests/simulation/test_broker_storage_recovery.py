@@ -7,17 +7,17 @@ import pytest
 
 from qsync_broker.operations import (
     NO_SUM,
-    Commit,
-    Content,
-    Operation,
+    CommitAppend,
     Roll,
     SetAside,
+    SpoolOperation,
     SpoolState,
+    WriteContent,
 )
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.frames import decode_header, encode_header
 from qsync_broker.storage.spools import spool_name
-from qsync_broker.storage.storage import Settings, Storage
+from qsync_broker.storage.storage import SpoolStorage, StorageSettings
 from qsync_sim.journals.files import Fault, SimFiles
 from qsync_testing.brokers.spool_model import DIRECTORY, Open, extended, found, fresh, open_small
 
@@ -28,21 +28,21 @@ FILE = f"{DIRECTORY}/spools/{spool_name(KEY)}"
 BIG = 400  # more than a record includes
 
 
-def append(storage: Storage, spool: Open, data: bytes, **changes: object) -> Open:
+def append(storage: SpoolStorage, spool: Open, data: bytes, **changes: object) -> Open:
     after = extended(spool, data, **changes)
-    storage.apply([Content(KEY, spool.state.end, data), Commit(after.state)])
+    storage.apply([WriteContent(KEY, spool.state.end, data), CommitAppend(after.state)])
     return after
 
 
 def prepared(files: SimFiles, confirmed: int) -> list[Open]:
     """Write three commits of large content; return the spool after each."""
-    storage = open_small(files, Settings(flush_threads=1, inline_bytes=300))
-    storage.apply([Commit(BEGUN)])
+    storage = open_small(files, StorageSettings(flush_threads=1, inline_bytes=300))
+    storage.apply([CommitAppend(BEGUN)])
     spools = [Open(BEGUN)]
     for number in range(3):
         spools.append(append(storage, spools[-1], bytes([number]) * BIG, epoch=number + 2))
     state = spools[-1].state._replace(confirmed=confirmed)
-    storage.apply([Commit(state)])
+    storage.apply([CommitAppend(state)])
     spools[-1] = Open(state, spools[-1].data)
     files.kill()
     return spools
@@ -104,7 +104,7 @@ def test_damaged_content_is_reported_and_set_aside(damage: str, confirmed: int) 
     assert storage.recovered.open == []
     names = files.listdir(f"{DIRECTORY}/spools")
     assert names == ([] if damage == "missing" else [f"{spool_name(KEY)}.damaged"])
-    storage.apply([Commit(BEGUN)])
+    storage.apply([CommitAppend(BEGUN)])
     storage.close()
     storage = open_small(files)
     assert storage.recovered.lost == []
@@ -144,7 +144,9 @@ def test_missing_completed_spool_costs_the_epoch_and_the_other_damaged_ones() ->
         storage.apply([Roll(former.key, former.end, former.sum, rolled)])
         if number < 3:
             after = extended(Open(rolled), bytes([number + 5]) * BIG)
-            storage.apply([Content(rolled.key, rolled.end, after.data), Commit(after.state)])
+            storage.apply(
+                [WriteContent(rolled.key, rolled.end, after.data), CommitAppend(after.state)]
+            )
             former = after.state
     storage.close()
     keys = [KEY._replace(begin=begin * BIG) for begin in (0, 3, 4, 5)]
@@ -209,13 +211,13 @@ def test_damage_before_the_last_record_is_an_error() -> None:
 
 def rotated(files: SimFiles) -> Open:
     """Fill the first segment; return the spool. Its content is not flushed yet."""
-    settings = Settings(flush_threads=1, segment_bytes=600)
+    settings = StorageSettings(flush_threads=1, segment_bytes=600)
     storage = open_small(files, settings)
     others = [fresh(f"other/{number}", 1) for number in range(30)]
-    batch: list[Operation] = [Commit(BEGUN), *map(Commit, others)]
+    batch: list[SpoolOperation] = [CommitAppend(BEGUN), *map(CommitAppend, others)]
     for state in others:
         data = state.key.journal.encode()
-        batch += [Content(state.key, 0, data), Commit(extended(Open(state), data).state)]
+        batch += [WriteContent(state.key, 0, data), CommitAppend(extended(Open(state), data).state)]
     storage.apply(batch)
     spool = append(storage, Open(BEGUN), b"abc")
     assert len(files.listdir(DIRECTORY)) == 2
@@ -264,7 +266,7 @@ def test_rotation_flushes_the_files_of_the_older_segment() -> None:
     for seed in range(20):
         files = SimFiles(seed)
         spool = rotated(files)
-        storage = open_small(files, Settings(flush_threads=1, segment_bytes=1))
+        storage = open_small(files, StorageSettings(flush_threads=1, segment_bytes=1))
         spool = append(storage, spool, b"def")
         assert "commits-0000000000000001" not in files.listdir(DIRECTORY)
         files.crash()
@@ -277,8 +279,8 @@ def test_rotation_flushes_the_files_of_the_older_segment() -> None:
 
 def test_refused_write_leaves_no_bytes_in_a_segment() -> None:
     files = SimFiles(3)
-    storage = open_small(files, Settings(flush_threads=1, segment_bytes=700))
-    storage.apply([Commit(BEGUN)])
+    storage = open_small(files, StorageSettings(flush_threads=1, segment_bytes=700))
+    storage.apply([CommitAppend(BEGUN)])
     size = files.size(LOG)
     files.on_call = lambda call, path: "full" if (call, path) == ("write", LOG) else None
     with pytest.raises(OSError, match="injected"):
@@ -291,7 +293,7 @@ def test_refused_write_leaves_no_bytes_in_a_segment() -> None:
 def test_content_before_a_roll_to_the_same_offset_is_not_restored() -> None:
     files = SimFiles()
     storage = open_small(files)
-    storage.apply([Commit(BEGUN)])
+    storage.apply([CommitAppend(BEGUN)])
     append(storage, Open(BEGUN), b"abc")
     storage.apply([Roll(KEY, 0, NO_SUM, BEGUN)])
     spool = append(storage, Open(BEGUN), b"x" * BIG)
@@ -299,19 +301,19 @@ def test_content_before_a_roll_to_the_same_offset_is_not_restored() -> None:
     assert found(open_small(files)).open[KEY.journal] == spool
 
 
-def replaced(storage: Storage) -> Open:
+def replaced(storage: SpoolStorage) -> Open:
     """Apply a batch that discards recorded bytes and has others at their offsets."""
-    storage.apply([Commit(BEGUN)])
+    storage.apply([CommitAppend(BEGUN)])
     first = append(storage, Open(BEGUN), b"a" * BIG)
     second = extended(first, b"b" * BIG)
     third = extended(Open(BEGUN), b"c" * (2 * BIG))
     storage.apply(
         [
-            Content(KEY, BIG, b"b" * BIG),
-            Commit(second.state),
-            Commit(BEGUN),
-            Content(KEY, 0, b"c" * (2 * BIG)),
-            Commit(third.state),
+            WriteContent(KEY, BIG, b"b" * BIG),
+            CommitAppend(second.state),
+            CommitAppend(BEGUN),
+            WriteContent(KEY, 0, b"c" * (2 * BIG)),
+            CommitAppend(third.state),
         ]
     )
     return third
@@ -320,10 +322,10 @@ def replaced(storage: Storage) -> Open:
 def test_replaced_content_is_durable_before_its_segment_is_removed() -> None:
     for seed in range(20):
         files = SimFiles(seed)
-        storage = open_small(files, Settings(1, 300, 1))
+        storage = open_small(files, StorageSettings(1, 300, 1))
         spool = replaced(storage)
-        storage.apply([Commit(fresh("other", 1))])
-        storage.apply([Commit(fresh("another", 1))])
+        storage.apply([CommitAppend(fresh("other", 1))])
+        storage.apply([CommitAppend(fresh("another", 1))])
         files.crash()
         assert found(open_small(files)).open[KEY.journal] == spool
 
@@ -372,7 +374,7 @@ def test_last_record_is_durable_after_a_failed_flush_and_a_restart() -> None:
     for seed in range(30):
         files = SimFiles(seed)
         storage = open_small(files)
-        storage.apply([Commit(BEGUN)])
+        storage.apply([CommitAppend(BEGUN)])
         files.on_call = lambda call, path: "fail" if call == "sync" else None
         with pytest.raises(OSError, match="injected"):
             append(storage, Open(BEGUN), b"x" * 200)
@@ -385,25 +387,28 @@ def test_last_record_is_durable_after_a_failed_flush_and_a_restart() -> None:
 
 def test_many_journals_recover_in_seconds(tmp_path: object) -> None:
     directory = f"{tmp_path}/data"
-    settings = Settings(flush_threads=4)
-    storage = Storage.open(directory, settings)
+    settings = StorageSettings(flush_threads=4)
+    storage = SpoolStorage.open(directory, settings)
     rng = Random(1)
     spools = [Open(fresh(f"topic/{n % 100}/partition-{n:05d}", n + 1)) for n in range(10_000)]
     for first in range(0, len(spools), 500):
-        batch: list[Operation] = []
+        batch: list[SpoolOperation] = []
         for number in range(first, first + 500):
             spool = spools[number]
-            batch.append(Commit(spool.state))
+            batch.append(CommitAppend(spool.state))
             for _ in range(3):
                 data = rng.randbytes(300)
                 after = extended(spool, data, confirmed=spool.state.end)
-                batch += [Content(spool.state.key, spool.state.end, data), Commit(after.state)]
+                batch += [
+                    WriteContent(spool.state.key, spool.state.end, data),
+                    CommitAppend(after.state),
+                ]
                 spool = after
             spools[number] = spool
         storage.apply(batch)
     storage.close()
     start = time.monotonic()
-    storage = Storage.open(directory, settings)
+    storage = SpoolStorage.open(directory, settings)
     seconds = time.monotonic() - start
     states: dict[str, SpoolState] = {one.state.key.journal: one.state for one in
                                      storage.recovered.open}  # fmt: skip

@@ -9,7 +9,7 @@ from qsync_broker.health import FAILING_NS, FAILURES_MAX, HEALTHY_NS, StoreHealt
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.preconditions import FLUSH_S, suspend_level
 from qsync_broker.requests import Append, Suspend
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_broker.status import Status
 from qsync_sim.journals.clock import SECOND
 from qsync_sim.journals.keys import SPEC, STORE
@@ -27,7 +27,7 @@ class Clinic:
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.effects: list[ev.Effect] = []
+        self.effects: list[ev.BrokerEffect] = []
         self.news = 0
         self.health = StoreHealth(self.effects.append, lambda: self.now_ns, self._note)
 
@@ -99,10 +99,10 @@ def with_store(health: StoreState) -> tuple[Hand, AppendMachine]:
 @pytest.mark.parametrize("health", [StoreState(), StoreState(False, FAILURES_MAX, "down")])
 def test_append_waits_for_the_next_check(health: StoreState) -> None:
     hand, append = with_store(health)
-    assert state_of(append) is State.VALIDATE_PRECONDITIONS
+    assert state_of(append) is AppendState.VALIDATE_PRECONDITIONS
     hand.health = StoreState(True)
     append.advance()
-    assert state_of(append) is State.STREAM_CONTENT
+    assert state_of(append) is AppendState.STREAM_CONTENT
 
 
 def test_append_is_refused_after_several_failures() -> None:

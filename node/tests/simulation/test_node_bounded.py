@@ -19,7 +19,7 @@ from msgpack import packb
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.effects import Report
-from qsync_node.consensus.settings import SECOND, Settings
+from qsync_node.consensus.settings import SECOND, ConsensusSettings
 from qsync_node.engine.database import Database
 from qsync_node.engine.tuples import array_header
 from qsync_node.format.body import put_body
@@ -128,7 +128,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, collector_of_a_server: None) -> dict[
 def test_join_of_a_large_state_takes_short_steps_only(
     keys: list[tuple[str, int]], one_sort_s: float, steps: dict[str, float]
 ) -> None:
-    world = World(3, Settings(heartbeat_ns=SECOND // 20, election_timeout_ns=SECOND // 2))
+    world = World(3, ConsensusSettings(heartbeat_ns=SECOND // 20, election_timeout_ns=SECOND // 2))
     world.bootstrap(1)
     leader = world.leader()
     assert leader is not None
@@ -165,7 +165,7 @@ def test_read_of_a_large_space_takes_short_steps_only(
     kind: str,
     isolation: int,
 ) -> None:
-    usual = Settings()
+    usual = ConsensusSettings()
     driven = Driven(3, work_per_step=usual.work_per_step, read_part_tuples=usual.read_part_tuples)
     leader = driven.leader()
     assert leader.node is not None
@@ -188,7 +188,7 @@ def test_read_of_a_large_space_takes_short_steps_only(
 
 def test_costly_requests_of_one_client_do_not_add_up_in_a_step(steps: dict[str, float]) -> None:
     """An UPSERT is short and returns no rows; a COMMIT runs all of its statements again."""
-    usual = Settings()
+    usual = ConsensusSettings()
     driven = Driven(3, work_per_step=usual.work_per_step)
     leader = driven.leader()
     items = array_header(100_000) + b"\x01" * 100_000
@@ -250,7 +250,9 @@ def test_reads_leave_room_for_writes() -> None:
 
 
 def test_members_of_one_log_write_their_checkpoints_at_different_rows() -> None:
-    world = World(3, Settings(heartbeat_ns=SECOND // 20, checkpoint_bytes=CHECKPOINT_BYTES))
+    world = World(
+        3, ConsensusSettings(heartbeat_ns=SECOND // 20, checkpoint_bytes=CHECKPOINT_BYTES)
+    )
     rows: dict[str, list[int]] = {}
 
     def on_event(shell: Shell, report: Report) -> None:
@@ -320,7 +322,7 @@ def least_confirmed(driven: Driven) -> int:
 def test_schema_changes_of_a_large_space_take_short_steps_only(
     keys: list[tuple[str, int]], one_sort_s: float, steps: dict[str, float]
 ) -> None:
-    usual = Settings()
+    usual = ConsensusSettings()
     driven = Driven(3, work_per_step=usual.work_per_step, build_tuples_max=usual.build_tuples_max)
     leader = driven.leader()
     tuples = keys[: TUPLES // 3]

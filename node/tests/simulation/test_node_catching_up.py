@@ -9,7 +9,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
-from qsync_node.node import Node, Observer
+from qsync_node.node import EntryObserver, Node
 from qsync_testing.worlds import REPLACE, Driven, node_of, put
 
 ROWS = 400
@@ -49,7 +49,7 @@ def test_backlog_is_confirmed_in_bounded_steps() -> None:
         driven.send(leader, REPLACE, put(key, "x"))
     steps: dict[str, int] = {}
 
-    def see(name: str, before: Observer, taken: list[Entry], removed: list[Entry]) -> None:
+    def see(name: str, before: EntryObserver, taken: list[Entry], removed: list[Entry]) -> None:
         rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in [*taken, *removed])
         steps[name] = max(steps.get(name, 0), rows)
         before(taken, removed)

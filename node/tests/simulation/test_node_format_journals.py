@@ -12,8 +12,8 @@ from qsync_node.format.journals import (
     BrokerId,
     BrokerRow,
     JournalRow,
+    KeySpaceRow,
     Route,
-    Row,
     decode_row,
     definitions,
     encode_row,
@@ -38,11 +38,11 @@ JOURNAL = JournalRow(
 )
 BROKER = BrokerRow(A, "http://a:8080", "a:8081", 1024, False, 10_000, "u-u-i-d", 3, 5, 6)
 ASSIGNMENT = AssignmentRow("a/journal", A, 0, 11, 12)
-ROWS: list[Row] = [JOURNAL, JOURNAL._replace(route=NO_ROUTE), BROKER, ASSIGNMENT]
+ROWS: list[KeySpaceRow] = [JOURNAL, JOURNAL._replace(route=NO_ROUTE), BROKER, ASSIGNMENT]
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_row_is_read_as_it_was_written(row: Row) -> None:
+def test_row_is_read_as_it_was_written(row: KeySpaceRow) -> None:
     assert decode_row(space_of(row), encode_row(row)) == row
 
 

@@ -7,7 +7,7 @@ import pytest
 from qsync_node.archive.restore.origin import LevelError, restored_bodies
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
-from qsync_node.consensus.membership import LEVEL, Configuration, Member
+from qsync_node.consensus.membership import LEVEL, ClusterMember, Configuration
 from qsync_node.errors import ErrorCode
 from qsync_node.node import Node
 from qsync_sim.cluster import ADMIN_SESSION
@@ -19,8 +19,8 @@ UUID = "00000000-0000-4000-8000-00000000000{}"
 LINK = 99_999
 
 
-def member(number: int, level: int, role: str = "voter") -> Member:
-    return Member(number, UUID.format(number), f"n{number}", role, role == "voter", level)
+def member(number: int, level: int, role: str = "voter") -> ClusterMember:
+    return ClusterMember(number, UUID.format(number), f"n{number}", role, role == "voter", level)
 
 
 def versions_of(driven: Driven) -> Versions:

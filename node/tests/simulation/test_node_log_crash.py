@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import REPLACE
-from qsync_node.format.row import Row, encode_rows, encode_singles
+from qsync_node.format.row import LogRow, encode_rows, encode_singles
 from qsync_node.storage.errors import DiskError, DiskFull
 from qsync_node.storage.rewind import read_saved_rows
-from qsync_node.storage.storage import Limits, Recovered, Storage
+from qsync_node.storage.storage import Recovered, SegmentLimits, Storage
 from qsync_sim.disk import Fault, PowerLoss, SimDisk
 
 # A busy machine may delay examples: no test here depends on a duration.
@@ -29,7 +29,7 @@ settings.load_profile("untimed")
 UUID = "70dce487-582e-5e56-a3ed-a1541ed73826"
 DIRECTORY = "/srv/data"
 BIG_BODY = b"\x81\x21\xc5\x20\x00" + Random(2).randbytes(0x2000)
-LIMITS = Limits(segment_bytes=1500)
+LIMITS = SegmentLimits(segment_bytes=1500)
 
 
 def make_batch(rng: Random, first_index: int, replica_id: int, first_lsn: int) -> LogBatch:
@@ -43,9 +43,9 @@ def make_batch(rng: Random, first_index: int, replica_id: int, first_lsn: int) -
         )
     if count > 1 and rng.random() < 0.4:
         rows = [
-            Row(
-                REPLACE, replica_id, first_lsn + number, 1.5, body,
-                tsn=first_lsn, is_commit=number == count - 1,
+            LogRow(
+                   REPLACE, replica_id, first_lsn + number, 1.5, body,
+                   tsn=first_lsn, is_commit=number == count - 1,
             )
             for number, body in enumerate(bodies)
         ]  # fmt: skip
@@ -93,7 +93,7 @@ def snapshot_bodies(state: State, index: int) -> list[bytes]:
 class World:
     """One directory, its model, and the states that are allowed after a crash."""
 
-    def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
+    def __init__(self, seed: int, limits: SegmentLimits = LIMITS) -> None:
         self.limits = limits
         self.rng = Random(seed)
         self.disk = SimDisk()
@@ -381,7 +381,7 @@ def test_operations_continue_after_a_full_disk(seed: int) -> None:
 
 
 def test_a_full_disk_undoes_the_write_and_continues_in_a_new_file() -> None:
-    world = World(5, Limits())
+    world = World(5, SegmentLimits())
     for _ in range(4):
         world.write()
     segments = len(world.disk.listdir(DIRECTORY))
@@ -392,7 +392,7 @@ def test_a_full_disk_undoes_the_write_and_continues_in_a_new_file() -> None:
         )
         big = LogBatch(
             batch.first_index, batch.first_index, 1, batch.first_lsn,
-            encode_rows([Row(REPLACE, 1, batch.first_lsn, 1.5, BIG_BODY)]),
+            encode_rows([LogRow(REPLACE, 1, batch.first_lsn, 1.5, BIG_BODY)]),
         )  # fmt: skip
         with pytest.raises(DiskFull):
             world.storage.write([big])

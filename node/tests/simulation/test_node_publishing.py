@@ -8,7 +8,7 @@ import pytest
 from qsync_client.protocol.constants import Key
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.settings import Settings
+from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.engine import publishing
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
@@ -499,7 +499,7 @@ def test_publications_of_one_client_take_several_short_steps(driven: Driven) -> 
     """A publication costs as much as several small requests, so a step runs fewer of them."""
     leader = driven.leader()
     assert leader.node is not None
-    leader.node.context.settings = Settings()  # with the budget of a leader in production
+    leader.node.context.settings = ConsensusSettings()  # with the budget of a leader in production
     syncs = [driven.next_sync() for _ in range(1_000)]
     body = publish(b"x")
     leader.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.entries import Kind
-from qsync_node.consensus.membership import Configuration, Member
+from qsync_node.consensus.entries import EntryKind
+from qsync_node.consensus.membership import ClusterMember, Configuration
 from qsync_node.consensus.messages import Ack, VoteReply, VoteRequest
-from qsync_node.consensus.transfer import Switchover
+from qsync_node.consensus.transfer import LeadershipTransfer
 from qsync_node.errors import ErrorCode
 from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker
@@ -213,7 +213,7 @@ class TestWatch:
         assert leader.node is not None
         term = leader.node.replica.leader
         assert term is not None
-        term.transfer.switchover = Switchover("", 1 << 62)
+        term.transfer.switchover = LeadershipTransfer("", 1 << 62)
         driven.run(100)
         term.can_append = lambda: True  # type: ignore[method-assign]  # a bug
         with pytest.raises(Violation, match="E9"):
@@ -225,7 +225,7 @@ class TestWatch:
         assert leader.node is not None
         term = leader.node.replica.leader
         assert term is not None
-        term.transfer.switchover = Switchover("", 1 << 62)
+        term.transfer.switchover = LeadershipTransfer("", 1 << 62)
         driven.run(6_000)
         with pytest.raises(Violation, match="E9"):
             driven.run(2_000)
@@ -264,7 +264,7 @@ class TestResources:
             driven.run(5)
         resources.check_step(leader, leader.node, driven.world.ledger)
         entries = leader.node.context.limbo.entries
-        entries.extend([next(one for one in entries if one.kind is Kind.USER)] * 4)
+        entries.extend([next(one for one in entries if one.kind is EntryKind.USER)] * 4)
         with pytest.raises(Violation, match="T11"):
             resources.check_step(leader, leader.node, driven.world.ledger)
 
@@ -317,7 +317,7 @@ class TestAuthority:
         follower = driven.followers()[0]
         assert leader.node is not None
         assert follower.node is not None
-        alone = Member(1, follower.uuid, follower.name, "voter", True, 1)
+        alone = ClusterMember(1, follower.uuid, follower.name, "voter", True, 1)
         follower.node.context.limbo.configuration = Configuration((alone,))
         with pytest.raises(Violation, match="M2"):
             driven.world.onlooker.on_step(follower, follower.node)

@@ -23,7 +23,7 @@ from qsync_node.consensus.filtering import (
     refusal_to_start,
 )
 from qsync_node.consensus.replica import Replica
-from qsync_node.consensus.settings import MILLISECOND, SECOND, Settings
+from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.errors import ErrorCode
 from qsync_node.format.batch import LogBatch, split_batches
 from qsync_node.format.body import put_body
@@ -124,35 +124,37 @@ def test_what_was_left_out_once_is_missing_for_ever(
     listed: tuple[str | int, ...], words: str
 ) -> None:
     held = Ballot(spaces=(600,), listed_spaces=("orders",))
-    reason = refusal_to_start(held, Settings(role="anonymous", spaces=listed), NAMES.get)
+    reason = refusal_to_start(held, ConsensusSettings(role="anonymous", spaces=listed), NAMES.get)
     assert bool(words) == bool(reason)
     assert words in reason
     assert "holds all spaces" in refusal_to_start(
-        Ballot(), Settings(role="anonymous", spaces=("orders",)), NAMES.get
+        Ballot(), ConsensusSettings(role="anonymous", spaces=("orders",)), NAMES.get
     )
-    assert not refusal_to_start(Ballot(), Settings(), NAMES.get)
+    assert not refusal_to_start(Ballot(), ConsensusSettings(), NAMES.get)
 
 
 def test_a_renamed_space_is_still_the_one_that_is_held() -> None:
     held = Ballot(spaces=(600,), listed_spaces=("orders",))
-    settings = Settings(role="anonymous", spaces=("orders",))
+    settings = ConsensusSettings(role="anonymous", spaces=("orders",))
     assert not refusal_to_start(held, settings, {"orders": 700, "old": 600}.get)
-    renamed = Settings(role="anonymous", spaces=("old",))
+    renamed = ConsensusSettings(role="anonymous", spaces=("old",))
     assert not refusal_to_start(held, renamed, {"orders": 700, "old": 600}.get)
 
 
 def test_only_an_anonymous_replica_has_a_list() -> None:
     with pytest.raises(ValueError, match="empty data directory"):
-        Settings(role="async", spaces=("orders",))
+        ConsensusSettings(role="async", spaces=("orders",))
     with pytest.raises(ValueError, match="not the id of a user space"):
-        Settings(role="anonymous", spaces=(280,))
-    listed = Settings(role="anonymous", spaces=("orders",))
+        ConsensusSettings(role="anonymous", spaces=(280,))
+    listed = ConsensusSettings(role="anonymous", spaces=("orders",))
     ballot = Ballot(spaces=(600,), listed_spaces=("orders",))
-    assert "empty data directory" in refusal_to_change(ballot, listed, Settings(role="async"))
-    everything = Settings(role="anonymous")
+    assert "empty data directory" in refusal_to_change(
+        ballot, listed, ConsensusSettings(role="async")
+    )
+    everything = ConsensusSettings(role="anonymous")
     assert refusal_to_change(Ballot(), everything, listed)
-    assert not refusal_to_change(Ballot(), everything, Settings(role="async"))
-    assert not refusal_to_change(Ballot(), Settings(), Settings(priority=1))
+    assert not refusal_to_change(Ballot(), everything, ConsensusSettings(role="async"))
+    assert not refusal_to_change(Ballot(), ConsensusSettings(), ConsensusSettings(priority=1))
 
 
 def test_the_list_is_part_of_the_ballot_and_costs_others_nothing() -> None:

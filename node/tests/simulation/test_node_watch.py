@@ -3,9 +3,9 @@
 import pytest
 
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.lease import Lease
+from qsync_node.consensus.lease import LeaderLease
 from qsync_node.consensus.settings import MILLISECOND, SECOND
-from qsync_node.consensus.source import State
+from qsync_node.consensus.source import StreamState
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.members import check
@@ -23,7 +23,7 @@ def test_leader_without_a_quorum_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     for other in world.alive():
         world.network.cut(leader, other)
         world.network.cut(other, leader)
-    monkeypatch.setattr(Lease, "is_lost", lambda lease: False)
+    monkeypatch.setattr(LeaderLease, "is_lost", lambda lease: False)
     with pytest.raises(Violation, match="E4"):
         world.run_for(2 * SECOND)
 
@@ -145,7 +145,7 @@ def test_follower_whose_link_breaks_during_a_truncation_follows_again() -> None:
     old.disk_delay_ns = SECOND
     world.network.heal()
     source = node_of(old).replica.source
-    assert driven.run(10_000, lambda: source.state is State.CUTTING)
+    assert driven.run(10_000, lambda: source.state is StreamState.CUTTING)
     world.network.break_some(2.0)
     old.disk_delay_ns = MILLISECOND
     driven.run(3000)

@@ -12,8 +12,8 @@ import pytest
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row
-from qsync_spark.report.findings import VIOLATED, Result
+from qsync_node.format.row import LogRow
+from qsync_spark.report.findings import VIOLATED, AuditResult
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.plain_audit import plain_audit
 
@@ -22,7 +22,7 @@ BEGINS_LATE = "its first snapshot is not verified"
 TYPES = {2: 3, 3: 2, 4: 5, 5: 4, 9: 3, 12: 2, 31: 40, 40: 41, 41: 40}
 
 
-def assert_named(result: Result, path: str, member: str) -> None:
+def assert_named(result: AuditResult, path: str, member: str) -> None:
     assert result.verdict == VIOLATED, result.gaps
     assert len(result.violations) == 1, [one.message for one in result.violations]
     assert result.violations[0].members == [member]
@@ -46,41 +46,41 @@ def test_any_bit_of_any_block(folder: Path, tmp_path: Path, seed: int) -> None:
     assert_named(plain_audit(copy.folder), f"{manifest.instance_uuid}/{made.name}", manifest.member)
 
 
-def drop(rows: list[Row], number: int) -> None:
+def drop(rows: list[LogRow], number: int) -> None:
     del rows[number]
 
 
-def repeat(rows: list[Row], number: int) -> None:
+def repeat(rows: list[LogRow], number: int) -> None:
     rows.insert(number, copied(rows[number]))
 
 
-def swap(rows: list[Row], number: int) -> None:
+def swap(rows: list[LogRow], number: int) -> None:
     rows[number - 1], rows[number] = rows[number], rows[number - 1]
 
 
-def later(rows: list[Row], number: int) -> None:
+def later(rows: list[LogRow], number: int) -> None:
     rows[number].timestamp += 1.0
 
 
-def other_type(rows: list[Row], number: int) -> None:
+def other_type(rows: list[LogRow], number: int) -> None:
     rows[number].type = TYPES.get(rows[number].type, 3)
 
 
-def next_lsn(rows: list[Row], number: int) -> None:
+def next_lsn(rows: list[LogRow], number: int) -> None:
     rows[number].lsn += 1
 
 
-def last_lsn(rows: list[Row], number: int) -> None:
+def last_lsn(rows: list[LogRow], number: int) -> None:
     row = rows[number]
     row.lsn -= 1
     row.tsn = min(row.tsn, row.lsn)
 
 
-def other_replica(rows: list[Row], number: int) -> None:
+def other_replica(rows: list[LogRow], number: int) -> None:
     rows[number].replica_id += 1
 
 
-def other_end(rows: list[Row], number: int) -> None:
+def other_end(rows: list[LogRow], number: int) -> None:
     rows[number].is_commit = not rows[number].is_commit
 
 
@@ -90,7 +90,7 @@ CHANGES = (drop, repeat, swap, later, other_type, next_lsn, last_lsn, other_repl
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_row_of_any_segment(
-    folder: Path, tmp_path: Path, seed: int, change: Callable[[list[Row], int], None]
+    folder: Path, tmp_path: Path, seed: int, change: Callable[[list[LogRow], int], None]
 ) -> None:
     """Odd seeds change a control row, if there is one; even seeds change a row of any type."""
     copy = Copy(folder, tmp_path / "copy", seed)

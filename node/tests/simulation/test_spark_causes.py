@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from qsync_node.archive.compaction import Compaction, StoredFile
+from qsync_node.archive.compaction import CompactedFile, Compaction
 from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack
-from qsync_node.format.row import Row
+from qsync_node.format.row import LogRow
 from qsync_node.transactions.own_rows import body_of_key_window
 from qsync_sim.cluster import KEY_WINDOW_ROWS
 from qsync_sim.world import World
-from qsync_spark.audit.catalogue import Catalogue
+from qsync_spark.audit.catalogue import KeyCatalogue
 from qsync_spark.audit.events import MARK, REMEMBER
-from qsync_spark.audit.fold import Fold, Snapshots
+from qsync_spark.audit.fold import Fold, FoldedSnapshots
 from qsync_spark.audit.run import check_tables
 from qsync_spark.decode.schema_rows import KEYS
-from qsync_spark.report.findings import Result
+from qsync_spark.report.findings import AuditResult
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.plain_audit import plain_audit
 from qsync_testing.archives.row_damage import (
@@ -75,11 +75,11 @@ def test_a_row_that_no_engine_accepts_is_named(
 
 
 def test_an_update_that_fails_is_named() -> None:
-    catalogue = Catalogue(keys={512: (0,)})
+    catalogue = KeyCatalogue(keys={512: (0,)})
     for operations, is_refused in (
         ([["=", 1, 2]], False), ([["=", 9, 2]], True), ([["=", 0, 2]], True), ([["+", 1, 1]], False)
     ):  # fmt: skip
-        fold = Fold(catalogue, Snapshots([], (0, ""), {}))
+        fold = Fold(catalogue, FoldedSnapshots([], (0, ""), {}))
         fold.begin(512, pack([1]))
         fold.take(1, INSERT, pack({Key.SPACE_ID: 512, Key.TUPLE: [1, 1]}), "", 0)
         body = {Key.SPACE_ID: 512, Key.KEY: [1], Key.TUPLE: operations}
@@ -98,8 +98,8 @@ def test_an_update_that_fails_is_named() -> None:
 def test_a_request_runs_again_only_after_its_window(
     at: int, mark: int, window: int | None, is_refused: bool
 ) -> None:
-    catalogue = Catalogue(windows=[] if window is None else [(0, window)])
-    fold = Fold(catalogue, Snapshots([], (0, ""), {}))
+    catalogue = KeyCatalogue(windows=[] if window is None else [(0, window)])
+    fold = Fold(catalogue, FoldedSnapshots([], (0, ""), {}))
     fold.begin(KEYS, pack(["c", 1]))
     for index, said in ((10, 3), (at, mark)):
         begin = 10 if index == 11 else index
@@ -117,7 +117,7 @@ def test_a_request_that_ran_twice_is_named(copy: Copy, is_after_snapshots: bool)
         one for one in rows[1:] if (one[0] > until) == is_after_snapshots
     )  # fmt: skip
 
-    def change(one: Row) -> Row:
+    def change(one: LogRow) -> LogRow:
         one.idempotency = first
         return one
 
@@ -139,11 +139,11 @@ def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
     key = list(first.idempotency)
     key[2] = index - 1
 
-    def shrink(one: Row) -> Row:
+    def shrink(one: LogRow) -> LogRow:
         one.body, one.type, one.idempotency = body_of_key_window(1, 0), REPLACE, None
         return one
 
-    def repeat(one: Row) -> Row:
+    def repeat(one: LogRow) -> LogRow:
         one.idempotency = key
         return one
 
@@ -162,8 +162,8 @@ def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
     choices = [one for one in held_rows(copy) if (one[0] in present) == (place == "middle")]
     index, row = choices[0]
 
-    def change(one: Row) -> Row:
-        return Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)
+    def change(one: LogRow) -> LogRow:
+        return LogRow(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)
 
     copy.everywhere(change, row.replica_id, row.lsn)
     result = plain_audit(copy.folder)
@@ -179,10 +179,10 @@ def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
 def test_a_base_that_does_not_know_the_space_is_not_accused() -> None:
     """The first snapshot is empty, and a later row created the space."""
     judged = [(20, "a/1"), (21, "b/1"), (30, "a/2")]
-    catalogue = Catalogue(keys={600: (0,)})
+    catalogue = KeyCatalogue(keys={600: (0,)})
     body = pack({Key.SPACE_ID: 600, Key.TUPLE: [1, "x"]})
     for defined, cause in ((frozenset({280}), "lost"), (frozenset({280, 600}), "")):
-        fold = Fold(catalogue, Snapshots(judged, (0, "c/0"), {}, 30, defined))
+        fold = Fold(catalogue, FoldedSnapshots(judged, (0, "c/0"), {}, 30, defined))
         fold.begin(600, pack([1]))
         for at, file in judged:
             fold.take(at, 100, body, file, 7)
@@ -195,12 +195,12 @@ def test_a_changed_table_of_a_compaction_is_incomplete(copy: Copy) -> None:
     path = copy.folder / "compactions" / "x" / "spaces" / "part.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    stored = StoredFile("compactions/x/spaces/part.parquet", len(data), sha256(data).hexdigest())
+    stored = CompactedFile("compactions/x/spaces/part.parquet", len(data), sha256(data).hexdigest())
     archive = load_archive(f"file://{copy.folder}")
     entry = archive.snapshots()[0][1]
     made = Compaction("x", archive.replicaset_uuid, 1, 0.0, 0.0, "Passed", entry, [], [stored])
     for changed, gaps in ((data, 0), (b"another", 1)):
         path.write_bytes(changed)
-        result = Result("sim", archive.url, archive.replicaset_uuid)
+        result = AuditResult("sim", archive.url, archive.replicaset_uuid)
         check_tables(replace(archive, compactions=[made]), result)
         assert [gap.file for gap in result.gaps] == [stored.path] * gaps

@@ -25,16 +25,16 @@ from qsync_node.format.keys import (
     RAFT_PROMOTE,
 )
 from qsync_node.format.mp import pack
-from qsync_node.format.row import Row, encode_row
+from qsync_node.format.row import LogRow, encode_row
 from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import decode_file_header, encode_file
-from qsync_spark.audit.catalogue import Catalogue
-from qsync_spark.audit.events import Reading, log_events, snapshot_events
+from qsync_spark.audit.catalogue import KeyCatalogue
+from qsync_spark.audit.events import EventParameters, log_events, snapshot_events
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.audit.snapshots import oldest_requests, terms_in
 from qsync_spark.decode import columns as columns_module
 from qsync_spark.decode import runs as runs_module
-from qsync_spark.decode.blocks import Rows, headers_of
+from qsync_spark.decode.blocks import BlockRows, headers_of
 from qsync_spark.decode.columns import columns_of
 from qsync_spark.decode.edges import PADDING
 from qsync_spark.decode.first_fields import first_fields
@@ -74,13 +74,13 @@ def a_row(rng: Random) -> bytes:
         header = {0: kind, 2: 1, 3: lsn, 4: 1.0, rng.choice((1, 7, 60)): rng.choice((3, "x", [1]))}
         return bytes(pack(header)) + body
     return encode_row(
-        Row(kind, rng.choice((0, 1, 200)), lsn, rng.choice((0.0, 1.7e9)), body,
-            tsn=lsn - rng.choice((0, 0, min(lsn, 300) - 1)), is_commit=rng.random() < 0.8,
-            idempotency=rng.choice((None, None, "key", "k" * 300, ["client", 7])))
+        LogRow(kind, rng.choice((0, 1, 200)), lsn, rng.choice((0.0, 1.7e9)), body,
+               tsn=lsn - rng.choice((0, 0, min(lsn, 300) - 1)), is_commit=rng.random() < 0.8,
+               idempotency=rng.choice((None, None, "key", "k" * 300, ["client", 7])))
     )  # fmt: skip
 
 
-def expected_rows(blocks: list[Rows]) -> list[tuple[Any, ...]]:
+def expected_rows(blocks: list[BlockRows]) -> list[tuple[Any, ...]]:
     found = []
     for block in blocks:
         for header, start, middle, end in headers_of(block):
@@ -100,7 +100,7 @@ def test_columns_are_the_rows_that_are_there() -> None:
     rng = Random(20)
     for _ in range(300):
         blocks = [
-            Rows(100 * n, b"".join(a_row(rng) for _ in range(rng.randrange(1, 30))))
+            BlockRows(100 * n, b"".join(a_row(rng) for _ in range(rng.randrange(1, 30))))
             for n in range(rng.randrange(1, 20))
         ]
         columns = columns_of(blocks)
@@ -132,7 +132,7 @@ def a_value(rng: Random, depth: int = 0) -> Any:
     return rng.choice(kinds)()
 
 
-HEADER_LIKE = encode_row(Row(3, 1, 70_007, 1.7e9, b"\x80"))
+HEADER_LIKE = encode_row(LogRow(3, 1, 70_007, 1.7e9, b"\x80"))
 """A value that looks like a row."""
 
 
@@ -145,7 +145,7 @@ def alike(rng: Random, count: int) -> bytes:
         body = b"" if kind == NOP else pack({Key.SPACE_ID: 512, Key.TUPLE: fields})
         tsn = lsn - rng.choice((0, 0, 1))
         key = rng.choice((None, None, ["client", lsn]))
-        rows.append(encode_row(Row(kind, 1, lsn, 1.7e9, body, tsn=tsn, idempotency=key)))
+        rows.append(encode_row(LogRow(kind, 1, lsn, 1.7e9, body, tsn=tsn, idempotency=key)))
     return b"".join(rows)
 
 
@@ -162,7 +162,7 @@ def test_reading_rows_at_once_finds_what_reading_them_in_turn_finds(
                 data[rng.randrange(len(data))] = rng.randrange(256)
         if number % 10 == 3:
             del data[rng.randrange(1, len(data)) :]
-        blocks = [Rows(0, bytes(data))]
+        blocks = [BlockRows(0, bytes(data))]
         found = columns_of(blocks)
         at_once += columns_module.rows_alike(bytes(data), padded(data)) is not None
         with monkeypatch.context() as patch:
@@ -190,7 +190,7 @@ def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
         b"\x81\x10\x05",
         pack({Key.SPACE_ID: 600, Key.KEY: [1]}),
     ]
-    blocks = [Rows(0, b"".join(encode_row(Row(3, 1, 1, 1.0, body)) for body in bodies))]
+    blocks = [BlockRows(0, b"".join(encode_row(LogRow(3, 1, 1, 1.0, body)) for body in bodies))]
     columns = columns_of(blocks)
     assert columns is not None
     every = columns.lsn.cumsum() - 1
@@ -226,22 +226,22 @@ def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
     ],
 )
 def test_what_is_unusual_is_left_to_those_who_read_row_by_row(data: bytes) -> None:
-    assert columns_of([Rows(0, data)]) is None
-    good = encode_row(Row(3, 1, 1, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})))
-    assert columns_of([Rows(0, good), Rows(9, data), Rows(20, good)]) is None
-    assert columns_of([Rows(0, good), Rows(9, good)]) is not None
+    assert columns_of([BlockRows(0, data)]) is None
+    good = encode_row(LogRow(3, 1, 1, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})))
+    assert columns_of([BlockRows(0, good), BlockRows(9, data), BlockRows(20, good)]) is None
+    assert columns_of([BlockRows(0, good), BlockRows(9, good)]) is not None
 
 
 def test_a_row_that_goes_over_the_end_of_its_block_is_none() -> None:
-    good = encode_row(Row(3, 1, 1, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})))
-    assert columns_of([Rows(0, good + good[:5]), Rows(9, good[5:])]) is None
+    good = encode_row(LogRow(3, 1, 1, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [1]})))
+    assert columns_of([BlockRows(0, good + good[:5]), BlockRows(9, good[5:])]) is None
 
 
 def everything_of(folder: Path) -> list[Any]:
     """Return the output of each reader for each part of an archive."""
     said: list[Any] = []
     archive = load_archive(f"file://{folder}")
-    catalogue = Catalogue(keys={512: (0,), 513: (1,), 280: (0,), 288: (0, 1), 320: (0,)})
+    catalogue = KeyCatalogue(keys={512: (0,), 513: (1,), 280: (0,), 288: (0, 1), 320: (0,)})
     for part in parts_of_kind(archive, "segment", "rollback", "snapshot"):
         facts = [
             fact for batch in walk_module.walk(part, b"") for fact in facts_of(batch.to_pylist())
@@ -254,7 +254,7 @@ def everything_of(folder: Path) -> list[Any]:
         if part.kind == SEGMENT:
             middle = (part.after_index + part.last_index) // 2
             chosen = {part.member: [(0, middle), (middle + 2, part.last_index)]}
-            reading = Reading(chosen, [], catalogue)
+            reading = EventParameters(chosen, [], catalogue)
             events = [row for b in log_events(part, reading) for row in b.to_pylist()]
             said.append(sorted(events, key=lambda one: (one["index"], one["space"])))
         if part.kind == SNAPSHOT:

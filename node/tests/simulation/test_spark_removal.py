@@ -17,7 +17,7 @@ import pytest
 from qsync_node.archive.compaction import (
     CHANGES_NAME,
     LOCK_NAME,
-    Changes,
+    ChangesFile,
     Compaction,
     encode_changes,
 )
@@ -32,10 +32,10 @@ from qsync_node.storage.checkpoint import open_snapshot
 from qsync_node.storage.files import OsFileSystem
 from qsync_spark.compaction import lock as lock_module
 from qsync_spark.compaction import run
-from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.lock import CompactionLock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import plan_removal
-from qsync_spark.compaction.run import Outcome, Wish, latest_time
+from qsync_spark.compaction.run import CompactionResult, Wish, latest_time
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.compactions import publish, removed
 from qsync_testing.archives.damage import archive_lost, missing_row
@@ -130,7 +130,7 @@ def test_small_segments_are_merged(archive: Path, tmp_path: Path) -> None:
     late = state(archive, tmp_path / "late")
     merged = [merge(url, member, group) for member, group in work_of(before, late[0])]
     assert merged
-    put_bytes(url, CHANGES_NAME, encode_changes(Changes(0, "", merged)))
+    put_bytes(url, CHANGES_NAME, encode_changes(ChangesFile(0, "", merged)))
     after = load(archive)
     assert not after.foreign
     changed = {one.member for one in merged}
@@ -161,7 +161,7 @@ def test_originals_stay_where_the_merged_file_is_not_sound(archive: Path) -> Non
     url = f"file://{archive}"
     merged = [merge(url, member, group) for member, group in work_of(load(archive), 10**9)]
     assert merged
-    put_bytes(url, CHANGES_NAME, encode_changes(Changes(0, "", merged)))
+    put_bytes(url, CHANGES_NAME, encode_changes(ChangesFile(0, "", merged)))
     broken = archive / merged[0].member / merged[0].entry.name
     broken.write_bytes(broken.read_bytes()[:200])
     with pytest.raises(ArchiveError):
@@ -186,7 +186,7 @@ class _Tasks:
 
 def compacted(
     folder: Path, made: Compaction, monkeypatch: pytest.MonkeyPatch, **wish: Any
-) -> Outcome:
+) -> CompactionResult:
     """Run a compaction that has no new rows to fold."""
     spark, watch = mock.Mock(sparkContext=_Tasks()), mock.MagicMock()
     said = {"index": made.index, "file": "", "notes": []}
@@ -233,7 +233,7 @@ def test_who_lost_the_lock_takes_nothing_back(archive: Path, tmp_path: Path) -> 
     """The next holder of the lock removes the files; it may be publishing them by now."""
     made = publish(archive, tmp_path / "made")
     url = f"file://{archive}"
-    with Lock(store_of(url), url, "first") as lock:
+    with CompactionLock(store_of(url), url, "first") as lock:
         put_bytes(url, LOCK_NAME, b'{"token": "another", "run": "second"}')
         run._take_back(load(archive), made, lock)
         assert (archive / made.folder).exists()
@@ -247,7 +247,7 @@ def test_a_lock_outlives_an_archive_that_did_not_answer_once(
 ) -> None:
     url = f"file://{archive}"
     monkeypatch.setattr(lock_module, "RENEW_S", 0.02)
-    with Lock(store_of(url), url, "first") as lock:
+    with CompactionLock(store_of(url), url, "first") as lock:
         with monkeypatch.context() as patch:
             patch.setattr(obstore, "put", mock.Mock(side_effect=OSError("no")))
             time.sleep(0.2)  # some renewals fail meanwhile

@@ -27,14 +27,14 @@ from qsync_node.archive.manifest import (
 )
 from qsync_node.archive.reader import load_archive
 from qsync_node.consensus.entries import control_body
-from qsync_node.consensus.membership import Member
+from qsync_node.consensus.membership import ClusterMember
 from qsync_node.engine.database import Database
 from qsync_node.engine.requests import Select, decode_request
 from qsync_node.engine.statements import execute_write
 from qsync_node.errors import ClientError
 from qsync_node.format.keys import DELETE, INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row, encode_row
+from qsync_node.format.row import LogRow, encode_row
 from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
 from qsync_node.node import Node
@@ -57,7 +57,7 @@ BLOCK_ROWS = 17
 def definitions() -> Iterator[tuple[int, int, list[Any]]]:
     """Yield the initial rows as (type, space, tuple)."""
     for number, uuid in enumerate(MEMBERS[1:], 2):
-        member = Member(number, uuid, f"n{number}", "voter", True)
+        member = ClusterMember(number, uuid, f"n{number}", "voter", True)
         yield REPLACE, 320, list(member.as_tuple())
     for sequence, (step, least, greatest, start, is_cyclic) in COUNTINGS.items():
         fields = [sequence, 1, f"s{sequence}", step, least, greatest, start, 0, is_cyclic]
@@ -106,7 +106,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         bodies = Node.bootstrap_bodies(MEMBERS[0], "n1", SET, 3)
-        self.rows: list[Row] = []
+        self.rows: list[LogRow] = []
         self.snapshots: list[tuple[int, list[bytes]]] = [(0, bodies)]
         self.database = Database()
         for body in bodies:
@@ -125,7 +125,7 @@ class Life:
 
     def _log(self, row_type: int, body: bytes) -> None:
         lsn = len(self.rows) + 1
-        self.rows.append(Row(row_type, 1, lsn, 1000.0 + lsn, body, tsn=lsn, is_commit=True))
+        self.rows.append(LogRow(row_type, 1, lsn, 1000.0 + lsn, body, tsn=lsn, is_commit=True))
 
     def _execute(self, row_type: int, body: dict[int, Any]) -> None:
         request = decode_request(row_type, pack(body))
@@ -179,7 +179,7 @@ class Life:
 
     @staticmethod
     def _snapshot(uuid: str, index: int, bodies: list[bytes]) -> tuple[FileEntry, bytes]:
-        rows = [encode_row(Row(INSERT, 0, n, 0.0, body)) for n, body in enumerate(bodies)]
+        rows = [encode_row(LogRow(INSERT, 0, n, 0.0, body)) for n, body in enumerate(bodies)]
         blocks = [b"".join(rows[at : at + 50]) for at in range(0, len(rows), 50)]
         data = encode_file(FileHeader(SNAP, uuid, {1: index} if index else {}), blocks)
         entry = describe(data, SNAPSHOT, file_name(index, "snap"), 1 if index else 0)

@@ -26,9 +26,9 @@ from qsync_node.archive.reader import load_archive
 from qsync_node.engine.numbers import pack_decimal
 from qsync_node.format.keys import RAFT_PROMOTE, Key
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row
-from qsync_spark.audit.catalogue import Catalogue
-from qsync_spark.audit.events import Reading, log_events, snapshot_events
+from qsync_node.format.row import LogRow
+from qsync_spark.audit.catalogue import KeyCatalogue
+from qsync_spark.audit.events import EventParameters, log_events, snapshot_events
 from qsync_spark.audit.key_values import Unkeyed
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.decode.parts import parts_of
@@ -61,7 +61,7 @@ def test_a_row_lost_where_all_members_files_end(copy: Copy) -> None:
     for manifest in copy.manifests.values():
         split(copy, manifest, entry_over(manifest, at), at)
     assert plain_audit(copy.folder).verdict == PASSED
-    lost: Row | None = None
+    lost: LogRow | None = None
     named = []  # an empty file shows no gap, so its member is not named
     for manifest in copy.manifests.values():
         entry = entry_over(manifest, at)
@@ -208,10 +208,10 @@ def test_terms_rise_from_file_to_file(copy: Copy, is_repeated: bool) -> None:
 # --- members that join and leave ------------------------------------------------------------------
 
 
-def members_of(rows: list[Row], change: dict[int, Any]) -> None:
+def members_of(rows: list[LogRow], change: dict[int, Any]) -> None:
     """Append a change of `_cluster` by the leader of the last row."""
     last = rows[-1]
-    rows.append(Row(change[0], last.replica_id, last.lsn + 1, last.timestamp, pack(change[1])))
+    rows.append(LogRow(change[0], last.replica_id, last.lsn + 1, last.timestamp, pack(change[1])))
 
 
 def test_more_instances_than_a_mask_has_bits(copy: Copy) -> None:
@@ -305,7 +305,7 @@ def test_a_row_missing_between_two_files_is_reported_with_the_end_of_the_first(c
 
 def test_one_number_is_one_key() -> None:
     """Keys compare as in the engine: 1, 1.0 and the decimal 1.00; one moment in two time zones."""
-    catalogue = Catalogue(keys={512: (0,)})
+    catalogue = KeyCatalogue(keys={512: (0,)})
     one, other = (catalogue.key_of_tuple(512, [value, "a"]) for value in (1, 1.0))
     assert one == other != catalogue.key_of_tuple(512, [1.5])
     assert catalogue.key_of_row(5, 512, {Key.KEY: [1.0]}) == one
@@ -341,9 +341,11 @@ def test_a_file_that_goes_between_two_looks_ends_the_audit(copy: Copy, kind: str
     """The first pass read the file: a replay without its rows would reject correct snapshots."""
     archive = load_archive(f"file://{copy.folder}")
     part = parts_of_kind(archive, kind)[0]
-    reading = Reading({part.member: [(0, part.last_index)]}, [], Catalogue())
+    reading = EventParameters({part.member: [(0, part.last_index)]}, [], KeyCatalogue())
     (copy.folder / part.key).unlink()
     with pytest.raises(OSError, match=r"cannot read .* again"):
         list(
-            log_events(part, reading) if kind == SEGMENT else snapshot_events(part, Catalogue(), "")
+            log_events(part, reading)
+            if kind == SEGMENT
+            else snapshot_events(part, KeyCatalogue(), "")
         )

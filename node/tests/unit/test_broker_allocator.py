@@ -12,7 +12,7 @@ from qsync_broker.allocator import (
     allocation_leader,
     can_hand_over,
 )
-from qsync_broker.keyspace import Absent, Change, KeySpace
+from qsync_broker.keyspace import Absent, KeyChange, KeySpace
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     NO_ROUTE,
@@ -42,7 +42,7 @@ class Cluster:
         broker = BrokerId(zone, name)
         revision = self.rows.revision + 1
         row = BrokerRow(broker, "", "", limit, False, 1000, name, 1, revision, revision)
-        assert self.rows.transact(Change((), (row,)))
+        assert self.rows.transact(KeyChange((), (row,)))
         self.watch()
         return broker
 
@@ -52,12 +52,12 @@ class Cluster:
     def leave(self, broker: BrokerId) -> None:
         """Let the lease of a broker end."""
         row = self.row(broker)
-        assert self.rows.transact(Change((row,), (), (Absent(494, tuple(row.key)),)))
+        assert self.rows.transact(KeyChange((row,), (), (Absent(494, tuple(row.key)),)))
         self.watch()
 
     def exit(self, broker: BrokerId) -> None:
         """Let a broker hand its journals over."""
-        assert self.rows.transact(Change((), (self.row(broker)._replace(is_exiting=True),)))
+        assert self.rows.transact(KeyChange((), (self.row(broker)._replace(is_exiting=True),)))
         self.watch()
 
     def create(self, *names: str, replication: int = 3, level: int = 0) -> None:
@@ -65,12 +65,12 @@ class Cluster:
             revision = self.rows.revision + 1
             spec = {"replication": replication}
             row = JournalRow(name, spec, level, 0, 0, 0, NO_ROUTE, revision, revision)
-            assert self.rows.transact(Change((), (row,)))
+            assert self.rows.transact(KeyChange((), (row,)))
         self.watch()
 
     def delete(self, name: str) -> None:
         key = (name,)
-        assert self.rows.transact(Change((), (), (Absent(JOURNAL_SPACE, key),)))
+        assert self.rows.transact(KeyChange((), (), (Absent(JOURNAL_SPACE, key),)))
         self.watch()
 
     def watch(self) -> None:
@@ -92,10 +92,12 @@ class Cluster:
             route = self.keys.route(name)
             if route.members and not self.keys.is_consistent(row) and self.rng.random() < share:
                 epoch = self.rows.revision + 1
-                assert self.rows.transact(Change((row,), (row._replace(epoch=epoch, route=route),)))
+                assert self.rows.transact(
+                    KeyChange((row,), (row._replace(epoch=epoch, route=route),))
+                )
         self.watch()
 
-    def step(self) -> list[Change]:
+    def step(self) -> list[KeyChange]:
         """Let the allocator carry out one step, and check each removal."""
         leader = allocation_leader(self.keys)
         assert leader is not None
@@ -108,7 +110,7 @@ class Cluster:
         self.watch()
         return changes
 
-    def check_removal(self, change: Change) -> None:
+    def check_removal(self, change: KeyChange) -> None:
         """Check that the brokers that stay have all bytes, and are enough."""
         journals = [row for row in change.expected if isinstance(row, JournalRow)]
         if not journals or not change.deleted:
@@ -337,10 +339,10 @@ def test_no_broker_is_removed_while_another_one_copies() -> None:
     cluster.synchronise()
     row = cluster.keys.journals[name]
     partial = row._replace(partial=tuple(set(cluster.members(name)) - before))
-    assert cluster.rows.transact(Change((row,), (partial,)))
+    assert cluster.rows.transact(KeyChange((row,), (partial,)))
     cluster.watch()
     assert cluster.step() == []
-    assert cluster.rows.transact(Change((partial,), (row,)))
+    assert cluster.rows.transact(KeyChange((partial,), (row,)))
     cluster.watch()
     (change,) = cluster.step()
     assert [gone.key[1:] for gone in change.deleted] == [tuple(leaving)]
@@ -375,7 +377,7 @@ def test_fewer_copies_are_kept_only_when_all_are_synchronised() -> None:
     cluster = cluster_of(3, 1)
     row = cluster.keys.journals["journal/0000"]
     changed = row._replace(spec={"replication": 1}, route=NO_ROUTE)
-    assert cluster.rows.transact(Change((row,), (changed,)))
+    assert cluster.rows.transact(KeyChange((row,), (changed,)))
     cluster.watch()
     assert cluster.step() == []
     cluster.settle()
@@ -387,7 +389,7 @@ def test_fewer_copies_are_kept_only_when_all_are_synchronised() -> None:
 def test_suspended_journal_has_fewer_brokers(level: int, count: int) -> None:
     cluster = cluster_of(3, 1)
     row = cluster.keys.journals["journal/0000"]
-    assert cluster.rows.transact(Change((row,), (row._replace(suspend_level=level),)))
+    assert cluster.rows.transact(KeyChange((row,), (row._replace(suspend_level=level),)))
     cluster.watch()
     cluster.settle()
     assert len(cluster.members("journal/0000")) == count
@@ -417,7 +419,7 @@ def test_any_specification_can_be_allocated(spec: dict[str, object]) -> None:
     cluster = Cluster()
     cluster.add("broker-0")
     row = JournalRow("journal/one", spec, 9, 0, 0, 0, NO_ROUTE, 5, 5)
-    assert cluster.rows.transact(Change((), (row,)))
+    assert cluster.rows.transact(KeyChange((), (row,)))
     cluster.watch()
     cluster.settle()
 

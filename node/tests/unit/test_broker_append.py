@@ -10,9 +10,9 @@ from qsync_broker.index import RemoteFragment
 from qsync_broker.keyspace import Deleted
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.registers import REGISTERS_MAX, pack_registers
-from qsync_broker.requests import Append, Break, Finish, Input, Piece, Suspend
+from qsync_broker.requests import Append, AppendInput, Break, Finish, Piece, Suspend
 from qsync_broker.spool import Spool
-from qsync_broker.states import State
+from qsync_broker.states import AppendState
 from qsync_broker.status import Status
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
@@ -40,10 +40,10 @@ def test_resolve_waits_for_the_revision_of_the_request() -> None:
     hand = Hand()
     append = begin(hand, min_revision=hand.keys.revision + 1)
     append.advance()
-    assert state_of(append) is State.RESOLVE
+    assert state_of(append) is AppendState.RESOLVE
     hand.put(broker(C))
     append.advance()
-    assert state_of(append) is State.RESERVE_EPOCH
+    assert state_of(append) is AppendState.RESERVE_EPOCH
 
 
 def test_resolve_ends_with_the_status_of_the_resolution() -> None:
@@ -59,7 +59,7 @@ def test_resolve_proxies_to_another_primary() -> None:
     hand.put(AssignmentRow(NAME, A, 1, 4, 6), AssignmentRow(NAME, B, 0, 5, 6))
     append = begin(hand)
     append.advance()
-    assert state_of(append) is State.PROXY
+    assert state_of(append) is AppendState.PROXY
     assert append.resolution.broker == B
 
 
@@ -76,26 +76,26 @@ def test_resolve_of_a_suspended_journal_resumes_it() -> None:
     hand.put(hand.row._replace(suspend_level=2))
     append = begin(hand)
     append.advance()
-    assert state_of(append) is State.UPDATE_SUSPEND
+    assert state_of(append) is AppendState.UPDATE_SUSPEND
     hand.commit()
     append.advance()
     assert hand.row.suspend_level == 0
-    assert state_of(append) is State.RESERVE_EPOCH
+    assert state_of(append) is AppendState.RESERVE_EPOCH
 
 
 def test_journal_without_bytes_resumes_without_an_epoch() -> None:
     """Its brokers may have been removed already, and other ones do not know the epoch (J3)."""
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.put(hand.row._replace(suspend_level=2))  # another append suspends it meanwhile
-    until(hand, append, State.UPDATE_SUSPEND)
+    until(hand, append, AppendState.UPDATE_SUSPEND)
     assert append.replica is not None
     assert hand.row.epoch == hand.row.ballot > 0
     append.advance()
     hand.commit()
     assert (hand.row.suspend_level, hand.row.epoch) == (0, 0)
-    until(hand, append, State.STREAM_CONTENT)
+    until(hand, append, AppendState.STREAM_CONTENT)
     assert hand.row.epoch == hand.row.ballot, (
         "the epoch is recorded before content is accepted (J5)"
     )
@@ -109,10 +109,10 @@ def test_second_append_waits_for_the_pipeline() -> None:
     first, second = begin(hand), begin(hand)
     first.advance()
     second.advance()
-    assert state_of(second) is State.ACQUIRE_PIPELINE
+    assert state_of(second) is AppendState.ACQUIRE_PIPELINE
     first.fail("the client left")
     second.advance()
-    assert state_of(second) is State.RESERVE_EPOCH
+    assert state_of(second) is AppendState.RESERVE_EPOCH
 
 
 def test_acquire_pipeline_resolves_again_after_a_change_of_the_route() -> None:
@@ -122,7 +122,7 @@ def test_acquire_pipeline_resolves_again_after_a_change_of_the_route() -> None:
     second.advance()
     hand.put(AssignmentRow(NAME, A, 1, 4, 6), AssignmentRow(NAME, B, 0, 5, 6))
     second.advance()
-    assert state_of(second) is State.PROXY
+    assert state_of(second) is AppendState.PROXY
 
 
 def test_start_pipeline_refuses_an_incomplete_route() -> None:
@@ -136,11 +136,11 @@ def test_start_pipeline_refuses_an_incomplete_route() -> None:
 
 def test_start_pipeline_keeps_a_pipeline_of_the_same_route() -> None:
     hand = Hand()
-    until(hand, begin(hand), State.STREAM_CONTENT)
+    until(hand, begin(hand), AppendState.STREAM_CONTENT)
     hand.replica_of_a.sender = None
     append = begin(hand)
     append.advance()
-    assert state_of(append) is State.STREAM_CONTENT
+    assert state_of(append) is AppendState.STREAM_CONTENT
     assert hand.changes == []
 
 
@@ -158,16 +158,16 @@ def test_reserve_epoch_starts_again_after_a_conflict() -> None:
     append.advance()
     hand.changes.pop()[1](False)
     append.advance()
-    assert state_of(append) is State.RESOLVE
+    assert state_of(append) is AppendState.RESOLVE
     hand.put(broker(C))
     append.advance()
-    assert state_of(append) is State.RESERVE_EPOCH
+    assert state_of(append) is AppendState.RESERVE_EPOCH
 
 
 def test_prepare_names_the_route_and_the_reserved_epoch() -> None:
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     expected = msg.Prepare(NAME, 2, (A, B), 0, append.resolution.revision, hand.row.ballot)
     assert hand.sent == [expected]
 
@@ -175,7 +175,7 @@ def test_prepare_names_the_route_and_the_reserved_epoch() -> None:
 def test_no_state_is_chosen_before_all_have_promised() -> None:
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised())
     append.advance()
     assert len(hand.sent) == 1
@@ -187,20 +187,20 @@ def test_no_state_is_chosen_before_all_have_promised() -> None:
 def test_peer_that_knows_a_later_route_makes_the_primary_wait_for_it() -> None:
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
-    hand.answer(msg.Refused(hand.keys.revision + 3, 0))
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
+    hand.answer(msg.PeerRefused(hand.keys.revision + 3, 0))
     append.advance()
-    assert state_of(append) is State.RESOLVE
+    assert state_of(append) is AppendState.RESOLVE
     for _ in range(3):
         hand.put(broker(C))
     append.advance()
-    assert state_of(append) is State.RESERVE_EPOCH
+    assert state_of(append) is AppendState.RESERVE_EPOCH
 
 
 def test_lost_peer_fails_the_append() -> None:
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.listeners[-1][1]("connection refused")
     append.advance()
     assert append.result is not None
@@ -213,7 +213,7 @@ def test_head_is_unknown_if_no_broker_has_the_recorded_epoch() -> None:
     hand = Hand()
     hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised())
     hand.stored()
     append.advance()
@@ -233,7 +233,7 @@ def test_resumed_head_has_registers_but_no_watermark() -> None:
     """A former watermark may count publications whose bytes are lost: they would be skipped."""
     hand = lost_head(stores=("file:///store/",))
     append = begin(hand, offset=9)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     registers = LabelSet.of([("lock", "mine")])
     hand.answer(msg.Promised(1, 0, 9, bytes(20), pack_registers(registers, 7), 1))
     hand.stored()
@@ -246,7 +246,7 @@ def test_resumed_head_has_registers_but_no_watermark() -> None:
 def test_explicit_offset_resumes_an_unknown_head() -> None:
     hand = lost_head(stores=("file:///store/",))
     append = begin(hand, offset=100)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised(epoch=2, end=100, begin=40))
     hand.stored()
     append.advance()
@@ -257,7 +257,7 @@ def test_explicit_offset_resumes_no_journal_without_a_store() -> None:
     """Lost offsets would get other bytes: only an accepted loss continues after them."""
     hand = lost_head(stores=())
     append = begin(hand, offset=100)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised(epoch=2, end=100, begin=40))
     hand.stored()
     append.advance()
@@ -281,7 +281,7 @@ def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> 
     spool = with_three_bytes(hand)
     hand.put(hand.row._replace(epoch=2, ballot=2, route=Route((A, C), 0)))
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised())
     hand.stored()
     append.advance()
@@ -301,16 +301,16 @@ def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> 
     hand.answer(msg.Acked(0))
     hand.stored()
     append.advance()
-    assert (append.state, hand.asked) == (State.UPDATE_ASSIGNMENTS, 0)
+    assert (append.state, hand.asked) == (AppendState.UPDATE_ASSIGNMENTS, 0)
     hand.commit()
     append.advance()
-    assert (append.state, hand.row.route) == (State.STREAM_CONTENT, Route((A, B), 0))
+    assert (append.state, hand.row.route) == (AppendState.STREAM_CONTENT, Route((A, B), 0))
 
 
 def test_primary_without_the_bytes_adopts_after_the_record() -> None:
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised(epoch=2, end=100, begin=40))
     hand.stored()
     append.advance()
@@ -332,7 +332,7 @@ def test_chosen_bytes_are_visible_after_the_record() -> None:
     hand = Hand()
     spool = with_three_bytes(hand)
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(hand.replica_of_a.promise)
     hand.stored()
     append.advance()
@@ -340,7 +340,7 @@ def test_chosen_bytes_are_visible_after_the_record() -> None:
     hand.stored()
     append.advance()
     assert (append.state, spool.epoch, spool.confirmed) == (
-        State.UPDATE_ASSIGNMENTS,
+        AppendState.UPDATE_ASSIGNMENTS,
         hand.row.ballot,
         0,
     )
@@ -352,28 +352,28 @@ def test_chosen_bytes_are_visible_after_the_record() -> None:
 def test_epoch_is_recorded_before_content_is_accepted() -> None:
     hand = Hand()
     append = begin(hand)
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised())
     hand.stored()
     append.advance()
     hand.answer(msg.Acked(0))
     hand.stored()
     append.advance()
-    assert (append.state, hand.asked) == (State.UPDATE_ASSIGNMENTS, 0)
+    assert (append.state, hand.asked) == (AppendState.UPDATE_ASSIGNMENTS, 0)
     hand.commit()
     append.advance()
-    assert (append.state, hand.asked) == (State.STREAM_CONTENT, 1)
+    assert (append.state, hand.asked) == (AppendState.STREAM_CONTENT, 1)
     assert (hand.row.epoch, hand.row.route) == (hand.row.ballot, Route((A, B), 0))
 
 
 def test_later_ballot_ends_the_pipeline() -> None:
     hand = Hand()
-    until(hand, begin(hand), State.STREAM_CONTENT)
+    until(hand, begin(hand), AppendState.STREAM_CONTENT)
     hand.replica_of_a.sender = None
     hand.put(hand.row._replace(ballot=hand.row.ballot + 1))
     append = begin(hand)
     append.advance()
-    assert state_of(append) is State.RESERVE_EPOCH
+    assert state_of(append) is AppendState.RESERVE_EPOCH
     assert hand.sent[-1] == msg.Close()
 
 
@@ -384,7 +384,7 @@ def test_too_many_brokers_are_waited_for() -> None:
     hand = Hand()
     append = begin(hand)
     hand.put(broker(C), AssignmentRow(NAME, C, 2, 6, 6))
-    until(hand, append, State.RECV_PIPELINE_SYNC)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     assert hand.desired_replicas(hand.row) == 2
     append.fail("enough seen")
 
@@ -401,7 +401,7 @@ def test_too_many_brokers_are_waited_for() -> None:
 def test_preconditions(fields: dict[str, Any], status: Status | None) -> None:
     append = ready(Hand(), **fields)
     if status is None:
-        assert state_of(append) is State.STREAM_CONTENT
+        assert state_of(append) is AppendState.STREAM_CONTENT
     else:
         assert append.resolution.status is status
 
@@ -409,7 +409,7 @@ def test_preconditions(fields: dict[str, Any], status: Status | None) -> None:
 def test_registers_are_compared_if_there_are_any() -> None:
     hand = Hand()
     first = begin(hand, union=LabelSet.of([("lock", "other")]))
-    until(hand, first, State.STREAM_CONTENT)
+    until(hand, first, AppendState.STREAM_CONTENT)
     acknowledge(hand, first, b"content")
     selector = LabelSelector((Wanted("lock", "mine"),))
     append = begin(hand, check=selector)
@@ -422,7 +422,7 @@ def test_registers_are_compared_if_there_are_any() -> None:
 def test_greater_offset_in_the_index_is_refused() -> None:
     hand = Hand()
     first = begin(hand)
-    until(hand, first, State.STREAM_CONTENT)
+    until(hand, first, AppendState.STREAM_CONTENT)
     hand.replica_of_a.sender = None
     hand.replica_of_a.remote.add(RemoteFragment(0, 50, bytes(20), 1, "", "", 1))
     append = begin(hand)
@@ -430,7 +430,7 @@ def test_greater_offset_in_the_index_is_refused() -> None:
     assert append.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
     resumed = begin(hand, offset=50)
     resumed.advance()
-    assert state_of(resumed) is State.RECV_PIPELINE_SYNC
+    assert state_of(resumed) is AppendState.RECV_PIPELINE_SYNC
     assert isinstance(hand.sent[-1], msg.Adopt)
     assert hand.sent[-1].end == 50
 
@@ -438,7 +438,7 @@ def test_greater_offset_in_the_index_is_refused() -> None:
 # --- content --------------------------------------------------------------------------------------
 
 
-def give(append: AppendMachine, *received: Input) -> None:
+def give(append: AppendMachine, *received: AppendInput) -> None:
     for one in received:
         append.inputs.append(one)
         append.advance()
@@ -460,7 +460,7 @@ def test_content_and_proposal_are_sent_to_the_peer() -> None:
     assert content == [msg.Content(0, b"con"), msg.Content(3, b"tent")]
     assert isinstance(hand.sent[-1], msg.Propose)
     assert (hand.sent[-1].end, hand.sent[-1].confirmed) == (7, 0)
-    assert (append.state, hand.asked) == (State.READ_ACKNOWLEDGEMENTS, 3)
+    assert (append.state, hand.asked) == (AppendState.READ_ACKNOWLEDGEMENTS, 3)
 
 
 def test_append_finishes_once_all_have_acknowledged() -> None:
@@ -469,11 +469,11 @@ def test_append_finishes_once_all_have_acknowledged() -> None:
     give(append, Piece(b"content"), Finish())
     hand.answer(msg.Acked(append.sequence))
     append.advance()
-    assert state_of(append) is State.READ_ACKNOWLEDGEMENTS
+    assert state_of(append) is AppendState.READ_ACKNOWLEDGEMENTS
     assert hand.replica_of_a.spool.confirmed == 0
     hand.stored()
     append.advance()
-    assert state_of(append) is State.FINISHED
+    assert state_of(append) is AppendState.FINISHED
     assert append.result is not None
     assert (append.result.begin, append.result.end) == (0, 7)
     assert hand.replica_of_a.spool.confirmed == 7
@@ -487,12 +487,12 @@ def test_next_append_is_sent_before_the_first_is_acknowledged() -> None:
     give(first, Piece(b"one"), Finish())
     second.advance()
     give(second, Piece(b"two"), Finish())
-    assert state_of(second) is State.READ_ACKNOWLEDGEMENTS
+    assert state_of(second) is AppendState.READ_ACKNOWLEDGEMENTS
     hand.stored()
     hand.answer(msg.Acked(second.sequence))
     first.advance()
     second.advance()
-    assert (first.state, second.state) == (State.FINISHED, State.FINISHED)
+    assert (first.state, second.state) == (AppendState.FINISHED, AppendState.FINISHED)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_next_append_is_sent_before_the_first_is_acknowledged() -> None:
         ([Break("the client broke off")], "the client broke off"),
     ],
 )
-def test_break_of_the_client_discards_the_content(received: list[Input], error: str) -> None:
+def test_break_of_the_client_discards_the_content(received: list[AppendInput], error: str) -> None:
     hand = Hand()
     append = ready(hand)
     give(append, *received)
@@ -579,7 +579,7 @@ def test_fragment_of_sufficient_length_is_completed_first() -> None:
     append = begin(hand)
     append.advance()
     assert hand.sent[-1] == msg.Begin(5000, 1)
-    assert (append.state, hand.replica_of_a.spool.begin) == (State.STREAM_CONTENT, 5000)
+    assert (append.state, hand.replica_of_a.spool.begin) == (AppendState.STREAM_CONTENT, 5000)
 
 
 def test_fragment_is_not_completed_before_its_bytes_are_confirmed() -> None:
@@ -588,7 +588,7 @@ def test_fragment_is_not_completed_before_its_bytes_are_confirmed() -> None:
     give(first, Piece(bytes(5000)), Finish())
     append = begin(hand)
     append.advance()
-    assert (append.state, hand.replica_of_a.spool.begin) == (State.STREAM_CONTENT, 0)
+    assert (append.state, hand.replica_of_a.spool.begin) == (AppendState.STREAM_CONTENT, 0)
     assert not append.is_streaming
     hand.stored()
     hand.answer(msg.Acked(first.sequence))
@@ -622,15 +622,15 @@ def lose(hand: Hand, *others: AssignmentRow) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        State.RESERVE_EPOCH,
-        State.RECV_PIPELINE_SYNC,
-        State.UPDATE_ASSIGNMENTS,
-        State.ACQUIRE_PIPELINE,
+        AppendState.RESERVE_EPOCH,
+        AppendState.RECV_PIPELINE_SYNC,
+        AppendState.UPDATE_ASSIGNMENTS,
+        AppendState.ACQUIRE_PIPELINE,
     ],
 )
-def test_append_without_content_moves_to_the_next_primary(state: State) -> None:
+def test_append_without_content_moves_to_the_next_primary(state: AppendState) -> None:
     hand = Hand()
-    if state is State.ACQUIRE_PIPELINE:
+    if state is AppendState.ACQUIRE_PIPELINE:
         begin(hand).advance()
     append = begin(hand)
     until(hand, append, state)
@@ -640,7 +640,7 @@ def test_append_without_content_moves_to_the_next_primary(state: State) -> None:
     append.advance()
     hand.put(broker(C))  # a transaction that was refused makes it wait for news
     append.advance()
-    assert (append.state, append.resolution.broker) == (State.PROXY, B)
+    assert (append.state, append.resolution.broker) == (AppendState.PROXY, B)
 
 
 def test_suspension_that_is_done_is_answered_without_the_assignment() -> None:
@@ -662,10 +662,10 @@ def test_append_that_waits_for_fewer_brokers_moves_to_the_next_primary() -> None
     append.advance()
     hand.commit()
     append.advance()
-    assert (append.state, hand.row.suspend_level) == (State.RESOLVE, 1)
+    assert (append.state, hand.row.suspend_level) == (AppendState.RESOLVE, 1)
     lose(hand)
     append.advance()
-    assert (append.state, append.resolution.broker) == (State.PROXY, B)
+    assert (append.state, append.resolution.broker) == (AppendState.PROXY, B)
 
 
 def test_append_whose_content_was_asked_for_fails_with_the_assignment() -> None:
@@ -687,7 +687,7 @@ def test_append_with_content_does_not_continue_on_another_route() -> None:
     hand.put(AssignmentRow(NAME, C, 1, 9, 9), broker(C))
     hand.replica_of_a.leave_route(hand.keys.route(NAME))
     append.advance()
-    assert state_of(append) is State.ERROR
+    assert state_of(append) is AppendState.ERROR
     assert append.result is not None
     assert append.result.error == "a broker has left the journal's route"
 
@@ -700,7 +700,7 @@ def test_append_that_all_have_acknowledged_succeeds_without_the_assignment() -> 
     hand.answer(msg.Acked(append.sequence))
     lose(hand)
     append.advance()
-    assert state_of(append) is State.FINISHED
+    assert state_of(append) is AppendState.FINISHED
 
 
 def test_append_that_a_peer_has_not_acknowledged_is_unknown_without_the_assignment() -> None:

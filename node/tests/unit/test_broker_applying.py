@@ -2,9 +2,9 @@
 
 import pytest
 
-from qsync_broker.applying import EXPECTED_S, PAUSE_S, Applying, Await, Done, Transact
+from qsync_broker.applying import EXPECTED_S, PAUSE_S, ApplyChange, Applying, Await, Done
 from qsync_broker.directory import SpecChange
-from qsync_broker.keyspace import Change, KeySpace
+from qsync_broker.keyspace import KeyChange, KeySpace
 from qsync_broker.spec import JournalSpec
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_sim.journals.keys import Keys
@@ -26,9 +26,9 @@ class Client:
             self.keys.advance(revision)
         self.position = len(self.rows.log)
 
-    def planned(self) -> Change:
+    def planned(self) -> KeyChange:
         step = self.applying.observed()
-        assert isinstance(step, Transact)
+        assert isinstance(step, ApplyChange)
         return step.change
 
     def row(self) -> JournalRow:
@@ -67,7 +67,7 @@ def test_conflict_with_a_broker_is_tried_again() -> None:
     client.applying = Applying(client.keys, [SpecChange(NAME, JournalSpec(NAME, 2), -1)])
     change = client.planned()
     row = client.row()
-    assert client.rows.transact(Change((row,), (row._replace(ballot=9),)))
+    assert client.rows.transact(KeyChange((row,), (row._replace(ballot=9),)))
     assert not client.rows.transact(change)
     client.applying.transacted(False)
     client.watch()
@@ -83,6 +83,6 @@ def test_conflict_with_another_client_is_refused() -> None:
     assert client.rows.transact(other.planned()._replace(expected=()))
     client.applying.transacted(False)
     row = client.row()
-    assert client.rows.transact(Change((row,), (row._replace(mod_revision=90),)))
+    assert client.rows.transact(KeyChange((row,), (row._replace(mod_revision=90),)))
     client.watch()
     assert client.applying.observed() == Done(False)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qsync_broker.keyspace import Change, KeySpace, Written
-from qsync_broker.lease import BrokerConfig, Lease
+from qsync_broker.keyspace import KeyChange, KeySpace, Written
+from qsync_broker.lease import BrokerConfig, BrokerLease
 from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, encode_row
 
 ME = BrokerId("zone-a", "broker-1")
@@ -19,9 +19,9 @@ class World:
         self.keys.advance(10)
         self.now_ns = 1_000_000_000
         config = BrokerConfig(ME, "http://broker-1:8080", "broker-1:8082", "process-1")
-        self.lease = Lease(config, self.keys, self.transact, lambda: self.now_ns)
+        self.lease = BrokerLease(config, self.keys, self.transact, lambda: self.now_ns)
 
-    def transact(self, change: Change, done: Callable[[bool], None]) -> None:
+    def transact(self, change: KeyChange, done: Callable[[bool], None]) -> None:
         for row in change.written:
             self.keys.apply(Written(BROKER_SPACE, encode_row(row)))
         self.keys.advance(self.keys.revision + 1)

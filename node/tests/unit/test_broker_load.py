@@ -31,13 +31,13 @@ def changes() -> list[RowChange]:
 def test_pulses_are_few_at_a_time() -> None:
     broker = Broker(BrokerConfig(ME, "http://me", "me:1", "process"))
     now_ns, revision = 1, 1
-    inputs: list[ev.Event] = [ev.Watched(revision, changes(), True)]
+    inputs: list[ev.BrokerEvent] = [ev.Watched(revision, changes(), True)]
     for _ in range(200):
         effects = broker.step(now_ns, 0, inputs)
         now_ns, revision, inputs = now_ns + TICK_NS, revision + 1, []
-        stored = [one.token for one in effects if isinstance(one, ev.Store)]
+        stored = [one.token for one in effects if isinstance(one, ev.StoreOperations)]
         if stored:
-            inputs.append(ev.Stored(max(stored)))
+            inputs.append(ev.OperationsStored(max(stored)))
         under_way = [one for one in effects if isinstance(one, ev.Transact)]
         journals = [one for one in under_way if isinstance(one.change.written[0], JournalRow)]
         assert len(journals) <= PULSES_MAX

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qsync_broker import messages as msg
 from qsync_broker.handshake import Handshake, HandshakeError
-from qsync_broker.messages import Decoder, FrameError, Message, encode
+from qsync_broker.messages import Decoder, Message, MessageError, encode
 from qsync_node.format.journals import BrokerId
 
 A, B = BrokerId("zone", "broker-a"), BrokerId("zone", "broker-b")
@@ -23,7 +23,7 @@ MESSAGES: list[Message] = [
     msg.Begin(17, 1),
     msg.Close(),
     msg.Promised(30, 0, 9, bytes(20), b"", 1),
-    msg.Refused(44, 0),
+    msg.PeerRefused(44, 0),
     msg.Acked(3),
     msg.Failed("no space left"),
 ]
@@ -60,13 +60,13 @@ def test_messages_arrive_as_they_were_sent_however_they_are_cut(
 )
 def test_invalid_frame_is_refused(data: bytes) -> None:
     decoder = Decoder()
-    with pytest.raises(FrameError):
+    with pytest.raises(MessageError):
         list(decoder.feed(data + bytes(8)))
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_never_raise_another_error(data: bytes) -> None:
-    with contextlib.suppress(FrameError):
+    with contextlib.suppress(MessageError):
         list(Decoder().feed(data))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qsync_broker import events as ev
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
-from qsync_broker.operations import Operation, SpoolKey
+from qsync_broker.operations import SpoolKey, SpoolOperation
 from qsync_broker.persister import (
     AGAIN_MIN_NS,
     LIST_AGAIN_NS,
@@ -18,7 +18,7 @@ from qsync_broker.persister import (
     Persister,
 )
 from qsync_broker.reader import GAP_S, find
-from qsync_broker.replica import Replica, Settings
+from qsync_broker.replica import JournalReplica, ReplicaSettings
 from qsync_node.format.journals import BrokerId, JournalRow, Route
 from qsync_testing.brokers.hand import Hand
 
@@ -37,7 +37,9 @@ def recorded(epoch: int, *names: str) -> JournalRow:
 
 
 def begins(storing: "Storing", now_ns: int) -> list[int]:
-    return [one.fragment.begin for one in storing.take(now_ns) if isinstance(one, ev.Upload)]
+    return [
+        one.fragment.begin for one in storing.take(now_ns) if isinstance(one, ev.UploadFragment)
+    ]
 
 
 class Storing(Hand):
@@ -45,10 +47,10 @@ class Storing(Hand):
 
     def __init__(self, is_primary: bool = True, *completed: LocalFragment) -> None:
         super().__init__()
-        self.operations: list[Operation] = []
+        self.operations: list[SpoolOperation] = []
         self.effects: list[Any] = []
-        self.journal: Replica = self.replica_of_a
-        self.journal.settings = Settings(1, 4096, 0, True, (STORE,), 10 * AGAIN_MIN_NS)
+        self.journal: JournalReplica = self.replica_of_a
+        self.journal.settings = ReplicaSettings(1, 4096, 0, True, (STORE,), 10 * AGAIN_MIN_NS)
         self.journal.is_index_known = False
         self.journal.completed = {one.begin: one for one in completed}
         if is_primary:
@@ -56,7 +58,7 @@ class Storing(Hand):
         self.persister = Persister(self, self.replicas.get, self.effects.append)
         self.persister.start(self.journal, 0)
 
-    def store(self, operations: list[Operation], done: Any) -> None:
+    def store(self, operations: list[SpoolOperation], done: Any) -> None:
         self.operations += operations
 
     def take(self, now_ns: int = 0) -> list[Any]:
@@ -66,7 +68,7 @@ class Storing(Hand):
 
     def show(self, *fragments: RemoteFragment, error: str = "", now_ns: int = 0) -> None:
         (effect,) = [one for one in self.take(now_ns) if isinstance(one, ev.ListStores)]
-        self.persister.on_listed(ev.Listed(effect.token, list(fragments), error), now_ns)
+        self.persister.on_listed(ev.StoreListed(effect.token, list(fragments), error), now_ns)
 
     def complete(self, begin: int, end: int, now_ns: int = 0) -> LocalFragment:
         fragment = LocalFragment(begin, end, SUM)
@@ -125,7 +127,7 @@ def test_primary_uploads_at_once() -> None:
     broker.show()
     fragment = broker.complete(0, 9)
     (upload,) = broker.take()
-    assert upload == ev.Upload(
+    assert upload == ev.UploadFragment(
         upload.token, STORE, SpoolKey("a/journal", 2, 0), fragment, upload.path
     )
     assert upload.path.startswith("a/journal/0000000000000000-0000000000000009-")
@@ -144,7 +146,7 @@ def test_peer_uploads_only_what_no_listing_shows() -> None:
     assert broker.take(1) == []
     broker.show(remote(0, 9), now_ns=10 * AGAIN_MIN_NS)
     assert broker.dropped() == [0]
-    (upload,) = [one for one in broker.take(PEER_WAIT_NS) if isinstance(one, ev.Upload)]
+    (upload,) = [one for one in broker.take(PEER_WAIT_NS) if isinstance(one, ev.UploadFragment)]
     assert upload.fragment.begin == 9
 
 
@@ -210,11 +212,11 @@ def test_failed_upload_is_repeated_after_growing_pauses() -> None:
     broker.complete(0, 9)
     now_ns, pause_ns = 0, AGAIN_MIN_NS
     for _ in range(3):
-        (upload,) = [one for one in broker.take(now_ns) if isinstance(one, ev.Upload)]
+        (upload,) = [one for one in broker.take(now_ns) if isinstance(one, ev.UploadFragment)]
         broker.persister.on_uploaded(ev.Uploaded(upload.token, None, "no space"), now_ns)
         assert broker.journal.store_error == "no space"
         assert [
-            one for one in broker.take(now_ns + pause_ns - 1) if isinstance(one, ev.Upload)
+            one for one in broker.take(now_ns + pause_ns - 1) if isinstance(one, ev.UploadFragment)
         ] == []
         now_ns, pause_ns = now_ns + pause_ns, 2 * pause_ns
     assert broker.dropped() == []
@@ -276,8 +278,8 @@ def use(broker: Storing, *stores: str) -> None:
     broker.persister.stores_changed(broker.journal.journal)
 
 
-def uploads(effects: list[Any]) -> list[ev.Upload]:
-    return [one for one in effects if isinstance(one, ev.Upload)]
+def uploads(effects: list[Any]) -> list[ev.UploadFragment]:
+    return [one for one in effects if isinstance(one, ev.UploadFragment)]
 
 
 def test_upload_to_a_store_that_was_removed_meanwhile_is_repeated_to_the_present_one() -> None:
@@ -333,12 +335,12 @@ def test_listing_of_removed_stores_drops_nothing_and_is_repeated_at_once() -> No
     broker = Storing(False, LocalFragment(0, 9, SUM))
     (listing,) = broker.take()
     use(broker, OTHER)
-    broker.persister.on_listed(ev.Listed(listing.token, [remote(0, 9)]), 0)
+    broker.persister.on_listed(ev.StoreListed(listing.token, [remote(0, 9)]), 0)
     assert broker.dropped() == []
     assert not broker.journal.is_index_known
     (again,) = broker.take()
     assert again == ev.ListStores(again.token, "a/journal", (OTHER,))
-    broker.persister.on_listed(ev.Listed(again.token, []), 0)
+    broker.persister.on_listed(ev.StoreListed(again.token, []), 0)
     assert broker.journal.is_index_known
     assert [one.store for one in uploads(broker.take(AGAIN_MIN_NS))] == [OTHER]
 
@@ -349,7 +351,7 @@ def test_listing_counts_only_fragments_of_the_stores_that_are_left() -> None:
     (listing,) = broker.take()
     use(broker, OTHER)
     found = [remote(0, 9), remote(9, 20)._replace(store=OTHER)]
-    broker.persister.on_listed(ev.Listed(listing.token, found), 0)
+    broker.persister.on_listed(ev.StoreListed(listing.token, found), 0)
     assert broker.journal.is_index_known
     assert broker.dropped() == [9]
 

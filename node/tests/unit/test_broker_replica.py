@@ -7,7 +7,7 @@ import pytest
 from qsync_broker import messages as msg
 from qsync_broker.events import Messages
 from qsync_broker.pipeline import choose
-from qsync_broker.replica import PeerStream, Replica
+from qsync_broker.replica import JournalReplica, PeerStream
 from qsync_broker.spool import Choice
 from qsync_node.format.journals import AssignmentRow, Route
 from qsync_testing.brokers.hand import A, B, C, Hand, broker
@@ -24,7 +24,7 @@ class Peer:
         self.hand.put(
             AssignmentRow("a/journal", A, 1, 4, 6), AssignmentRow("a/journal", B, 0, 5, 6)
         )
-        self.replica: Replica = self.hand.replica_of_a
+        self.replica: JournalReplica = self.hand.replica_of_a
         self.got: dict[int, Messages] = {}
 
     def stream(self, number: int) -> PeerStream:
@@ -68,7 +68,7 @@ def test_promise_returns_the_state_of_the_spool() -> None:
 def test_other_route_is_refused_with_the_own_revision(more: dict[str, Any]) -> None:
     peer = Peer()
     peer.prepare(5, **more)
-    assert peer.last() == msg.Refused(peer.hand.keys.revision, 0)
+    assert peer.last() == msg.PeerRefused(peer.hand.keys.revision, 0)
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
@@ -76,7 +76,7 @@ def test_epoch_that_is_not_greater_is_refused(epoch: int) -> None:
     peer = Peer()
     peer.prepare(5)
     peer.prepare(epoch, 1)
-    assert peer.last(1) == msg.Refused(0, 5)
+    assert peer.last(1) == msg.PeerRefused(0, 5)
 
 
 def test_proposal_is_acknowledged_once_it_is_durable() -> None:

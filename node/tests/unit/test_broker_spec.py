@@ -19,7 +19,7 @@ from qsync_broker.labels import (
     with_name,
 )
 from qsync_broker.postfix import Postfix, PostfixError
-from qsync_broker.spec import Flags, FragmentSpec, JournalSpec, name_problem, problem
+from qsync_broker.spec import FragmentSpec, JournalFlags, JournalSpec, name_problem, problem
 
 SPEC = JournalSpec(
     "orders/eu",
@@ -34,7 +34,7 @@ SPEC = JournalSpec(
         600 * 10**9,
         'date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}',
     ),
-    Flags.O_RDWR,
+    JournalFlags.O_RDWR,
     1 << 20,
 )
 

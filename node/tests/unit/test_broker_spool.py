@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_broker.operations import NO_SUM, Commit, Content, Roll
+from qsync_broker.operations import NO_SUM, CommitAppend, Roll, WriteContent
 from qsync_broker.spool import Choice, Proposal, Spool, SpoolMismatchError, Version
 
 NOW = 1_700_000_000
@@ -38,11 +38,11 @@ def test_empty_spool_has_the_zero_sum() -> None:
 
 def test_content_of_an_append_arrives_in_parts() -> None:
     spool = spool_with(b"one")
-    assert spool.receive(0, b"tw") == Content(spool.key, 3, b"tw")
-    assert spool.receive(2, b"o") == Content(spool.key, 5, b"o")
+    assert spool.receive(0, b"tw") == WriteContent(spool.key, 3, b"tw")
+    assert spool.receive(2, b"o") == WriteContent(spool.key, 5, b"o")
     proposal = spool.proposal(b"registers")
     assert proposal == Proposal(6, sha1(b"onetwo"), b"registers")
-    assert spool.commit(proposal, NOW) == Commit(spool.state)
+    assert spool.commit(proposal, NOW) == CommitAppend(spool.state)
     assert spool.registers == b"registers"
 
 
@@ -118,7 +118,7 @@ def test_recovered_spool_continues_where_it_was() -> None:
 def test_broker_of_the_source_epoch_discards_what_follows_the_chosen_end() -> None:
     spool = spool_with(b"one", b"two", b"three", confirmed=3)
     operation = spool.adopt(Choice(9, 5, 6, b"", 1, True))
-    assert operation == Commit(spool.state)
+    assert operation == CommitAppend(spool.state)
     assert (spool.epoch, spool.end, spool.confirmed, spool.sum) == (9, 6, 3, sha1(b"onetwo"))
 
 
@@ -152,7 +152,7 @@ def test_fragment_never_begins_before_the_end() -> None:
 
 def test_empty_fragment_continues_where_it_is() -> None:
     spool = spool_with()
-    assert spool.adopt(Choice(9, 5, 0, b"", 1, False)) == Commit(spool.state)
+    assert spool.adopt(Choice(9, 5, 0, b"", 1, False)) == CommitAppend(spool.state)
 
 
 @given(st.lists(st.tuples(st.sampled_from("crxo"), st.binary(max_size=20)), max_size=30))

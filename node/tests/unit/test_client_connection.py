@@ -10,13 +10,13 @@ from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.connection import (
     Answered,
     ClientConnection,
+    ClientConnectionState,
+    ConnectionEvent,
     Credentials,
     Ended,
-    Event,
     Notified,
     Opened,
-    Received,
-    State,
+    StreamPacket,
     Switched,
 )
 from qsync_client.protocol.constants import Key, Type
@@ -27,7 +27,7 @@ UUID = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11"
 GREETING = encode_greeting(UUID, b"s" * 32)
 
 
-def state_of(connection: ClientConnection) -> State:
+def state_of(connection: ClientConnection) -> ClientConnectionState:
     """Return the state. mypy narrows the type of an attribute, but not that of a result."""
     return connection.state
 
@@ -47,7 +47,7 @@ def ready() -> ClientConnection:
     connection.receive(GREETING, 0.0)
     connection.take_output()
     connection.receive(answer(0, 1), 0.0)
-    assert state_of(connection) is State.READY
+    assert state_of(connection) is ClientConnectionState.READY
     return connection
 
 
@@ -61,14 +61,14 @@ def sent(connection: ClientConnection) -> list[tuple[int, int, dict[int, object]
 def test_greeting_in_any_pieces_is_answered_with_a_log_in(size: int) -> None:
     connection = new()
     for start in range(0, len(GREETING), size):
-        assert state_of(connection) is State.GREETING
+        assert state_of(connection) is ClientConnectionState.GREETING
         assert connection.receive(GREETING[start : start + size], 0.0) == []
-    assert state_of(connection) is State.AUTHENTICATING
+    assert state_of(connection) is ClientConnectionState.AUTHENTICATING
     assert [kind for kind, _, _ in sent(connection)] == [Type.AUTH]
     (event,) = connection.receive(answer(0, 1), 0.0)
     assert isinstance(event, Opened)
     assert event.greeting.instance_uuid == UUID
-    assert state_of(connection) is State.READY
+    assert state_of(connection) is ClientConnectionState.READY
 
 
 def test_refused_log_in_ends_the_connection_with_its_code() -> None:
@@ -77,7 +77,7 @@ def test_refused_log_in_ends_the_connection_with_its_code() -> None:
     code = int(ErrorCode.PASSWORD_MISMATCH)
     events = connection.receive(answer(0x8000 + code, 1, {Key.ERROR_24: "no"}), 0.0)
     assert events == [Ended("no", code)]
-    assert state_of(connection) is State.CLOSED
+    assert state_of(connection) is ClientConnectionState.CLOSED
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_invalid_bytes_and_the_end_of_the_stream_end_the_connection(
         connection.receive(before, 0.0)
     events = connection.receive(data, 0.0)
     assert [type(event) for event in events] == [Ended]
-    assert state_of(connection) is State.CLOSED
+    assert state_of(connection) is ClientConnectionState.CLOSED
     assert connection.receive(b"more", 0.0) == []
     assert connection.close() == []
 
@@ -142,7 +142,7 @@ def test_answered_ping_keeps_a_connection_whose_write_waits_for_its_quorum() -> 
     connection = ready()
     write = connection.request(int(Type.INSERT), b"\x80", 0.0)
     connection.take_output()
-    events: list[Event] = []
+    events: list[ConnectionEvent] = []
     for second in range(1, 60):
         events += connection.tick(second + 0.5)
         for kind, sync, _ in sent(connection):
@@ -191,20 +191,20 @@ def greeted(answer_max: int = 1 << 16) -> ClientConnection:
     connection = ClientConnection(None, answer_max=answer_max)
     (event,) = connection.receive(GREETING)
     assert isinstance(event, Opened)
-    assert (connection.state, connection.take_output()) == (State.READY, b"")
+    assert (connection.state, connection.take_output()) == (ClientConnectionState.READY, b"")
     return connection
 
 
 def test_stream_delivers_each_packet_and_sends_acknowledgements() -> None:
     connection = ready()
     connection.stream(Type.FETCH_SNAPSHOT, {int(Key.INSTANCE_UUID): UUID})
-    assert state_of(connection) is State.STREAM
+    assert state_of(connection) is ClientConnectionState.STREAM
     row = answer(int(Type.INSERT), 2, {Key.SPACE_ID: 512})
     error = answer(0x8000 + 5, 2, {Key.ERROR_24: "no"})
     events = connection.receive(row + error)
-    assert [(type(event), event.kind) for event in events if isinstance(event, Received)] == [
-        (Received, Type.INSERT),
-        (Received, 0x8005),
+    assert [(type(event), event.kind) for event in events if isinstance(event, StreamPacket)] == [
+        (StreamPacket, Type.INSERT),
+        (StreamPacket, 0x8005),
     ]
     connection.stream(Type.OK, {int(Key.VCLOCK): {1: 5}})
     assert [kind for kind, _, _ in sent(connection)] == [Type.FETCH_SNAPSHOT, Type.OK]
@@ -227,7 +227,7 @@ def test_bytes_after_the_answer_to_a_switch_belong_to_another_protocol(cut: int)
     assert isinstance(switched, Switched)
     assert (switched.kind, switched.body) == (0, msgpack.packb({3: 4}))
     assert switched.rest == b"\xa3rest"[: len(switched.rest)]
-    assert state_of(connection) is State.SWITCHED
+    assert state_of(connection) is ClientConnectionState.SWITCHED
     with pytest.raises(AssertionError):
         connection.receive(b"more")
 
@@ -247,7 +247,7 @@ def test_large_or_invalid_answer_to_a_switch_ends_the_connection(data: bytes) ->
     connection.switch(80, {1: 2})
     (event,) = connection.receive(data)
     assert isinstance(event, Ended)
-    assert state_of(connection) is State.CLOSED
+    assert state_of(connection) is ClientConnectionState.CLOSED
 
 
 def test_answer_larger_than_the_limit_ends_the_connection() -> None:

@@ -25,8 +25,8 @@ from qsync_client.keys import MARK_AGE_S, Keys
 from qsync_client.outcomes import outcome_of
 from qsync_client.protocol.constants import Iterator as IteratorType
 from qsync_client.protocol.constants import Key
-from qsync_client.requests import Target, iterator_of, key_of
-from qsync_client.retry import Retry, Step
+from qsync_client.requests import SpaceTarget, iterator_of, key_of
+from qsync_client.retry import Retry, RetryStep
 from qsync_client.schema import decode_schema
 
 NOT_LEADER = Refused(int(ErrorCode.NOT_LEADER), "not me")
@@ -46,31 +46,31 @@ ROLLED_BACK = RolledBack("no quorum")
 @pytest.mark.parametrize(
     ("outcomes", "step", "outcome"),
     [
-        ([DONE], Step.RETURN, DONE),
-        ([ROLLED_BACK], Step.RETURN, ROLLED_BACK),
-        ([NOT_LEADER], Step.RETRY, NOT_LEADER),
-        ([NOT_LEADER, DONE], Step.RETURN, DONE),
-        ([FULL], Step.RETURN, FULL),
-        ([DENIED], Step.RAISE, DENIED),
-        ([OLD_SCHEMA], Step.READ_SCHEMA, OLD_SCHEMA),
-        ([LOST], Step.RETRY, LOST),
-        ([LOST, DONE], Step.RETURN, DONE),
-        ([LOST, DUPLICATE], Step.RETURN, DUPLICATE),
-        ([LOST, EXPIRED], Step.RETURN, EXPIRED),
+        ([DONE], RetryStep.RETURN, DONE),
+        ([ROLLED_BACK], RetryStep.RETURN, ROLLED_BACK),
+        ([NOT_LEADER], RetryStep.RETRY, NOT_LEADER),
+        ([NOT_LEADER, DONE], RetryStep.RETURN, DONE),
+        ([FULL], RetryStep.RETURN, FULL),
+        ([DENIED], RetryStep.RAISE, DENIED),
+        ([OLD_SCHEMA], RetryStep.READ_SCHEMA, OLD_SCHEMA),
+        ([LOST], RetryStep.RETRY, LOST),
+        ([LOST, DONE], RetryStep.RETURN, DONE),
+        ([LOST, DUPLICATE], RetryStep.RETURN, DUPLICATE),
+        ([LOST, EXPIRED], RetryStep.RETURN, EXPIRED),
         # A key that expired before its first attempt never ran, so the client replaces it.
-        ([EXPIRED], Step.RENEW_KEY, EXPIRED),
+        ([EXPIRED], RetryStep.RENEW_KEY, EXPIRED),
         # A refusal without execution leaves the outcome of the earlier attempt unknown.
-        ([LOST, NOT_LEADER], Step.RETRY, LOST),
-        ([LOST, FULL], Step.RETRY, LOST),
-        ([LOST, FULL, DONE], Step.RETURN, DONE),
-        ([LOST, DENIED], Step.RETURN, LOST),
-        ([LOST, REMOVED], Step.RETRY, LOST),
-        ([LOST, LATE], Step.RETRY, LOST),
-        ([LOST, INVALID], Step.RETURN, LOST),
+        ([LOST, NOT_LEADER], RetryStep.RETRY, LOST),
+        ([LOST, FULL], RetryStep.RETRY, LOST),
+        ([LOST, FULL, DONE], RetryStep.RETURN, DONE),
+        ([LOST, DENIED], RetryStep.RETURN, LOST),
+        ([LOST, REMOVED], RetryStep.RETRY, LOST),
+        ([LOST, LATE], RetryStep.RETRY, LOST),
+        ([LOST, INVALID], RetryStep.RETURN, LOST),
     ],
 )
 def test_an_outcome_covers_all_attempts(
-    outcomes: list[Outcome], step: Step, outcome: Outcome
+    outcomes: list[Outcome], step: RetryStep, outcome: Outcome
 ) -> None:
     retry = Retry()
     assert [retry.after(one) for one in outcomes][-1] is step
@@ -79,7 +79,7 @@ def test_an_outcome_covers_all_attempts(
 
 def test_key_of_the_caller_is_never_replaced() -> None:
     retry = Retry(is_key_given=True)
-    assert retry.after(EXPIRED) is Step.RETURN
+    assert retry.after(EXPIRED) is RetryStep.RETURN
     assert retry.outcome == EXPIRED
 
 
@@ -154,7 +154,7 @@ SCHEMA = decode_schema(
 
 
 def test_names_become_ids_and_positions() -> None:
-    to = Target("accounts", SCHEMA)
+    to = SpaceTarget("accounts", SCHEMA)
     request = to.select("ann", "by_owner", "ge", 5)
     assert msgpack.unpackb(request.body, strict_map_key=False) == {
         Key.SPACE_ID: 512,
@@ -167,17 +167,17 @@ def test_names_become_ids_and_positions() -> None:
     assert request.schema_version == 9
     written = to.insert({"balance": 5, "id": 1})
     assert msgpack.unpackb(written.body, strict_map_key=False)[Key.TUPLE] == [1, None, 5]
-    assert Target(512, None).insert([1]).schema_version == 0, "ids need no version"
+    assert SpaceTarget(512, None).insert([1]).schema_version == 0, "ids need no version"
 
 
 @pytest.mark.parametrize(
     "attempt",
     [
-        lambda: Target("missing", SCHEMA),
-        lambda: Target("accounts", SCHEMA).select((), "missing", 0, 1),
-        lambda: Target("accounts", SCHEMA).insert({"missing": 1}),
-        lambda: Target(512, None).insert({"id": 1}),
-        lambda: Target(512, None).select((), "primary", 0, 1),
+        lambda: SpaceTarget("missing", SCHEMA),
+        lambda: SpaceTarget("accounts", SCHEMA).select((), "missing", 0, 1),
+        lambda: SpaceTarget("accounts", SCHEMA).insert({"missing": 1}),
+        lambda: SpaceTarget(512, None).insert({"id": 1}),
+        lambda: SpaceTarget(512, None).select((), "primary", 0, 1),
         lambda: Row([1]).as_dict(),
     ],
 )

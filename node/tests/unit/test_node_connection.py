@@ -20,7 +20,7 @@ from qsync_node.server.connection import (
     UNAUTHENTICATED_BYTES_MAX,
     UNAUTHENTICATED_PACKETS_MAX,
     ServerConnection,
-    State,
+    ServerConnectionState,
 )
 from qsync_node.server.login import LOGIN_FAILURES_MAX, LogIn, LogInState, WrongPassword
 from qsync_node.server.requestqueue import REQUEST_OVERHEAD_BYTES, RequestQueue
@@ -35,7 +35,7 @@ def log_in_state_of(log_in: LogIn) -> LogInState:
     return log_in.state
 
 
-def state_of(connection: ServerConnection) -> State:
+def state_of(connection: ServerConnection) -> ServerConnectionState:
     """Return the state. mypy narrows the type of an attribute, but not that of a result."""
     return connection.state
 
@@ -49,10 +49,10 @@ def opened(*, has_guest: bool = True, is_member: bool = False) -> ServerConnecti
 
 
 def test_every_state_has_transitions_and_can_be_lost() -> None:
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(ServerConnectionState)
     assert all(
-        State.CLOSED in following for state, following in TRANSITIONS.items()
-        if state is not State.CLOSED
+        ServerConnectionState.CLOSED in following for state, following in TRANSITIONS.items()
+        if state is not ServerConnectionState.CLOSED
     )  # fmt: skip
 
 
@@ -76,13 +76,13 @@ def test_illegal_transition_raises(event: Callable[[ServerConnection], object]) 
 def test_request_as_guest_changes_the_state_and_a_log_in_ends_all_limits() -> None:
     connection = opened()
     assert connection.admit(Type.PING) is None
-    assert state_of(connection) is State.UNAUTHENTICATED
+    assert state_of(connection) is ServerConnectionState.UNAUTHENTICATED
     assert connection.admit(Type.SELECT) is None
-    assert state_of(connection) is State.GUEST
+    assert state_of(connection) is ServerConnectionState.GUEST
     connection.log_in("guest", REQUEST_MAX)
-    assert state_of(connection) is State.GUEST
+    assert state_of(connection) is ServerConnectionState.GUEST
     connection.log_in("app", REQUEST_MAX)
-    assert (connection.state, connection.user) == (State.AUTHENTICATED, "app")
+    assert (connection.state, connection.user) == (ServerConnectionState.AUTHENTICATED, "app")
     large = encode_request(Type.INSERT, 1, b"\x80" + bytes(UNAUTHENTICATED_BYTES_MAX))
     assert len(connection.receive(large)) == 1
 
@@ -100,7 +100,7 @@ def test_without_guest_only_packets_of_a_log_in_are_admitted_and_their_number_is
     assert (refusal.code, refusal.is_last) == (ErrorCode.ACCESS_DENIED, False)
     for _ in range(UNAUTHENTICATED_PACKETS_MAX - 1):
         assert connection.admit(Type.PING) is None
-    assert state_of(connection) is State.UNAUTHENTICATED
+    assert state_of(connection) is ServerConnectionState.UNAUTHENTICATED
     refusal = connection.admit(HELLO)
     assert refusal is not None
     assert (refusal.code, refusal.is_last) == (ErrorCode.TOO_MANY, True)
@@ -112,7 +112,7 @@ def test_without_guest_only_packets_of_a_log_in_are_admitted_and_their_number_is
 def test_member_certificate_admits_watches_without_guest() -> None:
     connection = opened(has_guest=False, is_member=True)
     assert connection.admit(Type.WATCH) is None
-    assert state_of(connection) is State.GUEST
+    assert state_of(connection) is ServerConnectionState.GUEST
     assert connection.admit(Type.SELECT) is not None
     assert opened(has_guest=False).admit(Type.WATCH) is not None
 
@@ -125,9 +125,9 @@ def test_stream_blocks_and_resumes() -> None:
     assert not connection.resume_stream()
     connection.block_stream()
     connection.block_stream()
-    assert state_of(connection) is State.STREAM_BLOCKED
+    assert state_of(connection) is ServerConnectionState.STREAM_BLOCKED
     assert connection.resume_stream()
-    assert state_of(connection) is State.STREAM
+    assert state_of(connection) is ServerConnectionState.STREAM
 
 
 # --- log-ins ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qsync_client.protocol.constants import Key, Type
 from qsync_node.engine import codes
 from qsync_node.engine.fields import Datetime, Uuid, decode, sort_number, sort_scalar
-from qsync_node.engine.keydef import KeyDef, Part
+from qsync_node.engine.keydef import KeyDef, KeyPart
 from qsync_node.engine.numbers import add, pack_decimal
 from qsync_node.engine.paths import AnyItem, Malformed, PathError, parse_path, read_steps
 from qsync_node.errors import ClientError
@@ -147,26 +147,26 @@ def test_a_path_is_read_up_to_where_it_goes_wrong(path: str, steps: tuple[Any, .
     assert read_steps(path) == steps
 
 
-PRIMARY = [Part(0, "unsigned")]
+PRIMARY = [KeyPart(0, "unsigned")]
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(0, 3), st.integers(0, 50)), unique=True))
 def test_null_sorts_first_and_equal_keys_by_primary_key(pairs: list[Any]) -> None:
-    key_def = KeyDef([Part(1, "integer", is_nullable=True)], False, PRIMARY)
+    key_def = KeyDef([KeyPart(1, "integer", is_nullable=True)], False, PRIMARY)
     keys = sorted(key_def.entry_key([pk, value]) for value, pk in pairs)
     wanted = sorted(pairs, key=lambda p: (p[0] is not None, p[0] or 0, p[1]))
     assert keys == [key_def.entry_key([pk, value]) for value, pk in wanted]
 
 
 def test_which_indexes_have_plain_keys() -> None:
-    assert KeyDef([Part(0, "string")], True, PRIMARY).is_plain
-    assert not KeyDef([Part(0, "string")], False, PRIMARY).is_plain
-    assert not KeyDef([Part(0, "string", is_nullable=True)], True, PRIMARY).is_plain
-    assert KeyDef([Part(2, "uuid")], True, PRIMARY).entry_key([1, 2, "u"]) == "u"
+    assert KeyDef([KeyPart(0, "string")], True, PRIMARY).is_plain
+    assert not KeyDef([KeyPart(0, "string")], False, PRIMARY).is_plain
+    assert not KeyDef([KeyPart(0, "string", is_nullable=True)], True, PRIMARY).is_plain
+    assert KeyDef([KeyPart(2, "uuid")], True, PRIMARY).entry_key([1, 2, "u"]) == "u"
 
 
 def test_keys_inside_of_documents() -> None:
-    part = Part(1, "unsigned", path=("a", 0))
+    part = KeyPart(1, "unsigned", path=("a", 0))
     key_def = KeyDef([part], True, PRIMARY)
     assert key_def.entry_key([1, {"a": [7, 8]}]) == 7
     assert key_def.entry_key([1, {"b": 1}]) is None

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from qsync_node.engine import codes, index
 from qsync_node.engine.index import HashIndex, LayerIndex, TreeIndex, range_of
-from qsync_node.engine.keydef import KeyDef, Part
+from qsync_node.engine.keydef import KeyDef, KeyPart
 
-PLAIN = KeyDef([Part(0, "integer")], True, [Part(0, "integer")])
-PAIR = KeyDef([Part(0, "integer"), Part(1, "string")], True, [Part(0, "integer")])
+PLAIN = KeyDef([KeyPart(0, "integer")], True, [KeyPart(0, "integer")])
+PAIR = KeyDef([KeyPart(0, "integer"), KeyPart(1, "string")], True, [KeyPart(0, "integer")])
 KEYS = st.integers(0, 30)
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(min_size=1, max_size=3)), max_size=60)
 ITERATORS = [codes.EQ, codes.REQ, codes.ALL, codes.LT, codes.LE, codes.GE, codes.GT]
@@ -147,7 +147,7 @@ def test_a_settled_put_stays_hidden_by_a_later_one() -> None:
     tree = TreeIndex(PLAIN)
     layer = LayerIndex(PLAIN, tree, is_tree=True)
     same = b"x"
-    puts: list[index.Put] = [(0, 1, same), (0, 1, None), (0, 1, same)]
+    puts: list[index.IndexPut] = [(0, 1, same), (0, 1, None), (0, 1, same)]
     for put in puts:
         layer.take(put)
     seen = []

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from qsync_client.protocol.constants import Key, Type
 from qsync_node.engine import (
     Database,
+    DataRequest,
     Executed,
+    OpenTransaction,
     Pending,
     Put,
-    Request,
-    Transaction,
     User,
     decode_request,
 )
@@ -26,7 +26,7 @@ UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 SPACE = 512
 
 
-def request(type_: int, **fields: Any) -> Request:
+def request(type_: int, **fields: Any) -> DataRequest:
     names = {
         "space": Key.SPACE_ID,
         "index": Key.INDEX_ID,
@@ -38,11 +38,11 @@ def request(type_: int, **fields: Any) -> Request:
     return decode_request(type_, msgpack.packb({names[name]: v for name, v in fields.items()}))
 
 
-def insert(*fields: Any, space: int = SPACE) -> Request:
+def insert(*fields: Any, space: int = SPACE) -> DataRequest:
     return request(2, tuple=list(fields), space=space)
 
 
-def replace(*fields: Any) -> Request:
+def replace(*fields: Any) -> DataRequest:
     return request(3, tuple=list(fields))
 
 
@@ -85,18 +85,18 @@ class Leader:
         unique = {"unique": True}
         self.commit(insert(SPACE, 1, "v", "tree", unique, [[1, "scalar"]], space=288))
 
-    def push(self, request_: Request) -> Executed:
+    def push(self, request_: DataRequest) -> Executed:
         executed = self.pending.execute(request_, self.admin)
         self.pending.push(executed.changes)
         return executed
 
-    def commit(self, request_: Request) -> None:
+    def commit(self, request_: DataRequest) -> None:
         self.pending.confirm(self.push(request_).changes)
 
-    def begin(self) -> Callable[[Request], Any]:
-        self.transaction = Transaction(self.pending)
+    def begin(self) -> Callable[[DataRequest], Any]:
+        self.transaction = OpenTransaction(self.pending)
 
-        def execute(request_: Request) -> list[Any]:
+        def execute(request_: DataRequest) -> list[Any]:
             assert self.transaction.catch_up(Steps())
             return decoded(self.transaction.execute(request_, self.admin))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from qsync_client.protocol.constants import Key
 from qsync_node.format.batch import LogBatch, cut_batch, drop_rows_up_to, split_batches
 from qsync_node.format.row import (
-    Row,
+    LogRow,
     RowError,
     decode_rows,
     encode_row,
@@ -31,10 +31,10 @@ keys = st.none() | st.text(max_size=9) | st.binary(max_size=9) | st.lists(st.int
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> Row:
+def rows(draw: st.DrawFn) -> LogRow:
     lsn = draw(lsns)
     distance = draw(st.integers(0, min(lsn - 1, 300)))
-    return Row(
+    return LogRow(
         draw(st.sampled_from([2, 3, 5, 31, 40, 41])),
         draw(st.integers(0, 31)),
         lsn,
@@ -49,7 +49,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 
 @given(st.lists(rows(), max_size=5))
-def test_rows_come_back(wanted: list[Row]) -> None:
+def test_rows_come_back(wanted: list[LogRow]) -> None:
     data = encode_rows(wanted)
     assert decode_rows(data) == wanted
     ends = [end for _, _, end, _ in scan_rows(data)] if all(r.replica_id for r in wanted) else []
@@ -59,7 +59,7 @@ def test_rows_come_back(wanted: list[Row]) -> None:
 
 @given(st.lists(rows(), min_size=1, max_size=3), st.data())
 def test_cut_rows_are_refused_at_the_row_that_is_cut(
-    wanted: list[Row], data: st.DataObject
+    wanted: list[LogRow], data: st.DataObject
 ) -> None:
     whole = encode_rows(wanted)
     last = len(whole) - len(encode_row(wanted[-1]))
@@ -88,10 +88,10 @@ def test_garbage_raises_nothing_but_row_errors(data: bytes) -> None:
 def test_the_fast_path_writes_the_same_bytes(
     lsn: int, replica_id: int, timestamp: float, flags: int, body: bytes
 ) -> None:
-    plain = encode_row(Row(3, replica_id, lsn, timestamp, body, flags=flags))
+    plain = encode_row(LogRow(3, replica_id, lsn, timestamp, body, flags=flags))
     assert encode_single_header(3, replica_id, lsn, timestamp, flags) + body == plain
     many = encode_singles([(3, body), (5, body)], replica_id, lsn, timestamp, flags)
-    second = encode_row(Row(5, replica_id, lsn + 1, timestamp, body, flags=flags))
+    second = encode_row(LogRow(5, replica_id, lsn + 1, timestamp, body, flags=flags))
     assert many == [plain, second]
 
 
@@ -121,10 +121,10 @@ def test_a_body_that_is_no_map_is_refused() -> None:
         decode_rows(msgpack.packb({0: 2, 3: 1}) + b"\x01")
 
 
-def multi(first: int, count: int, replica_id: int = 1) -> list[Row]:
+def multi(first: int, count: int, replica_id: int = 1) -> list[LogRow]:
     """Return one transaction of `count` rows."""
     return [
-        Row(3, replica_id, lsn, 1.0, b"\x80", tsn=first, is_commit=lsn == first + count - 1)
+        LogRow(3, replica_id, lsn, 1.0, b"\x80", tsn=first, is_commit=lsn == first + count - 1)
         for lsn in range(first, first + count)
     ]
 
@@ -144,7 +144,9 @@ def test_transactions_are_grouped() -> None:
         (multi(1, 2)[:1] + multi(9, 1), "begins before"),
     ],
 )
-def test_interleaved_and_unfinished_transactions_are_refused(broken: list[Row], why: str) -> None:
+def test_interleaved_and_unfinished_transactions_are_refused(
+    broken: list[LogRow], why: str
+) -> None:
     with pytest.raises(RowError, match=why):
         split_transactions(broken)
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsync_node.format.cat import cat_file, record_of
-from qsync_node.format.row import Row, encode_rows
+from qsync_node.format.row import LogRow, encode_rows
 from qsync_node.format.xlog import (
     BLOCK_HEADER_BYTES,
     EOF_MARKER,
     SECTOR_BYTES,
     XLOG,
     Block,
-    Damage,
-    End,
+    BlockDamage,
+    EndOfBlocks,
     FileHeader,
     XlogError,
     checksum,
@@ -37,7 +37,11 @@ def block_rows(sizes: list[int]) -> list[bytes]:
     rng = Random(7)
     return [
         encode_rows(
-            [Row(3, 1, lsn, 1.5, b"\x81\x21\xc5" + size.to_bytes(2, "big") + rng.randbytes(size))]
+            [
+                LogRow(
+                    3, 1, lsn, 1.5, b"\x81\x21\xc5" + size.to_bytes(2, "big") + rng.randbytes(size)
+                )
+            ]
         )
         for lsn, size in enumerate(sizes, 13)
     ]
@@ -50,7 +54,7 @@ DATA = HEAD + b"".join(BLOCKS)
 ENDS = [len(HEAD) + sum(map(len, BLOCKS[: number + 1])) for number in range(len(BLOCKS))]
 
 
-def read_all(data: bytes) -> tuple[list[bytes], Damage | End | None]:
+def read_all(data: bytes) -> tuple[list[bytes], BlockDamage | EndOfBlocks | None]:
     """Return the rows of the valid blocks, and the item that ended the reading."""
     items = list(read_blocks(data, len(HEAD)))
     last = items.pop() if items and not isinstance(items[-1], Block) else None
@@ -67,10 +71,10 @@ def test_a_file_cut_at_any_byte_is_torn_and_keeps_its_whole_blocks() -> None:
         if size in (len(HEAD), *ENDS):
             assert last is None
         else:
-            assert isinstance(last, Damage)
+            assert isinstance(last, BlockDamage)
             assert last.is_torn
             assert last.offset == (ENDS[kept - 1] if kept else len(HEAD))
-    assert read_all(whole) == (ROWS, End(len(DATA)))
+    assert read_all(whole) == (ROWS, EndOfBlocks(len(DATA)))
 
 
 @pytest.mark.parametrize("has_marker", [False, True])
@@ -83,10 +87,10 @@ def test_a_flipped_bit_is_never_torn_and_never_read(has_marker: bool) -> None:
         flipped[position] ^= 1 << rng.randrange(8)
         rows, last = read_all(bytes(flipped))
         assert rows == ROWS[: len(rows)]
-        if len(rows) == len(ROWS) and not isinstance(last, Damage):
+        if len(rows) == len(ROWS) and not isinstance(last, BlockDamage):
             undetected += 1  # padding, or the previous block's checksum, which readers ignore
             continue
-        assert isinstance(last, Damage)
+        assert isinstance(last, BlockDamage)
         assert not last.is_torn, (position, last)
     assert undetected <= 9 * len(BLOCKS)
 
@@ -102,7 +106,7 @@ def test_lost_sectors_of_the_last_block_are_torn(seed: int, size: int) -> None:
     torn[lost:end] = bytes(end - lost)
     rows, damage = read_all(bytes(torn))
     assert rows == ROWS
-    assert isinstance(damage, Damage)
+    assert isinstance(damage, BlockDamage)
     assert damage.offset == start
     assert damage.is_torn == (end - lost >= 8 or lost == start)
 
@@ -112,34 +116,36 @@ def test_lost_sectors_before_the_last_block_are_corruption() -> None:
     broken[ENDS[1] : ENDS[1] + SECTOR_BYTES] = bytes(SECTOR_BYTES)
     rows, damage = read_all(bytes(broken))
     assert rows == ROWS[:2]
-    assert isinstance(damage, Damage)
+    assert isinstance(damage, BlockDamage)
     assert not damage.is_torn
 
 
 def test_zeros_to_the_end_are_torn() -> None:
     rows, damage = read_all(DATA + bytes(3))
     assert rows == ROWS
-    assert isinstance(damage, Damage)
+    assert isinstance(damage, BlockDamage)
     assert damage.is_torn
 
 
 def test_bytes_after_the_end_marker_are_corruption() -> None:
     rows, damage = read_all(DATA + EOF_MARKER + BLOCKS[0])
     assert rows == ROWS
-    assert damage == Damage(len(DATA), "bytes follow the end marker", False)
+    assert damage == BlockDamage(len(DATA), "bytes follow the end marker", False)
 
 
 def test_cat_shows_what_is_whole_and_then_the_damage() -> None:
     records = list(cat_file(DATA[:-1]))
-    shown = [record["HEADER"]["lsn"] for record in records[:-1] if not isinstance(record, Damage)]
+    shown = [
+        record["HEADER"]["lsn"] for record in records[:-1] if not isinstance(record, BlockDamage)
+    ]
     assert shown == [13, 14, 15]
     assert len(records) == 4
-    assert isinstance(records[-1], Damage)
+    assert isinstance(records[-1], BlockDamage)
 
 
 def test_cat_shows_a_row_that_nests_deeper_than_it_can_walk() -> None:
     tuple_ = b"\x91" * 900 + b"\x90"
-    row = Row(2, 1, 1, 0.0, b"\x82\x10\xcd\x02\x00\x21" + tuple_)
+    row = LogRow(2, 1, 1, 0.0, b"\x82\x10\xcd\x02\x00\x21" + tuple_)
     assert "(nested more than 200 levels deep)" in json.dumps(record_of(row))
 
 
@@ -186,7 +192,7 @@ def test_a_block_whose_header_is_torn_is_torn(kept: int, size: int) -> None:
     block = encode_block(rng.randbytes(size))
     *sound, last = read_blocks(data + block[:kept] + bytes(len(block) - kept), len(HEAD))
     assert len(sound) == 1
-    assert isinstance(last, Damage)
+    assert isinstance(last, BlockDamage)
     assert last.is_torn
     assert last.offset == len(data)
 
@@ -202,7 +208,7 @@ def test_a_block_whose_header_is_torn_is_torn(kept: int, size: int) -> None:
 )
 def test_decimals_are_shown_however_their_scale_is_encoded(payload: bytes, shown: str) -> None:
     body = b"\x82\x10\xcd\x02\x00\x21\x91\xc7" + bytes([len(payload), 1]) + payload
-    block = encode_block(encode_rows([Row(type=2, replica_id=1, lsn=13, body=body)]))
+    block = encode_block(encode_rows([LogRow(type=2, replica_id=1, lsn=13, body=body)]))
     (record,) = cat_file(HEAD + block + EOF_MARKER)
     assert shown in str(record)
 

@@ -11,13 +11,13 @@ from qsync_node.consensus.decisions import Decision
 from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.consensus.entries import (
     Entry,
-    Kind,
+    EntryKind,
     configuration_after,
     control_body,
     read_entries,
 )
 from qsync_node.consensus.limbo import Limbo
-from qsync_node.consensus.membership import Configuration, Member, delete_member, put_member
+from qsync_node.consensus.membership import ClusterMember, Configuration, delete_member, put_member
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import Type
 
@@ -47,7 +47,7 @@ def member_entry(index: int, rows: list[tuple[int, bytes]], lsn: int) -> Entry:
     data, count = encode_transactions([[(t, b, None) for t, b in rows]], 1, lsn + 1, 1.0, 6)
     batch = LogBatch(index, index + count - 1, 1, lsn + count, data)
     entry = read_entries(batch, 1)[0]
-    assert entry.kind is Kind.MEMBERSHIP
+    assert entry.kind is EntryKind.MEMBERSHIP
     return entry
 
 
@@ -168,7 +168,7 @@ def test_the_confirmed_index_passes_a_decision_in_one_step() -> None:
 
 def test_written_rollback_restores_previous_configuration(configuration: Configuration) -> None:
     limbo = Limbo(0, {}, configuration)
-    second = Member(2, "b", "n2", "voter", True)
+    second = ClusterMember(2, "b", "n2", "voter", True)
     limbo.append(member_entry(1, [put_member(second)], 0))
     assert [m.uuid for m in limbo.configuration.voters] == ["a", "b"]
     limbo.append(decision_entry(2, 1, 1, 1))
@@ -181,7 +181,7 @@ def test_written_rollback_restores_previous_configuration(configuration: Configu
 
 def test_covered_rollback_brings_membership_row_back(configuration: Configuration) -> None:
     limbo = Limbo(0, {}, configuration)
-    second = Member(2, "b", "n2", "voter", True)
+    second = ClusterMember(2, "b", "n2", "voter", True)
     limbo.append(member_entry(1, [put_member(second)], 0))
     wider = limbo.configuration
     limbo.append(decision_entry(2, 1, 1, 1))
@@ -195,7 +195,7 @@ def test_covered_rollback_brings_membership_row_back(configuration: Configuratio
 
 def test_a_cut_restores_the_configuration_before(configuration: Configuration) -> None:
     limbo = Limbo(0, {}, configuration)
-    second = Member(2, "b", "n2", "voter", True)
+    second = ClusterMember(2, "b", "n2", "voter", True)
     limbo.append(member_entry(1, [put_member(second)], 0))
     limbo.confirm(1)
     wider = limbo.configuration
@@ -206,7 +206,7 @@ def test_a_cut_restores_the_configuration_before(configuration: Configuration) -
 
 
 def test_a_freed_id_is_given_again(configuration: Configuration) -> None:
-    second = Member(2, "b", "n2", "voter", True)
+    second = ClusterMember(2, "b", "n2", "voter", True)
     wider = configuration.with_member(second)
     assert (configuration.free_id(), wider.free_id()) == (2, 3)
     rows = member_entry(1, delete_member(second), 0).rows
@@ -248,4 +248,4 @@ def test_a_batch_is_split_between_transactions_only(
 
 @pytest.fixture(name="configuration")
 def _configuration() -> Configuration:
-    return Configuration((Member(1, "a", "n1", "voter", True),))
+    return Configuration((ClusterMember(1, "a", "n1", "voter", True),))

@@ -39,8 +39,8 @@ from qsync_node.peering.handshake import (
     Established,
     HandshakeFailed,
     HelloRefused,
-    Identity,
     Opening,
+    PeerIdentity,
     answer_hello,
 )
 
@@ -51,17 +51,17 @@ CERTIFICATE = b"the certificate of b"
 BINDING = b"its hash"
 
 
-def member(uuid: str, **changes: Any) -> Identity:
-    return Identity(uuid, CLUSTER, "secret", b"life of " + uuid[:1].encode(), False)._replace(
+def member(uuid: str, **changes: Any) -> PeerIdentity:
+    return PeerIdentity(uuid, CLUSTER, "secret", b"life of " + uuid[:1].encode(), False)._replace(
         **changes
     )
 
 
-def opening(me: Identity) -> Opening:
+def opening(me: PeerIdentity) -> Opening:
     return Opening(me, "b", b"nonce" * 4, {"a": "h:1"}, lambda: CERTIFICATE)
 
 
-def hello_to(me: Identity, salt: bytes = SALT) -> tuple[Opening, dict[int, Any]]:
+def hello_to(me: PeerIdentity, salt: bytes = SALT) -> tuple[Opening, dict[int, Any]]:
     """Return an opening end that has sent HELLO, and the fields of the HELLO."""
     end = opening(me)
     sent, found = end.receive(encode_greeting(B, salt))
@@ -72,7 +72,7 @@ def hello_to(me: Identity, salt: bytes = SALT) -> tuple[Opening, dict[int, Any]]
 
 
 def answer_of(
-    fields: dict[int, Any], me: Identity | None = None, **changes: Any
+    fields: dict[int, Any], me: PeerIdentity | None = None, **changes: Any
 ) -> tuple[Established, bytes]:
     known = {"salt": SALT, "binding": b"", "is_member": False, **changes}
     return answer_hello(me or member(B), {"b": "h:2"}, fields, **known)
@@ -180,7 +180,7 @@ def test_answer_of_another_secret_is_refused() -> None:
         ({}, member(A), ErrorCode.CONNECTION_TO_SELF),
     ],
 )
-def test_hello_is_refused(changes: dict[int, Any], me: Identity, code: ErrorCode) -> None:
+def test_hello_is_refused(changes: dict[int, Any], me: PeerIdentity, code: ErrorCode) -> None:
     _, fields = hello_to(member(A))
     with pytest.raises(HelloRefused) as refused:
         answer_of({**fields, **changes}, me)

@@ -11,7 +11,7 @@ from qsync_node.consensus.quorum import (
     parse_formula,
     reached_index,
 )
-from qsync_node.consensus.settings import MILLISECOND, Settings
+from qsync_node.consensus.settings import MILLISECOND, ConsensusSettings
 
 
 @given(st.integers(1, 31), st.one_of(st.integers(-5, 99), st.just("majority")))
@@ -78,7 +78,7 @@ def test_impossible_means_that_the_rest_is_no_quorum(voters: int, refusals: int)
 
 def test_default_timings_are_those_of_the_protocol() -> None:
     """E13: docs/replication.md states these values."""
-    settings = Settings()
+    settings = ConsensusSettings()
     assert settings.heartbeat_ns == 100 * MILLISECOND
     assert settings.election_timeout_ns == 1000 * MILLISECOND
     assert settings.synchro_timeout_ns == 5000 * MILLISECOND

@@ -18,7 +18,7 @@ from qsync_node.peering.handshake import HELLO
 from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
-from qsync_node.server.session import Session
+from qsync_node.server.session import ServerSession
 from qsync_node.server.sessions import Sessions
 
 UUID = "11111111-1111-4111-8111-111111111111"
@@ -92,12 +92,12 @@ class Bench:
             accept=self._accept,
         )
         services: Services = stub
-        self.session = Session(services)
+        self.session = ServerSession(services)
         self.session.connection_made(self.wire)
         assert len(self.wire.output) == GREETING_BYTES
         self.wire.output = b""
 
-    def _accept(self, session: Session, sync: int, fields: dict[int, Any]) -> None:
+    def _accept(self, session: ServerSession, sync: int, fields: dict[int, Any]) -> None:
         self.sessions.remove(session)
         session.become_peer(self.peer)
 

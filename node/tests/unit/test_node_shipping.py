@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from qsync_node.archive.compaction import Changes
+from qsync_node.archive.compaction import ChangesFile
 from qsync_node.archive.manifest import FileEntry, Manifest
 from qsync_node.archive.uploader import (
     RETRY_MAX_S,
     TIDY_EVERY_S,
+    ArchiveView,
     Describe,
     ListFiles,
-    Load,
-    Operation,
+    LoadManifest,
     ReadChanges,
     Sealing,
     Shipping,
-    View,
+    UploadOperation,
 )
 from qsync_node.archive.uploads import Contents
 from qsync_node.consensus.history import TermStart
@@ -29,7 +29,7 @@ FIRST = SegmentRange("/d/00000000000000000000.xlog", 0, 3)
 SECOND = SegmentRange("/d/00000000000000000003.xlog", 3, 5)
 LAST = SegmentRange("/d/00000000000000000005.xlog", 5, 6)
 SEGMENTS = [FIRST, SECOND, LAST]
-VIEW = View(SEGMENTS, 6, [TermStart(1, 1, 1)])
+VIEW = ArchiveView(SEGMENTS, 6, [TermStart(1, 1, 1)])
 EMPTY = Manifest(SET_UUID, UUID, "n0")
 
 
@@ -40,14 +40,14 @@ def described(path: str) -> FileEntry:
     return entry_of(rows_file(one.after_index + 1, one.last_index - one.after_index), name)
 
 
-def result_of(operation: Operation, snapshots: list[str]) -> Any:
+def result_of(operation: UploadOperation, snapshots: list[str]) -> Any:
     match operation:
-        case Load():
+        case LoadManifest():
             return replace(EMPTY)
         case ListFiles(segments):
             return Contents(segments, snapshots, [])
         case ReadChanges():
-            return Changes()
+            return ChangesFile()
         case Describe(upload, _):
             return None if upload.path.endswith(".snap") else described(upload.path)
     return None
@@ -69,7 +69,7 @@ def one_pass(
 
 
 UPLOAD = ["Describe", "PutFile", "PutManifest"]
-OPENING = ["Load", "ListFiles", "ReadChanges"]
+OPENING = ["LoadManifest", "ListFiles", "ReadChanges"]
 
 
 def test_pass_uploads_all_sealed_segments_and_then_waits() -> None:
@@ -97,7 +97,7 @@ def test_nothing_counts_before_its_manifest_is_stored() -> None:
 @pytest.mark.parametrize(
     ("fails", "repeated"),
     [
-        ("Load", OPENING),
+        ("LoadManifest", OPENING),
         ("ListFiles", ["ListFiles", "ReadChanges"]),
         ("ReadChanges", ["ListFiles", "ReadChanges"]),
         ("Describe", ["ListFiles"]),
@@ -126,7 +126,9 @@ def test_pauses_double_until_a_pass_succeeds() -> None:
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, RETRY_MAX_S, RETRY_MAX_S]
     shipping.look(VIEW)
     one_pass(shipping, now_s)
-    shipping.look(View([*SEGMENTS, SegmentRange("/d/00000000000000000006.xlog", 6, 7)], 7, []))
+    shipping.look(
+        ArchiveView([*SEGMENTS, SegmentRange("/d/00000000000000000006.xlog", 6, 7)], 7, [])
+    )
     assert one_pass(shipping, now_s, fails="Describe") == ["ListFiles", "Describe"]
     assert shipping.pause_s(now_s) == 1.0
 

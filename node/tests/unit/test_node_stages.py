@@ -5,12 +5,12 @@ import pytest
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_node.transactions.calls import Call
-from qsync_node.transactions.stages import ENDS, TRANSITIONS, Stage, stage_after_answer
+from qsync_node.transactions.stages import ENDS, TRANSITIONS, RequestStage, stage_after_answer
 
 REPLACE, BEGIN = 3, 14
 
 
-def call_in(*stages: Stage, kind: int = REPLACE, stream: int = 0) -> Call:
+def call_in(*stages: RequestStage, kind: int = REPLACE, stream: int = 0) -> Call:
     call = Call(fx.Request(1, 1, kind, b"", stream, "guest", None), 0)
     for stage in stages:
         call.become(stage)
@@ -19,30 +19,30 @@ def call_in(*stages: Stage, kind: int = REPLACE, stream: int = 0) -> Call:
 
 def test_every_state_can_be_reached_and_only_answers_end_a_request() -> None:
     reached = {stage for stages in TRANSITIONS.values() for stage in stages}
-    assert reached == set(Stage) - {Stage.RECEIVED}
+    assert reached == set(RequestStage) - {RequestStage.RECEIVED}
     assert {
-        Stage.SUCCEEDED,
-        Stage.REFUSED,
-        Stage.ROLLED_BACK,
-        Stage.UNKNOWN,
-        Stage.EXPIRED,
-        Stage.RETURNED,
+        RequestStage.SUCCEEDED,
+        RequestStage.REFUSED,
+        RequestStage.ROLLED_BACK,
+        RequestStage.UNKNOWN,
+        RequestStage.EXPIRED,
+        RequestStage.RETURNED,
     } == ENDS
 
 
 @pytest.mark.parametrize("code", [ErrorCode.TIMEOUT, ErrorCode.NOT_LEADER, ErrorCode.TUPLE_FOUND])
 def test_logged_request_is_never_reported_as_refused(code: ErrorCode) -> None:
-    call = call_in(Stage.QUEUED, Stage.LOGGED)
+    call = call_in(RequestStage.QUEUED, RequestStage.LOGGED)
     with pytest.raises(AssertionError, match="K1"):
         call.become(stage_after_answer(int(code)))
-    call.become(Stage.QUEUED)  # the batch did not reach the log
+    call.become(RequestStage.QUEUED)  # the batch did not reach the log
     call.become(stage_after_answer(int(code)))
 
 
 def test_request_is_answered_once() -> None:
-    call = call_in(Stage.QUEUED, Stage.EXECUTED, Stage.SUCCEEDED)
+    call = call_in(RequestStage.QUEUED, RequestStage.EXECUTED, RequestStage.SUCCEEDED)
     assert call.is_done
-    for stage in Stage:
+    for stage in RequestStage:
         with pytest.raises(AssertionError, match="K1"):
             call.become(stage)
 
@@ -50,19 +50,21 @@ def test_request_is_answered_once() -> None:
 @pytest.mark.parametrize(
     ("code", "stage"),
     [
-        (0, Stage.SUCCEEDED),
-        (ErrorCode.SYNC_QUORUM_TIMEOUT, Stage.ROLLED_BACK),
-        (ErrorCode.SYNC_ROLLBACK, Stage.ROLLED_BACK),
-        (ErrorCode.OUTCOME_UNKNOWN, Stage.UNKNOWN),
-        (ErrorCode.TIMEOUT, Stage.REFUSED),
+        (0, RequestStage.SUCCEEDED),
+        (ErrorCode.SYNC_QUORUM_TIMEOUT, RequestStage.ROLLED_BACK),
+        (ErrorCode.SYNC_ROLLBACK, RequestStage.ROLLED_BACK),
+        (ErrorCode.OUTCOME_UNKNOWN, RequestStage.UNKNOWN),
+        (ErrorCode.TIMEOUT, RequestStage.REFUSED),
     ],
 )
-def test_answer_decides_the_last_state(code: int, stage: Stage) -> None:
+def test_answer_decides_the_last_state(code: int, stage: RequestStage) -> None:
     assert stage_after_answer(int(code)) is stage
 
 
 def test_only_requests_that_a_leader_may_log_can_have_an_unknown_outcome() -> None:
-    assert call_in(Stage.QUEUED, Stage.FORWARDED).may_be_logged
-    assert not call_in(Stage.QUEUED, Stage.FORWARDED, kind=BEGIN, stream=1).may_be_logged
-    assert not call_in(Stage.QUEUED, Stage.EXECUTED).may_be_logged
-    assert call_in(Stage.QUEUED, Stage.LOGGED).may_be_logged
+    assert call_in(RequestStage.QUEUED, RequestStage.FORWARDED).may_be_logged
+    assert not call_in(
+        RequestStage.QUEUED, RequestStage.FORWARDED, kind=BEGIN, stream=1
+    ).may_be_logged
+    assert not call_in(RequestStage.QUEUED, RequestStage.EXECUTED).may_be_logged
+    assert call_in(RequestStage.QUEUED, RequestStage.LOGGED).may_be_logged

@@ -9,11 +9,11 @@ from qsync_client.protocol.constants import Key
 from qsync_node.archive.manifest import Mark
 from qsync_node.format.keys import RAFT_PROMOTE
 from qsync_node.format.mp import pack
-from qsync_node.format.row import Row, encode_row
+from qsync_node.format.row import LogRow, encode_row
 from qsync_spark.decode import runs
-from qsync_spark.decode.blocks import Rows, State
-from qsync_spark.decode.parts import Part
-from qsync_spark.decode.runs import InvalidBlock, Run, runs_of
+from qsync_spark.decode.blocks import BlockRows, RestartMark
+from qsync_spark.decode.parts import FilePart
+from qsync_spark.decode.runs import InvalidBlock, RowRun, runs_of
 from qsync_spark.facts.kinds import KINDS, FileFact, RowCopy
 from qsync_spark.facts.table import COPIES, FACTS, FactList, copies_of, facts_of, table_of
 
@@ -62,18 +62,20 @@ def test_list_of_facts_selects_by_kind_and_file() -> None:
 
 
 def row(lsn: int, replica_id: int = 1, kind: int = 3) -> bytes:
-    return encode_row(Row(kind, replica_id, lsn, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [lsn]})))
+    return encode_row(
+        LogRow(kind, replica_id, lsn, 1.0, pack({Key.SPACE_ID: 600, Key.TUPLE: [lsn]}))
+    )
 
 
 def runs_in(monkeypatch: pytest.MonkeyPatch, blocks: list[bytes]) -> list[Any]:
     """Return the runs of a segment, with the data of its rows removed."""
-    part = Part("", "m/f", "segment", "m", [Mark(0, 1, {1: 10})], 1, 1, "", 1, 10, 0, {}, "")
-    rows = [Rows(100 * number, data) for number, data in enumerate(blocks)]
-    monkeypatch.setattr(runs, "batches_of", lambda part: iter([State(0), rows]))
-    found = [one for one in runs_of(part) if not isinstance(one, State)]
+    part = FilePart("", "m/f", "segment", "m", [Mark(0, 1, {1: 10})], 1, 1, "", 1, 10, 0, {}, "")
+    rows = [BlockRows(100 * number, data) for number, data in enumerate(blocks)]
+    monkeypatch.setattr(runs, "batches_of", lambda part: iter([RestartMark(0), rows]))
+    found = [one for one in runs_of(part) if not isinstance(one, RestartMark)]
     return [
         (one.replica_id, one.lsn, one.first_index, one.before, one.rows.size, one.stated)
-        if isinstance(one, Run)
+        if isinstance(one, RowRun)
         else one
         for one in found
     ]

@@ -15,7 +15,7 @@ from qsync_cli.data.connecting import Endpoint
 from qsync_cli.failure import Failure, FailureReason
 from qsync_client import AccessDenied, ErrorCode, Row, Space
 from qsync_client.errors import DENIED
-from qsync_client.feed import Changed, Feed, FeedRefused, Finished, Started, Stored
+from qsync_client.feed import Changed, Feed, FeedRefused, Finished, SnapshotTuple, Started
 
 CONNECT_S = 3.0
 SILENCE_S = 5.0
@@ -199,7 +199,7 @@ def _snapshot(
             rows = [
                 Row(event.row, by_id[event.space])
                 for event in events
-                if isinstance(event, Stored) and event.space in by_id
+                if isinstance(event, SnapshotTuple) and event.space in by_id
             ]
             is_finished = bool(events) and isinstance(events[-1], Finished)
             if rows or is_finished:

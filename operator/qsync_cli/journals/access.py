@@ -77,7 +77,7 @@ def ask_broker(
         is_reached = "cannot be reached" not in str(error)
         reason = FailureReason.REFUSED if is_reached else FailureReason.UNREACHABLE
         raise Failure(reason, str(error)) from None
-    except (broker_ledger.AppendLedgerError, broker_stores.StoreError) as error:
+    except (broker_ledger.AppendLedgerError, broker_stores.FragmentStoreError) as error:
         raise Failure(FailureReason.FAILED, str(error)) from None
     except (OSError, ValueError) as error:
         raise Failure(FailureReason.INVALID, str(error)) from None

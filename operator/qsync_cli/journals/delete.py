@@ -19,7 +19,7 @@ from qsync_cli.options import LocalOption, OutputOption
 from qsync_cli.output import done
 
 if TYPE_CHECKING:
-    from qsync_broker.client import JournalClient, Listed
+    from qsync_broker.client import JournalClient, ListedJournal
 
 
 def delete(
@@ -39,10 +39,10 @@ def delete(
     journal, delete the QsyncJournal first: the operator can create a declared journal again.
     """
 
-    async def find(client: "JournalClient") -> "list[Listed]":
+    async def find(client: "JournalClient") -> "list[ListedJournal]":
         return await client.journals(broker_client.selector_of_name(journal))
 
-    found: list[Listed] = ask_broker(broker, local, token, ca, find)
+    found: list[ListedJournal] = ask_broker(broker, local, token, ca, find)
     if not found:
         text = status.refusal(journal, status.Status.JOURNAL_NOT_FOUND)
         raise Failure(FailureReason.NOT_FOUND, text)

@@ -17,7 +17,7 @@ from qsync_cli.options import LocalOption, OutputOption
 from qsync_cli.output import done
 
 if TYPE_CHECKING:
-    from qsync_broker.client import JournalClient, Listed
+    from qsync_broker.client import JournalClient, ListedJournal
     from qsync_broker.spec import JournalSpec
 from qsync_cli.journals.access import (
     BrokerOption,
@@ -38,10 +38,10 @@ def edit(
 ) -> None:
     """Change specifications in $EDITOR; a concurrent change is refused."""
 
-    async def find(client: "JournalClient") -> "list[Listed]":
+    async def find(client: "JournalClient") -> "list[ListedJournal]":
         return await client.journals(labels.parse_selector(selector))
 
-    found: list[Listed] = ask_broker(broker, local, token, ca, find)
+    found: list[ListedJournal] = ask_broker(broker, local, token, ca, find)
     document = [
         {"name": one.spec.name, "revision": one.revision, **one.spec.row_fields()} for one in found
     ]
@@ -80,7 +80,7 @@ def _edited(text: str) -> str:
         return path.read_text()
 
 
-def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, int]]":
+def _specs(text: str, known: "dict[str, ListedJournal]") -> "list[tuple[JournalSpec, int]]":
     """Return the changed specifications of an edited text, with their revisions."""
     try:
         documents = yaml.safe_load(text) or []
@@ -146,7 +146,7 @@ def _difference(given: Any, known: Any, field: str = "") -> str:
 def _hint(field: str) -> str:
     """Return the end of a sentence that lists the values of a field, if these are few."""
     values = {
-        "flags": [one.name for one in broker_spec.Flags if one],
+        "flags": [one.name for one in broker_spec.JournalFlags if one],
         "fragment.compression_codec": [one.name for one in codecs.Codec],
     }.get(field)
     return f"; use one of {', '.join(values)}" if values else ""

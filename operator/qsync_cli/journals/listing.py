@@ -7,7 +7,7 @@ from qsync_cli.options import LocalOption, Output, OutputOption
 from qsync_cli.output import print_document, print_table
 
 if TYPE_CHECKING:
-    from qsync_broker.client import JournalClient, Listed
+    from qsync_broker.client import JournalClient, ListedJournal
 from qsync_cli.journals.access import (
     BrokerOption,
     CaOption,
@@ -29,10 +29,10 @@ def listing(
 ) -> None:
     """List journals: replication, primary, brokers, first store."""
 
-    async def work(client: "JournalClient") -> "list[Listed]":
+    async def work(client: "JournalClient") -> "list[ListedJournal]":
         return await client.journals(labels.parse_selector(selector))
 
-    found: list[Listed] = ask_broker(broker, local, token, ca, work)
+    found: list[ListedJournal] = ask_broker(broker, local, token, ca, work)
     if output in (Output.json, Output.yaml):
         print_document([document_of(journal) for journal in found], output)
         return
@@ -50,7 +50,7 @@ def listing(
     print_table(["JOURNAL", "REPLICATION", "PRIMARY", "BROKERS", "SUSPENDED", "STORE"], rows)
 
 
-def document_of(journal: "Listed") -> dict[str, Any]:
+def document_of(journal: "ListedJournal") -> dict[str, Any]:
     """Return a journal as JSON, in the form that an audit reads."""
     return {
         "name": journal.spec.name,

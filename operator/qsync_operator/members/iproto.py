@@ -11,11 +11,11 @@ from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.connection import (
     Answered,
     ClientConnection,
+    ClientConnectionState,
+    ConnectionEvent,
     Credentials,
     Ended,
-    Event,
     Opened,
-    State,
     error_code,
 )
 from qsync_client.protocol.constants import Iterator as IteratorType
@@ -160,7 +160,7 @@ class Connection:
             self._stream = 0
 
     def _request(self, kind: Type, fields: dict[Key, Any]) -> list[list[Any]]:
-        if self._protocol.state is not State.READY:
+        if self._protocol.state is not ClientConnectionState.READY:
             raise DatabaseError("the connection to the node was lost")
         sync = self._protocol.request(int(kind), pack(fields), stream=self._stream)
         try:
@@ -184,7 +184,7 @@ class Connection:
                 if isinstance(event, Ended):
                     raise ConnectionResetError(event.reason)
 
-    def _receive(self) -> list[Event]:
+    def _receive(self) -> list[ConnectionEvent]:
         return self._protocol.receive(self._socket.recv(READ_BYTES))
 
 

@@ -17,7 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qsync_client.protocol.connection import ClientConnection, Ended, Event, Notified, State
+from qsync_client.protocol.connection import (
+    ClientConnection,
+    ClientConnectionState,
+    ConnectionEvent,
+    Ended,
+    Notified,
+)
 
 WATCHED = ("box.status", "box.election")
 CONNECT_TIMEOUT_S = 3.0
@@ -122,7 +128,7 @@ class LiveLinks:
         protocol = ClientConnection(None)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                while protocol.state is State.GREETING:
+                while protocol.state is ClientConnectionState.GREETING:
                     await _receive(reader, protocol)
             for key in WATCHED:
                 protocol.watch(key)
@@ -141,7 +147,9 @@ class LiveLinks:
             writer.close()
 
 
-async def _receive(reader: asyncio.StreamReader, protocol: ClientConnection) -> list[Event]:
+async def _receive(
+    reader: asyncio.StreamReader, protocol: ClientConnection
+) -> list[ConnectionEvent]:
     """Return the next events. Raises EOFError if the connection has ended."""
     events = protocol.receive(await reader.read(READ_BYTES))
     for event in events:

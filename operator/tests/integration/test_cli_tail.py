@@ -16,7 +16,7 @@ from qsync_cli.data import following
 from qsync_cli.data.connecting import Endpoint
 from qsync_cli.data.tail import line_of
 from qsync_cli.failure import Failure
-from qsync_client.feed import Changed, Feed, FeedRefused, Started, Stored
+from qsync_client.feed import Changed, Feed, FeedRefused, SnapshotTuple, Started
 from qsync_client.protocol.constants import Type
 from qsync_client.schema import Field, Index, Space
 from qsync_testing.operator.local_clusters import Home
@@ -93,7 +93,7 @@ def test_snapshot_ends_with_its_index() -> None:
     feed.receive(packet(OK, {0x26: {1: 5}}))
     row = packet({0: 2, 1: 1}, {0x10: 512, 0x21: [1, "a"]})
     events = feed.receive(row + packet(OK, {0x26: {1: 5}}))
-    assert events[0] == Stored(512, [1, "a"])
+    assert events[0] == SnapshotTuple(512, [1, "a"])
     assert feed.index == 5
 
 

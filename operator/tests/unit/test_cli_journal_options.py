@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from qsync_broker.client import Commit, JournalClient, Listed
+from qsync_broker.client import JournalClient, JournalCommit, ListedJournal
 from qsync_broker.spec import JournalSpec
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import access, edit
@@ -18,7 +18,7 @@ from qsync_cli.journals.compact import compact
 from qsync_cli.local.jobs import run_job
 
 BROKER = "http://127.0.0.1:1"
-LISTED = Listed(JournalSpec("orders/eu"), 7, (), "", 0)
+LISTED = ListedJournal(JournalSpec("orders/eu"), 7, (), "", 0)
 
 
 def refusal(work: Any, *arguments: Any, **options: Any) -> str:
@@ -71,9 +71,11 @@ def test_unusable_authorities_are_reported(tmp_path: Path, content: str | None, 
 def test_standard_input_is_appended(
     file: Path | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def append(_: JournalClient, __: str, content: Iterator[bytes], **___: Any) -> Commit:
+    async def append(
+        _: JournalClient, __: str, content: Iterator[bytes], **___: Any
+    ) -> JournalCommit:
         assert b"".join(content) == b"content"
-        return Commit(0, 7, b"", {})  # type: ignore[arg-type]  # registers are not printed
+        return JournalCommit(0, 7, b"", {})  # type: ignore[arg-type]  # registers are not printed
 
     monkeypatch.setattr(JournalClient, "append", append)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"content")))

@@ -45,7 +45,7 @@ CHUNK = 4 << 20
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{40}(\.[A-Za-z]+)?")
 
 
-class JournalsError(QsyncError):
+class JournalRestoreError(QsyncError):
     """Journals cannot be restored; the text is one sentence."""
 
 
@@ -104,13 +104,13 @@ def detach(database: Database, store: str) -> list[Former]:
 
 def _check_store(journal: str, stores: Iterable[str], url: str) -> None:
     if not url:
-        raise JournalsError(
+        raise JournalRestoreError(
             f"the fragments of {journal} are in a store of the former cluster: name a store of the"
             " new one with --journal-store (fromArchive.journalStore)"
         )
     for one in stores:
         if url.startswith(one) or one.startswith(url):
-            raise JournalsError(
+            raise JournalRestoreError(
                 f"the store {url} is that of the former cluster, which has the fragments of"
                 f" {journal} in {one}: name another folder or bucket with --journal-store"
             )
@@ -147,14 +147,14 @@ def _plan(former: Former, url: str) -> list[Fragment]:
         open_store(url)  # creates a folder
         existing = {one.path: one.size for one in _list(url, former.name)}
     except (ArchiveError, BaseError, OSError) as error:
-        raise JournalsError(
+        raise JournalRestoreError(
             f"the fragments of {former.name} cannot be listed: {first_line(error)}; check the URL"
             " and the credentials, then retry"
         ) from error
     sources = final(sources, time.time())
     foreign = sorted(set(existing) - {one.path for one in sources})
     if foreign:
-        raise JournalsError(
+        raise JournalRestoreError(
             f"the store {url} has the fragment {foreign[0]} of another cluster: name an empty"
             " folder with --journal-store"
         )
@@ -199,6 +199,6 @@ def _copy(fragment: Fragment, url: str) -> None:
             file.seek(0)
             obstore.put(store_of(url), fragment.path, file, attributes=attributes)
     except (BaseError, OSError) as error:
-        raise JournalsError(
+        raise JournalRestoreError(
             f"the fragment {fragment.path} cannot be copied to {url}: {first_line(error)}; retry"
         ) from error

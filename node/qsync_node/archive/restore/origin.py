@@ -15,8 +15,8 @@ from qsync_node.consensus.membership import (
     CLUSTER_SPACE,
     LEVEL,
     REMOVED_SPACE,
+    ClusterMember,
     Configuration,
-    Member,
 )
 from qsync_node.engine.database import Database
 from qsync_node.errors import QsyncError
@@ -70,7 +70,7 @@ def restored_bodies(
         LevelError: the state has a feature level that this version does not support (P2).
     """
     database, kept = _load(bodies)
-    level = Configuration(tuple(map(Member.from_tuple, database.cluster()))).level
+    level = Configuration(tuple(map(ClusterMember.from_tuple, database.cluster()))).level
     if level > supported:
         raise LevelError(
             f"cannot restore: the state has feature level {level}, and this version supports level "
@@ -79,7 +79,7 @@ def restored_bodies(
     before = schema_value(database, "cluster")
     _delete_all(database, CLUSTER_SPACE)
     _delete_all(database, REMOVED_SPACE)
-    _put(database, CLUSTER_SPACE, Member(1, uuid, name, "voter", True, supported).as_tuple())
+    _put(database, CLUSTER_SPACE, ClusterMember(1, uuid, name, "voter", True, supported).as_tuple())
     _put(database, SCHEMA_SPACE, ["cluster", replicaset_uuid])
     _put(database, SCHEMA_SPACE, [PLAN_KEY, voters])
     _put(database, SCHEMA_SPACE, [RESTORED_KEY, [before, index]])

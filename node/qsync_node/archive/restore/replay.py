@@ -8,15 +8,15 @@ state that members had.
 
 from collections.abc import Iterable, Iterator
 
-from qsync_node.consensus.entries import Entry, Kind, read_entries
+from qsync_node.consensus.entries import Entry, EntryKind, read_entries
 from qsync_node.consensus.history import History, TermStart
 from qsync_node.consensus.limbo import Limbo
-from qsync_node.consensus.membership import REMOVED_SPACE, Configuration, Member
+from qsync_node.consensus.membership import REMOVED_SPACE, ClusterMember, Configuration
 from qsync_node.engine.database import Database
 from qsync_node.errors import QsyncError
 from qsync_node.format.batch import LogBatch, cut_batch
 from qsync_node.format.keys import CHANGES
-from qsync_node.format.row import Row, decode_rows, scan_rows
+from qsync_node.format.row import LogRow, decode_rows, scan_rows
 from qsync_node.transactions.idempotency import KeyTable
 from qsync_node.transactions.own_rows import (
     KEY_WINDOW_ROWS,
@@ -29,14 +29,14 @@ from qsync_node.transactions.own_rows import (
     rows_of,
 )
 
-_WITHOUT_STATE = frozenset({Kind.CONFIRM, Kind.PROMOTE})
+_WITHOUT_STATE = frozenset({EntryKind.CONFIRM, EntryKind.PROMOTE})
 
 
 class ReplayError(QsyncError):
     """The rows do not lead to a valid state; the text names the position."""
 
 
-class Replay:
+class RestoreReplay:
     """A replay that begins with a snapshot. Callers `take` rows in order until `is_done`."""
 
     def __init__(self, vclock: dict[int, int], bodies: Iterable[bytes], until: int | None) -> None:
@@ -66,7 +66,7 @@ class Replay:
         return starts
 
     def _configuration(self) -> Configuration:
-        members = tuple(Member.from_tuple(fields) for fields in self._database.cluster())
+        members = tuple(ClusterMember.from_tuple(fields) for fields in self._database.cluster())
         removed = frozenset(str(row[0]) for row in rows_of(self._database, REMOVED_SPACE))
         return Configuration(members, removed)
 
@@ -89,12 +89,12 @@ class Replay:
     def _take(self, batch: LogBatch) -> None:
         limbo, history = self._limbo, self._history
         for entry in read_entries(batch, history.last_term):
-            if entry.kind is Kind.PROMOTE:
+            if entry.kind is EntryKind.PROMOTE:
                 history.append(
                     TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
                 )
             limbo.append(entry)
-            if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
+            if entry.kind is EntryKind.CONFIRM and entry.position > limbo.confirmed_index:
                 self._confirm(entry.position)
                 if self.is_done:
                     return
@@ -120,9 +120,9 @@ class Replay:
                 return
         self.is_done = self._until is not None and position >= self._until
 
-    def _keep(self, batch: LogBatch, rows: list[Row], kind: Kind) -> None:
+    def _keep(self, batch: LogBatch, rows: list[LogRow], kind: EntryKind) -> None:
         """Add confirmed rows to the state. All rows before them must be decided."""
-        if kind in (Kind.USER, Kind.MEMBERSHIP):
+        if kind in (EntryKind.USER, EntryKind.MEMBERSHIP):
             for index, row in enumerate(rows, batch.first_index):
                 if row.type in CHANGES:
                     self._database.apply(row.type, row.body)

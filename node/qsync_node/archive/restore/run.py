@@ -12,7 +12,7 @@ from qsync_node.archive.compaction import FOLDER
 from qsync_node.archive.reader import Archive, load_archive
 from qsync_node.archive.restore.journals import copy_fragments, detach
 from qsync_node.archive.restore.point import Point, check_signature, first_index, shown
-from qsync_node.archive.restore.replay import Replay
+from qsync_node.archive.restore.replay import RestoreReplay
 from qsync_node.archive.restore.source import (
     Comparison,
     batches_behind,
@@ -95,10 +95,12 @@ def check(url: str, point: Point, member: str | None = None, journal_store: str 
     return until
 
 
-def _replay(archive: Archive, until: int | None, comparison: Comparison) -> tuple[Replay, str]:
+def _replay(
+    archive: Archive, until: int | None, comparison: Comparison
+) -> tuple[RestoreReplay, str]:
     """Return the state at an index, and the snapshot with which it began."""
     entry, file, bodies = snapshot_at_or_before(archive, until, comparison)
-    state = Replay(entry.vclock, bodies, until)
+    state = RestoreReplay(entry.vclock, bodies, until)
     del bodies
     if not state.is_done:
         for batch in batches_behind(archive, state.index, comparison):
@@ -160,7 +162,7 @@ def fold(url: str, point: Point, folder: Path) -> Restored:
 
 def _write(
     archive: Archive,
-    state: Replay,
+    state: RestoreReplay,
     file: str,
     folder: Path,
     comparison: Comparison,

@@ -26,7 +26,7 @@ from qsync_node.format.keys import KEY_LSN, KEY_REPLICA_ID, KEY_TIMESTAMP
 from qsync_node.format.row import RowError, decode_rows, scan_rows
 from qsync_node.format.vclock import signature
 from qsync_node.format.walk import walk_rows
-from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
+from qsync_node.format.xlog import Block, BlockDamage, XlogError, decode_file_header, read_blocks
 
 
 class SourceError(QsyncError):
@@ -158,7 +158,7 @@ def _content_of(bodies: list[bytes]) -> bytes:
 
 
 @dataclass(slots=True)
-class _Copy:
+class _JournalCopy:
     """The rows of one member after some index, up to the end of one of its files."""
 
     owner: Manifest
@@ -186,7 +186,7 @@ def batches_behind(archive: Archive, index: int, comparison: Comparison) -> Iter
         SourceError: copies of a row differ, and none has a majority.
     """
     segments = archive.segments()
-    held: dict[str, _Copy] = {}
+    held: dict[str, _JournalCopy] = {}
     while copies := _copies_behind(archive, segments, index, held, comparison):
         copies = [c for c in copies if c.owner.instance_uuid == comparison.forced] or copies
         # Files begin and end between transactions, where the set of copies changes.
@@ -200,10 +200,10 @@ def batches_behind(archive: Archive, index: int, comparison: Comparison) -> Iter
 
 def _copies_behind(
     archive: Archive, segments: list[tuple[Manifest, FileEntry]], index: int,
-    held: dict[str, _Copy], comparison: Comparison,
-) -> list[_Copy]:  # fmt: skip
+    held: dict[str, _JournalCopy], comparison: Comparison,
+) -> list[_JournalCopy]:  # fmt: skip
     """Return one valid copy of the row after `index` of each member that has one."""
-    copies: dict[str, _Copy] = {}
+    copies: dict[str, _JournalCopy] = {}
     for owner, entry in next_segments(segments, index):
         uuid = owner.instance_uuid
         if uuid in copies:
@@ -211,7 +211,7 @@ def _copies_behind(
         copy = held.get(uuid)
         if copy is None or copy.entry is not entry:
             try:
-                copy = _Copy(owner, entry, _batches(_whole(archive, owner, entry), entry))
+                copy = _JournalCopy(owner, entry, _batches(_whole(archive, owner, entry), entry))
             except (_UnsoundError, XlogError, RowError) as error:
                 text = f"{_name(owner, entry)}: {error}"
                 if text not in comparison.passed:
@@ -227,7 +227,7 @@ def _copies_behind(
 
 
 def _agreed_rows(
-    copies: list[_Copy], index: int, stop: int, comparison: Comparison
+    copies: list[_JournalCopy], index: int, stop: int, comparison: Comparison
 ) -> list[LogBatch]:
     """Return the rows `index + 1 .. stop` of the majority of copies. Raises SourceError."""
     count = stop - index
@@ -252,7 +252,7 @@ def _agreed_rows(
 
 
 def _agreed_content(
-    copies: list[_Copy], data: list[bytes], index: int, stop: int, comparison: Comparison
+    copies: list[_JournalCopy], data: list[bytes], index: int, stop: int, comparison: Comparison
 ) -> list[bytes]:
     """Return the content of each row that more than half of the copies have. Raises SourceError."""
     rows = [_rows_of(one) for one in data]
@@ -368,7 +368,7 @@ def _whole(archive: Archive, owner: Manifest, entry: FileEntry) -> bytes:
 def _blocks(data: bytes) -> Iterator[Block]:
     _, offset = decode_file_header(data)
     for item in read_blocks(data, offset):
-        if isinstance(item, Damage):
+        if isinstance(item, BlockDamage):
             raise XlogError(item.why)
         if isinstance(item, Block):
             yield item
