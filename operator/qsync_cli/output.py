@@ -129,7 +129,7 @@ def _widths(titles: Row, rows: list[Row]) -> list[int]:
 def plain_table(titles: Row, rows: list[Row], gap: int = GAP) -> str:
     widths = _widths(titles, rows)
     lines = (
-        (" " * GAP)
+        (" " * gap)
         .join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         .rstrip()
         for row in (titles, *rows)
@@ -137,8 +137,8 @@ def plain_table(titles: Row, rows: list[Row], gap: int = GAP) -> str:
     return "\n".join(lines)
 
 
-def rich_table(titles: Row, rows: list[Row]) -> "RenderableType":
-    table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+def rich_table(titles: Row, rows: list[Row], gap: int = GAP) -> "RenderableType":
+    table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)
     for row in rows:

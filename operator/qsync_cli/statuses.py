@@ -82,7 +82,7 @@ def text_of(views: list[View], is_wide: bool) -> str:
     for view in views:
         lines = list(view.lines)
         if view.rows:
-            lines.append(plain_table(*statusview.table(view.rows, is_wide)))
+            lines.append(plain_table(*statusview.table(view.rows, is_wide), statusview.GAP))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) or NO_CLUSTERS
 
@@ -106,7 +106,7 @@ def _styled(views: list[View], is_wide: bool) -> str:
             for line in view.lines:
                 wide.print(line, markup=False, soft_wrap=True)
             if view.rows:
-                wide.print(rich_table(*statusview.table(view.rows, is_wide)))
+                wide.print(rich_table(*statusview.table(view.rows, is_wide), statusview.GAP))
         if not views:
             wide.print(NO_CLUSTERS)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Table = tuple[list[str], list[list[str]]]
 UNKNOWN = "-"
+GAP = 2
+"""Spaces between columns, so that they fit on a terminal of 80."""
 _NOT_SERVING = ("down", "joining")
 
 

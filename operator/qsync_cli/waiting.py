@@ -125,7 +125,7 @@ def _live_display() -> Iterator["Callable[[QsyncCluster], None]"]:
 
         def show(cluster: "QsyncCluster") -> None:
             spinner.update(text=f" {cluster.name}: {sentence(cluster)}")
-            live.update(console.Group(spinner, output.rich_table(*_table(cluster))))
+            live.update(console.Group(spinner, output.rich_table(*_table(cluster), statusview.GAP)))
 
         yield show
 

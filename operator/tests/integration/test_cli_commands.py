@@ -205,7 +205,7 @@ def test_cat_prints_what_can_be_read_and_names_the_damage(home: Home, tmp_path: 
 
 def test_plain_tables_have_aligned_columns() -> None:
     text = plain_table(["A", "LONG"], [["wide cell", "1"], ["b", "2"]])
-    assert text == "A          LONG\nwide cell  1\nb          2"
+    assert text == "A           LONG\nwide cell   1\nb           2"
 
 
 def test_two_names_are_one_program() -> None:
