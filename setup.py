@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 SOURCES = Path("node")
 
 
-class Build(build_py):
+class ServiceBuild(build_py):
     """Writes `NAME_pb2.py`, its types and `NAME_pb2_grpc.py` beside each `NAME.proto`."""
 
     def run(self) -> None:
@@ -22,4 +22,4 @@ class Build(build_py):
         super().run()
 
 
-setup(cmdclass={"build_py": Build})
+setup(cmdclass={"build_py": ServiceBuild})

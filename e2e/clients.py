@@ -98,7 +98,7 @@ def _on(machine: str) -> dict[str, Any]:
     }
 
 
-class Writer:
+class PodWriter:
     """The writing pod and its ledger."""
 
     def __init__(self, namespace: Namespace, folder: Path, machine: str = "") -> None:
@@ -214,7 +214,7 @@ def rows_of(namespace: Namespace, cluster: str, pod: str) -> dict[int, str]:
         return asyncio.run(read_member(addresses[0], asked))
 
 
-def check(namespace: Namespace, writer: Writer) -> str:
+def check(namespace: Namespace, writer: PodWriter) -> str:
     """Read every acknowledged write from every member with asynctnt; return a summary.
 
     Raises RuntimeError with each lost, changed or unknown row.

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from e2e import archive_server
-from e2e.clients import RATE, Writer, check
+from e2e.clients import RATE, PodWriter, check
 from e2e.kube import (
     Namespace,
     bring_up,
@@ -38,7 +38,7 @@ def show(namespace: Namespace) -> None:
     console.print(namespace.kubectl("get", "qc,pods", "-L", "qsync.dev/role").rstrip())
 
 
-def delete_leader(namespace: Namespace, writer: Writer, *how: str) -> None:
+def delete_leader(namespace: Namespace, writer: PodWriter, *how: str) -> None:
     leader = namespace.status()["leader"]
     console.print(f"   $ kubectl delete pod {leader} {' '.join(how)}".rstrip())
     old = namespace.get("pod", leader)["metadata"]["uid"]
@@ -60,7 +60,7 @@ def delete_leader(namespace: Namespace, writer: Writer, *how: str) -> None:
     )
 
 
-def scale(namespace: Namespace, writer: Writer, replicas: int) -> None:
+def scale(namespace: Namespace, writer: PodWriter, replicas: int) -> None:
     console.print(f"   $ kubectl scale qsynccluster {namespace.cluster} --replicas={replicas}")
     started = time.time()
     namespace.kubectl("scale", "qsynccluster", namespace.cluster, f"--replicas={replicas}")
@@ -101,7 +101,7 @@ def demonstrate(namespace: Namespace, folder: Path) -> None:
     took_s = namespace.wait("three nodes", lambda: namespace.is_ready(3), READY_S)
     console.print(f"   Ready after {took_s:.1f} s")
     show(namespace)
-    writer = Writer(namespace, folder)
+    writer = PodWriter(namespace, folder)
     console.print(
         f"[bold]4.[/] {RATE} writes a second, through the leader's Service and by members' names"
     )

@@ -51,7 +51,7 @@ def _container_of(namespace: str, pod: str) -> str:
     return str(chosen["containerID"]).partition("://")[2]
 
 
-class Process:
+class MachineProcess:
     """The first process of a container of a pod, looked up while the API server answers."""
 
     def __init__(self, namespace: str, pod: str) -> None:
@@ -65,8 +65,8 @@ class Process:
         return at_s
 
 
-def api_server() -> Process:
-    return Process("kube-system", f"kube-apiserver-{control_plane()}")
+def api_server() -> MachineProcess:
+    return MachineProcess("kube-system", f"kube-apiserver-{control_plane()}")
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def paused(machine: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def frozen(process: Process) -> Iterator[None]:
+def frozen(process: MachineProcess) -> Iterator[None]:
     """Stop a process while its connections remain open."""
     process.signal("STOP")
     try:

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from e2e.kube import SYSTEM, run
-from e2e.machines import Process
+from e2e.machines import MachineProcess
 from e2e.timeouts import CONVERGE_S
 
 DEPLOYMENT = "deployment/qsync-operator"
@@ -50,8 +50,8 @@ def acting() -> str:
     return run("kubectl", "-n", SYSTEM, "get", "lease", "qsync-operator", "-o", path).strip()
 
 
-def operator_process(pod: str) -> Process:
-    return Process(SYSTEM, pod)
+def operator_process(pod: str) -> MachineProcess:
+    return MachineProcess(SYSTEM, pod)
 
 
 def operator_log(since_s: float) -> str:

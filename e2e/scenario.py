@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from e2e.clients import ROUTES, Writer, check
+from e2e.clients import ROUTES, PodWriter, check
 from e2e.kube import Namespace, run
-from e2e.machines import Process, control_plane, machines
+from e2e.machines import MachineProcess, control_plane, machines
 from e2e.operators import set_operators
 from e2e.timeouts import CONVERGE_S, FAILOVER_S, READY_S
 
@@ -65,7 +65,7 @@ class Scene(Namespace):
     folder: Path
     is_local = False
     cluster: str = CLUSTER
-    writer: Writer | None = None
+    writer: PodWriter | None = None
     figures: dict[str, list[Pauses]] = field(default_factory=dict)
 
     # --- actions of a user ----------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Scene(Namespace):
     def start_with_load(self, **spec: Any) -> None:
         self.start(spaces=[SPACE], **spec)
         # Not on a machine that is going to fail, where machines can: the client is a witness.
-        self.writer = Writer(self, self.folder, control_plane() if machines() else "")
+        self.writer = PodWriter(self, self.folder, control_plane() if machines() else "")
         self.writer.start()
 
     def patch(self, **spec: Any) -> None:
@@ -103,7 +103,7 @@ class Scene(Namespace):
 
     def kill(self, *members: str) -> float:
         """Kill the processes with SIGKILL and return the wall-clock time in seconds."""
-        processes = [Process(self.name, member) for member in members]
+        processes = [MachineProcess(self.name, member) for member in members]
         at_s = time.time()
         for process in processes:
             process.signal("KILL")

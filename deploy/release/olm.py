@@ -30,10 +30,10 @@ ANNOTATIONS = {
     "operators.operatorframework.io.bundle.channel.default.v1": "stable",
 }
 
-Object = dict[str, Any]
+BundleObject = dict[str, Any]
 
 
-def rendered(version: str, registry: str) -> list[Object]:
+def rendered(version: str, registry: str) -> list[BundleObject]:
     """Return the objects of the chart.
 
     Raises:
@@ -51,17 +51,17 @@ def rendered(version: str, registry: str) -> list[Object]:
     return [one for one in yaml.safe_load_all(text) if one]
 
 
-def deployment_of(objects: list[Object]) -> Object:
+def deployment_of(objects: list[BundleObject]) -> BundleObject:
     """Return the Deployment of the operator."""
     return next(one for one in objects if one["kind"] == "Deployment")
 
 
-def account_of(objects: list[Object]) -> str:
+def account_of(objects: list[BundleObject]) -> str:
     """Return the name of the operator's ServiceAccount."""
     return str(deployment_of(objects)["spec"]["template"]["spec"]["serviceAccountName"])
 
 
-def bound_roles(objects: list[Object], kind: str) -> list[Object]:
+def bound_roles(objects: list[BundleObject], kind: str) -> list[BundleObject]:
     """Return the roles that bindings give to the operator's account.
 
     Args:
@@ -78,7 +78,7 @@ def bound_roles(objects: list[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind and one["metadata"]["name"] in names]
 
 
-def permissions(objects: list[Object], kind: str) -> list[Object]:
+def permissions(objects: list[BundleObject], kind: str) -> list[BundleObject]:
     """Return the operator's rules of roles of `kind` in OLM's form."""
     rules = [rule for role in bound_roles(objects, kind) for rule in role["rules"]]
     return [{"serviceAccountName": account_of(objects), "rules": rules}]
@@ -89,7 +89,7 @@ def definitions() -> list[Path]:
     return sorted((ROOT / "crds").glob("*.yaml"))
 
 
-def owned(path: Path) -> Object:
+def owned(path: Path) -> BundleObject:
     """Return how the bundle refers to the definition in the file `path`."""
     definition = yaml.safe_load(path.read_text())
     version = definition["spec"]["versions"][0]
@@ -103,7 +103,7 @@ def owned(path: Path) -> Object:
     }
 
 
-def service_version(objects: list[Object], version: str) -> Object:
+def service_version(objects: list[BundleObject], version: str) -> BundleObject:
     """Return the ClusterServiceVersion: the objects and permissions that OLM installs."""
     deployment = deployment_of(objects)
     return {
@@ -157,7 +157,7 @@ def write(version: str, registry: str, folder: Path) -> None:
     manifests.mkdir(parents=True)
     (folder / "metadata").mkdir()
 
-    def put(name: str, content: Object) -> None:
+    def put(name: str, content: BundleObject) -> None:
         (manifests / name).write_text(yaml.safe_dump(content, sort_keys=False))
 
     put(f"{NAME}.clusterserviceversion.yaml", service_version(objects, version))

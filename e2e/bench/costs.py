@@ -36,7 +36,7 @@ _OURS = re.compile(r"\((?:.*/)?qsync_node/([\w/]+\.py):\d+\)")
 
 
 @dataclass(frozen=True)
-class Costs:
+class WriteCosts:
     """Microseconds of CPU time per write and process; `loop` is the share of the event loop."""
 
     rate: float
@@ -62,13 +62,15 @@ def children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def count(name: str, target: dict[str, Any], pids: list[int], in_flight: int, s: float) -> Costs:
+def count(
+    name: str, target: dict[str, Any], pids: list[int], in_flight: int, s: float
+) -> WriteCosts:
     before, client_before = [cpu_s(pid) for pid in pids], children_s()
     rate = measure(name, target, in_flight, s)["rate"]
     client = children_s() - client_before
     after = [cpu_s(pid) for pid in pids]
     per_write = 1e6 / (rate * s)
-    return Costs(
+    return WriteCosts(
         rate,
         client * per_write,
         [(b[0] - a[0]) * per_write for a, b in zip(before, after, strict=True)],
@@ -107,7 +109,7 @@ def profile(
     return [by_file(output.read_text()) for output in outputs]
 
 
-def cost_table(found: dict[str, Costs], cores: int) -> list[str]:
+def cost_table(found: dict[str, WriteCosts], cores: int) -> list[str]:
     lines = [
         "| µs of CPU a write | client | leader (its loop) | followers (their loops) | sum | "
         f"{cores} cores allow | reached |",

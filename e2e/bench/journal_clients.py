@@ -23,7 +23,7 @@ JOURNAL = "bench/journal"
 CHUNK = 256 << 10
 
 
-class Client(Protocol):
+class BenchClient(Protocol):
     """A client of one system."""
 
     async def append(self, content: bytes) -> None:
@@ -81,7 +81,7 @@ class Http:
         await self._session.close()
 
 
-class Batches:
+class JournalBatches:
     """Batches of small appends, see `qsync_broker.pipelining`."""
 
     def __init__(self, url: str) -> None:
@@ -128,7 +128,7 @@ class _Pipelined(asyncio.Protocol):
         self.transport.close()
 
 
-class Redis(_Pipelined):
+class RedisClient(_Pipelined):
     """XADD of Redis Streams: acknowledged by the first server, once it has flushed its AOF."""
 
     wait = b""
@@ -140,7 +140,7 @@ class Redis(_Pipelined):
         self._flushed: list[asyncio.Future[Any]] = []
 
     @classmethod
-    async def connect(cls, port: int) -> "Redis":
+    async def connect(cls, port: int) -> "RedisClient":
         loop = asyncio.get_running_loop()
         return (await loop.create_connection(cls, "127.0.0.1", port))[1]
 
@@ -170,7 +170,7 @@ class Redis(_Pipelined):
         super()._flush()
 
 
-class WaitingRedis(Redis):
+class WaitingRedis(RedisClient):
     """The same, also acknowledged by both replicas, which need not have flushed it."""
 
     wait = b"*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$1\r\n0\r\n"
@@ -225,12 +225,12 @@ class JetStream(_Pipelined):
         self._buffer = buffer[position:]
 
 
-async def client_of(kind: str, target: Any) -> Client:
+async def client_of(kind: str, target: Any) -> BenchClient:
     """Return a client that is connected."""
     if kind.startswith("Redis"):
-        return await (WaitingRedis if "WAIT" in kind else Redis).connect(target)
+        return await (WaitingRedis if "WAIT" in kind else RedisClient).connect(target)
     if kind == "JetStream":
         return await JetStream.connect(target)
-    made: dict[str, Any] = {"Qsync HTTP": Http, "Qsync batches": Batches}
-    client: Client = made.get(kind, Grpc)(target)
+    made: dict[str, Any] = {"Qsync HTTP": Http, "Qsync batches": JournalBatches}
+    client: BenchClient = made.get(kind, Grpc)(target)
     return client

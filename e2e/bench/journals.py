@@ -57,7 +57,7 @@ spec: {{replicas: 3, journals: {{enabled: true, port: {port}}}}}
 console = Console(highlight=False, soft_wrap=True)
 
 
-class System(NamedTuple):
+class JournalSystem(NamedTuple):
     """A system under load: the target of its client, its first process, and the others."""
 
     target: Any
@@ -65,7 +65,7 @@ class System(NamedTuple):
     others: list[int]
 
 
-class Figures(NamedTuple):
+class JournalFigures(NamedTuple):
     """One measurement: appends per second, latency in milliseconds, and µs of CPU per append."""
 
     rate: float
@@ -138,14 +138,14 @@ def marks_of(port: int) -> dict[str, str]:
     return {f"http://127.0.0.1:{port + n}": f"/journals-{n}/broker.yaml" for n in range(3)}
 
 
-def of_brokers(url: str, found: dict[int, str], marks: dict[str, str]) -> System:
+def of_brokers(url: str, found: dict[int, str], marks: dict[str, str]) -> JournalSystem:
     """Return a system of brokers: `marks` has a part of the command of the broker at each URL."""
     first = next(pid for pid, command in found.items() if marks[url] in command)
-    return System(url, first, [pid for pid in found if pid != first])
+    return JournalSystem(url, first, [pid for pid in found if pid != first])
 
 
 @contextlib.contextmanager
-def running(folder: Path, cluster: LocalCluster, port: int) -> Iterator[dict[str, System]]:
+def running(folder: Path, cluster: LocalCluster, port: int) -> Iterator[dict[str, JournalSystem]]:
     """Run all systems."""
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.delete)
@@ -162,17 +162,19 @@ def running(folder: Path, cluster: LocalCluster, port: int) -> Iterator[dict[str
         mark = f"--broker.port={url.rpartition(':')[2]}"
         systems["Gazette"] = of_brokers(url, found, {url: mark})
         target, pids = stack.enter_context(jetstream(folder / "jetstream"))
-        systems["JetStream"] = System(target, pids[0], pids[1:])
+        systems["JetStream"] = JournalSystem(target, pids[0], pids[1:])
         target, pids = stack.enter_context(redis(folder / "redis"))
         for name in ("Redis Streams", "Redis Streams, WAIT 2"):
-            systems[name] = System(target, pids[0], pids[1:])
+            systems[name] = JournalSystem(target, pids[0], pids[1:])
         yield systems
 
 
 # --- measurements ---------------------------------------------------------------------------------
 
 
-async def measure(name: str, system: System, size: int, count: int, seconds: float) -> Figures:
+async def measure(
+    name: str, system: JournalSystem, size: int, count: int, seconds: float
+) -> JournalFigures:
     """Keep some appends in flight for some time."""
     content = os.urandom(size)
     latencies: list[float] = []
@@ -196,7 +198,7 @@ async def measure(name: str, system: System, size: int, count: int, seconds: flo
     others = sum(map(cpu_seconds, system.others)) - others
     await client.close()
     ordered = sorted(latencies)
-    return Figures(
+    return JournalFigures(
         done / duration,
         ordered[done // 2] * 1000,
         ordered[int(done * 0.99)] * 1000,
@@ -246,7 +248,7 @@ async def failovers(folder: Path, marks: dict[str, str]) -> list[float]:
 
 
 def run(
-    folder: Path, systems: dict[str, System], rounds: int, seconds: float
+    folder: Path, systems: dict[str, JournalSystem], rounds: int, seconds: float
 ) -> dict[Any, list[Any]]:
     """Measure all loads in turn, and return the figures by load and system."""
     found: dict[Any, list[Any]] = {}
@@ -270,10 +272,10 @@ def run(
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def medians(found: dict[Any, list[Any]], size: int, count: int, name: str) -> Figures:
+def medians(found: dict[Any, list[Any]], size: int, count: int, name: str) -> JournalFigures:
     """Return the medians of the rounds."""
     columns = zip(*found[size, count, name], strict=True)
-    return Figures(*(statistics.median(column) for column in columns))
+    return JournalFigures(*(statistics.median(column) for column in columns))
 
 
 def text_of_load(size: int, count: int) -> str:

@@ -18,10 +18,10 @@ import uvloop
 
 VALUE = "v" * 100
 KEYS = itertools.count(1)
-Write = Callable[[int], Awaitable[Any]]
+WriteCall = Callable[[int], Awaitable[Any]]
 
 
-async def connect_iproto(target: dict[str, Any]) -> Write:
+async def connect_iproto(target: dict[str, Any]) -> WriteCall:
     import asynctnt  # each process loads one system's client
 
     connection = asynctnt.Connection(
@@ -41,7 +41,7 @@ async def connect_iproto(target: dict[str, Any]) -> Write:
     return write
 
 
-async def connect_redis(target: dict[str, Any]) -> Write:
+async def connect_redis(target: dict[str, Any]) -> WriteCall:
     import redis.asyncio as redis
 
     client = redis.Redis(port=target["port"], single_connection_client=True)
@@ -56,7 +56,7 @@ async def connect_redis(target: dict[str, Any]) -> Write:
     return write
 
 
-async def connect_postgres(target: dict[str, Any]) -> Write:
+async def connect_postgres(target: dict[str, Any]) -> WriteCall:
     import asyncpg
 
     connection = await asyncpg.connect(
@@ -72,7 +72,7 @@ async def connect_postgres(target: dict[str, Any]) -> Write:
     return write
 
 
-async def connect_etcd(target: dict[str, Any]) -> Write:
+async def connect_etcd(target: dict[str, Any]) -> WriteCall:
     import grpc
 
     channel = grpc.aio.insecure_channel(
@@ -103,7 +103,7 @@ async def closed_loop(system: str, target: dict[str, Any], in_flight: int, secon
     started = time.perf_counter()
     deadline = started + seconds
 
-    async def work(write: Write) -> None:
+    async def work(write: WriteCall) -> None:
         while (begin := time.perf_counter()) < deadline:
             await write(next(KEYS))
             latencies.append(time.perf_counter() - begin)

@@ -45,7 +45,7 @@ MERGE = "application/merge-patch+json"
 
 
 @dataclass
-class Cluster:
+class SimulatedCluster:
     """State shared by the members of a cluster."""
 
     name: str
@@ -119,7 +119,7 @@ class Simulation:
         self.api = api
         self.namespace = namespace
         self.orders = orders
-        self.clusters: dict[str, Cluster] = {}
+        self.clusters: dict[str, SimulatedCluster] = {}
         self.known: set[str] = set()
 
     async def run(self) -> None:
@@ -165,7 +165,7 @@ class Simulation:
             name, self.namespace, {"status": status}, _content_type=MERGE
         )
 
-    async def _cluster(self, name: str) -> Cluster:
+    async def _cluster(self, name: str) -> SimulatedCluster:
         shown = await self._secret(f"{name}-tls")
         identity = await self._secret(f"{name}-identity")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -174,14 +174,14 @@ class Simulation:
                 (Path(folder) / key).write_bytes(base64.b64decode(shown[key]))
             context.load_cert_chain(Path(folder) / "tls.crt", Path(folder) / "tls.key")
         replicaset = base64.b64decode(identity["replicasetUUID"]).decode()
-        return Cluster(name, context, replicaset=replicaset)
+        return SimulatedCluster(name, context, replicaset=replicaset)
 
     async def _secret(self, name: str) -> dict[str, bytes | str]:
         data = (await self.api.read_namespaced_secret(name, self.namespace)).data
         assert data is not None
         return data
 
-    async def _serve(self, cluster: Cluster, name: str, ip: str) -> None:
+    async def _serve(self, cluster: SimulatedCluster, name: str, ip: str) -> None:
         application = web.Application()
 
         async def status(_: web.Request) -> web.Response:

@@ -70,7 +70,7 @@ class Figure:
     goal: str = "-"
 
 
-class Memory:
+class PeakMemory:
     """The largest resident size of the JVM and of a Python worker, sampled often."""
 
     def __init__(self) -> None:
@@ -100,8 +100,8 @@ class Memory:
 
 
 @contextmanager
-def watched() -> Iterator[Memory]:
-    memory = Memory()
+def watched() -> Iterator[PeakMemory]:
+    memory = PeakMemory()
     try:
         yield memory
     finally:
@@ -114,7 +114,7 @@ def took(work: Callable[[], Any]) -> float:
     return time.monotonic() - started
 
 
-class Figures(list[Figure]):
+class SparkFigures(list[Figure]):
     """The figures, printed one by one: the last one may take half an hour."""
 
     def add(self, what: str, value: str, goal: str = "-") -> None:
@@ -152,7 +152,7 @@ def profile_of(folder: Path) -> list[tuple[str, float]]:
     return [(name, share / total) for name, share in ordered[:8]]
 
 
-def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audits:
+def measure(spark: Any, work: Path, sizes: list[int], figures: SparkFigures) -> Audits:
     cores = spark.sparkContext.defaultParallelism
     audits = Audits({}, {})
     for rows in sizes:
@@ -188,7 +188,7 @@ def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audit
     return audits
 
 
-def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
+def over_parquet(spark: Any, work: Path, figures: SparkFigures) -> None:
     """Measure one query of the history's files, with Spark and without it."""
     import duckdb  # of the extra `bench`: without it, the figures above were written already
 
@@ -212,7 +212,7 @@ def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
     figures.add(f"a question of the history's {answers['d'][0]:,} rows in Parquet", said)
 
 
-def special(spark: Any, work: Path, rows: int, figures: Figures) -> None:
+def special(spark: Any, work: Path, rows: int, figures: SparkFigures) -> None:
     """Measure inputs that must not need more memory: one key, many files, one large file."""
     for what, count, segment_rows, is_skewed, value_bytes in (
         ("one key", rows, SEGMENT_ROWS, True, VALUE_BYTES),
@@ -226,7 +226,7 @@ def special(spark: Any, work: Path, rows: int, figures: Figures) -> None:
         figures.add(what, f"{seconds:.1f} s, {memory}", "1 GiB")
 
 
-def huge(spark: Any, work: Path, figures: Figures) -> None:
+def huge(spark: Any, work: Path, figures: SparkFigures) -> None:
     """Measure an archive larger than the memory."""
     size = make_archive(work / "special", HUGE_ROWS, SEGMENT_ROWS)
     with watched() as memory:
@@ -307,7 +307,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         make_archive(work / "empty", 2, 2)
-        figures = Figures()
+        figures = SparkFigures()
         empty_s = min(took(lambda: audit_alone(work / "empty")) for _ in range(2))
         what = "an audit of next to nothing, as a command, the better of two"
         figures.add(what, f"{empty_s:.1f} s", "< 25 s")

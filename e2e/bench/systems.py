@@ -83,10 +83,10 @@ class Qsync(System):
     name = "qsync"
 
     def start(self) -> None:
-        from qsync_testing.processes import PASSWORD, USER, Cluster
+        from qsync_testing.processes import PASSWORD, USER, ProcessCluster
 
         self.user, self.password = USER, PASSWORD
-        self.cluster = Cluster(self.folder / "nodes", 3)
+        self.cluster = ProcessCluster(self.folder / "nodes", 3)
         self.cluster.start()
         script = (
             "import asyncio,asynctnt,sys\n"

@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 import grpc
 
-from e2e.chaos.relays import Relay
+from e2e.chaos.relays import TcpRelay
 from e2e.local_cluster import LocalCluster
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
@@ -52,7 +52,7 @@ JOURNALS = {
 """Replication, length of fragments in bytes, and the kind of its store."""
 
 
-class Broker:
+class TrappedBroker:
     """A process of a broker, with a relay in front of its peer port and one to its node.
 
     Attributes:
@@ -71,8 +71,8 @@ class Broker:
         self.folder.mkdir()
         http, peer = free_port(), free_port()
         self.url = f"http://127.0.0.1:{http}"
-        self.peers = Relay(free_port(), peer)
-        self.node = Relay(free_port(), node)
+        self.peers = TcpRelay(free_port(), peer)
+        self.node = TcpRelay(free_port(), node)
         self.process: subprocess.Popen[bytes] | None = None
         self._environment = {**os.environ, **environment}
         settings = {
@@ -154,7 +154,7 @@ class JournalCluster:
         self._environment = {"PYTHONPATH": str(sources)} if sources else {}
         self.manifest = folder / "cluster.yaml"
         self.nodes = LocalCluster("chaos", self.manifest, folder / "home")
-        self.brokers: list[Broker] = []
+        self.brokers: list[TrappedBroker] = []
 
     async def start(self) -> None:
         """Start everything, and wait until all journals accept appends."""
@@ -165,7 +165,7 @@ class JournalCluster:
         credentials = self.folder / "credentials"
         environment = {**self._environment, **self.objects.environment}
         self.brokers = [
-            Broker(self.folder, number, ports[number % len(ports)], credentials, environment)
+            TrappedBroker(self.folder, number, ports[number % len(ports)], credentials, environment)
             for number in range(BROKERS)
         ]
         for broker in self.brokers:
@@ -224,7 +224,7 @@ class JournalCluster:
 
     # --- observation --------------------------------------------------------------------------
 
-    async def describe(self, broker: Broker) -> list[dict[str, Any]]:
+    async def describe(self, broker: TrappedBroker) -> list[dict[str, Any]]:
         """Return the journals as a broker knows them, nothing if it does not answer."""
         timeout = aiohttp.ClientTimeout(total=1)
         try:
@@ -241,8 +241,8 @@ class JournalCluster:
             return []
 
     async def route(
-        self, journal: str, besides: Broker | None = None
-    ) -> tuple[list[Broker], Broker]:
+        self, journal: str, besides: TrappedBroker | None = None
+    ) -> tuple[list[TrappedBroker], TrappedBroker]:
         """Return the brokers of a journal, and its primary or another one if it has none.
 
         All brokers stand for those of a suspended journal, which has a single one.

@@ -39,8 +39,8 @@ from e2e.chaos.journal_cluster import (
     JOURNALS,
     LEASE_S,
     OBJECTS,
-    Broker,
     JournalCluster,
+    TrappedBroker,
     signal_process,
     until,
 )
@@ -53,7 +53,7 @@ WEAK_S = 15.0
 """Longest time until a request meets a fault of the object store."""
 
 
-class Faults:
+class CampaignFaults:
     """Injects faults; appends that time them have a ledger of their own."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Faults:
 
     # --- choices ------------------------------------------------------------------------------
 
-    async def _victims(self) -> tuple[str, Broker, Broker]:
+    async def _victims(self) -> tuple[str, TrappedBroker, TrappedBroker]:
         """Return a journal, its primary, and another broker of it."""
         journal = self._rng.choice(list(JOURNALS))
         members, primary = await self.cluster.route(journal)
@@ -96,13 +96,13 @@ class Faults:
     async def _wait(self, least_s: float, most_s: float) -> None:
         await asyncio.sleep(self._rng.uniform(least_s, most_s))
 
-    async def _restart(self, broker: Broker) -> None:
+    async def _restart(self, broker: TrappedBroker) -> None:
         """Start a broker again, sometimes after its lease has ended."""
         await self._wait(0, 2 * LEASE_S if self._rng.random() < 0.3 else 0.3)
         broker.start()
 
     async def _append(
-        self, journal: str, broker: Broker, pieces: int, left: int
+        self, journal: str, broker: TrappedBroker, pieces: int, left: int
     ) -> "asyncio.Task[str]":
         """Begin an append, and return when only `left` parts of it follow."""
         reached = asyncio.Event()
@@ -202,7 +202,7 @@ class Faults:
 
     # --- pauses -------------------------------------------------------------------------------
 
-    async def _pause(self, broker: Broker, least_s: float, most_s: float) -> None:
+    async def _pause(self, broker: TrappedBroker, least_s: float, most_s: float) -> None:
         broker.signal(signal.SIGSTOP)
         await self._wait(least_s, most_s)
         broker.signal(signal.SIGCONT)
@@ -319,9 +319,9 @@ class Faults:
         if is_same and outcomes.count("acknowledged") < len(outcomes) / 2:
             raise TimeoutError(f"appends have stopped with {weakness}: {outcomes}")
 
-    async def _serving_primary(self) -> Broker:
+    async def _serving_primary(self) -> TrappedBroker:
         """Wait until an append has succeeded at the primary, and return it."""
-        found: list[Broker] = []
+        found: list[TrappedBroker] = []
 
         async def serves() -> bool:
             _, primary = await self.cluster.route(OBJECTS)

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from e2e.chaos.journal_cluster import JOURNALS, LEASE_S, Broker, JournalCluster
+from e2e.chaos.journal_cluster import JOURNALS, LEASE_S, JournalCluster, TrappedBroker
 from qsync_testing.brokers.load import Appender
 from qsync_testing.brokers.trapped import POINTS
 
@@ -37,7 +37,7 @@ COPIED = "chaos/copied/one"
 PERSISTED = "chaos/stored/one"
 KILLED = -signal.SIGKILL
 
-Event = Callable[[], Awaitable[None]]
+TrapEvent = Callable[[], Awaitable[None]]
 
 
 class Traps:
@@ -56,7 +56,7 @@ class Traps:
         session: aiohttp.ClientSession,
         rng: random.Random,
     ) -> None:
-        self.kinds: dict[str, Event] = {
+        self.kinds: dict[str, TrapEvent] = {
             f"at-{point}": functools.partial(self._kill_at, point) for point in POINTS
         }
         self.reached: Counter[str] = Counter()
@@ -66,9 +66,9 @@ class Traps:
         self._session = session
         self._rng = rng
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # that have the order, by id
-        self._stopping: Broker | None = None
+        self._stopping: TrappedBroker | None = None
 
-    def _event(self, point: str) -> Event:
+    def _event(self, point: str) -> TrapEvent:
         head = point.partition("-")[0]
         if point == "append-update-suspend":
             return self._suspend
@@ -117,7 +117,7 @@ class Traps:
         for broker in self._cluster.brokers:
             broker.start()
 
-    def _give(self, broker: Broker, order: str) -> None:
+    def _give(self, broker: TrappedBroker, order: str) -> None:
         """Give a broker the order, once in each process."""
         process = broker.process
         if process is not None and broker.is_running and process.pid not in self._processes:
@@ -128,7 +128,7 @@ class Traps:
         """Return whether a process has carried the order out."""
         return any(process.poll() == KILLED for process in self._processes.values())
 
-    def _kill(self, broker: Broker) -> None:
+    def _kill(self, broker: TrappedBroker) -> None:
         """Kill a broker, which is not the end that the order asks for."""
         if broker.process is not None and broker.is_running:
             self._processes.pop(broker.process.pid, None)

@@ -34,7 +34,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from e2e.chaos.journal_cluster import JOURNALS, JournalCluster, until
-from e2e.chaos.journal_faults import Faults
+from e2e.chaos.journal_faults import CampaignFaults
 from e2e.chaos.journal_traps import Traps
 from qsync_sim.planted_bugs import DIRECTORY, apply_edits, copy_sources, read_mutant
 from qsync_testing.brokers.checker import check, ends_of, read_ledgers
@@ -75,7 +75,7 @@ class Campaign:
                 await self.cluster.start()
                 await self._available(session)
                 load = self._load()
-                faults = Faults(self.cluster, self.appender, session, self.rng)
+                faults = CampaignFaults(self.cluster, self.appender, session, self.rng)
                 problems: list[str] = []
                 try:
                     await self._inject(faults, load)
@@ -112,7 +112,7 @@ class Campaign:
         ]  # fmt: skip
         return subprocess.Popen([sys.executable, "-m", "qsync_testing.brokers.load", *arguments])
 
-    async def _inject(self, faults: Faults, load: subprocess.Popen[bytes]) -> None:
+    async def _inject(self, faults: CampaignFaults, load: subprocess.Popen[bytes]) -> None:
         """Inject all faults: each kind once, then the same again in another order."""
         columns = (
             TextColumn("{task.description:28}"),
@@ -139,7 +139,7 @@ class Campaign:
                     progress.advance(task)
         await faults.heal()
 
-    async def _between(self, faults: Faults, session: ClientSession, kind: str) -> None:
+    async def _between(self, faults: CampaignFaults, session: ClientSession, kind: str) -> None:
         """Wait until all journals accept appends; sometimes, let the next fault follow at once."""
         if self.rng.random() < 0.3:
             await asyncio.sleep(self.rng.uniform(0, 0.5))

@@ -25,8 +25,8 @@ from e2e.demo import console
 from qsync_testing.processes import (
     PASSWORD,
     USER,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -40,7 +40,7 @@ INDEX_S = 300.0
 WRITE_GOAL_MS = 250
 
 
-class Writer:
+class TupleWriter:
     """Writes one tuple after another, and keeps the longest wait since the last `reset`."""
 
     def __init__(self, connection: asynctnt.Connection) -> None:
@@ -78,18 +78,18 @@ async def load(connection: asynctnt.Connection, tuples: int) -> None:
             progress.advance(task, len(numbers))
 
 
-def is_joined(cluster: Cluster, joiner: NodeProcess) -> bool:
+def is_joined(cluster: ProcessCluster, joiner: NodeProcess) -> bool:
     status = joiner.status()
     members = cluster.leader().status()["members"]
     voting = {member["uuid"] for member in members if member["is_voting"]}
     return status["role"] == "follower" and status["uuid"] in voting
 
 
-def least_confirmed(cluster: Cluster) -> int:
+def least_confirmed(cluster: ProcessCluster) -> int:
     return min(int(node.status()["confirmed_index"]) for node in cluster.nodes)
 
 
-async def run(cluster: Cluster, tuples: int) -> int:
+async def run(cluster: ProcessCluster, tuples: int) -> int:
     leader = cluster.leader()
     connection = asynctnt.Connection(
         host="127.0.0.1", port=leader.port, username=USER, password=PASSWORD
@@ -97,7 +97,7 @@ async def run(cluster: Cluster, tuples: int) -> int:
     await connection.connect()
     await load(connection, tuples)
     term = leader.status()["term"]
-    writer = Writer(connection)
+    writer = TupleWriter(connection)
     writing = asyncio.create_task(writer.run())
     failures = []
 

@@ -6,7 +6,7 @@ import contextlib
 CHUNK = 1 << 16
 
 
-class Relay:
+class TcpRelay:
     """Carries connections of one port to another one, as long as it is not held.
 
     Attributes:

@@ -75,10 +75,10 @@ EXPLAINED = {
 }
 
 console = Console(highlight=False, soft_wrap=True)
-Answer = dict[str, Any]
+BrokerReply = dict[str, Any]
 
 
-class System:
+class ComparedSystem:
     """A broker under test."""
 
     def __init__(self, name: str, url: str) -> None:
@@ -87,11 +87,11 @@ class System:
         self.stub: Any = pb_grpc.JournalStub(self.channel)
         self.revisions: dict[str, int] = {}
 
-    async def perform(self, operation: str, fields: Answer) -> Answer:
+    async def perform(self, operation: str, fields: BrokerReply) -> BrokerReply:
         """Carry an operation out, and return the comparable parts of the answer."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                found: Answer = await getattr(self, operation)(**fields)
+                found: BrokerReply = await getattr(self, operation)(**fields)
                 return found
         except grpc.aio.AioRpcError as error:
             code = error.code()
@@ -99,7 +99,7 @@ class System:
 
     # --- operations -----------------------------------------------------------------------
 
-    async def apply(self, name: str, expected: str, spec: pb.JournalSpec | None) -> Answer:
+    async def apply(self, name: str, expected: str, spec: pb.JournalSpec | None) -> BrokerReply:
         """Create, change or delete a journal; `expected` names the expected revision."""
         revision = {
             "absent": 0,
@@ -129,11 +129,11 @@ class System:
                     return suspend
         return None
 
-    async def listing(self, labels: dict[str, str]) -> Answer:
+    async def listing(self, labels: dict[str, str]) -> BrokerReply:
         """List the journals with some labels, and note the revisions."""
         include = [pb.Label(name=name, value=value) for name, value in labels.items()]
         selector = pb.LabelSelector(include=pb.LabelSet(labels=include))
-        found: Answer = {}
+        found: BrokerReply = {}
         async for message in self.stub.List(pb.ListRequest(selector=selector)):
             for journal in message.journals:
                 self.revisions[journal.spec.name] = journal.mod_revision
@@ -148,7 +148,9 @@ class System:
             self.revisions = {name: self.revisions[name] for name in found}
         return found
 
-    async def append(self, contents: list[bytes], ending: str, fields: dict[str, Any]) -> Answer:
+    async def append(
+        self, contents: list[bytes], ending: str, fields: dict[str, Any]
+    ) -> BrokerReply:
         """Append; `ending` is how the request ends."""
 
         async def requests() -> AsyncIterator[pb.AppendRequest]:
@@ -177,7 +179,7 @@ class System:
             "chunks": answer.total_chunks,
         }
 
-    async def read(self, **fields: Any) -> Answer:
+    async def read(self, **fields: Any) -> BrokerReply:
         """Read without blocking, again while the journal has no broker yet."""
         for _ in range(100):
             found = await self._read(**fields)
@@ -186,7 +188,7 @@ class System:
             await asyncio.sleep(0.1)
         return found
 
-    async def _read(self, **fields: Any) -> Answer:
+    async def _read(self, **fields: Any) -> BrokerReply:
         content = b""
         statuses = []
         head = offset = 0
@@ -205,7 +207,7 @@ class System:
             "size": len(content),
         }
 
-    async def fragments(self, **fields: Any) -> Answer:
+    async def fragments(self, **fields: Any) -> BrokerReply:
         """List the fragments of a journal."""
         for _ in range(100):
             answer = await self.stub.ListFragments(pb.FragmentsRequest(**fields))
@@ -337,7 +339,7 @@ class Requests:
 # --- comparison -----------------------------------------------------------------------------------
 
 
-def comparable(operation: str, fields: Answer, answer: Answer) -> Answer:
+def comparable(operation: str, fields: BrokerReply, answer: BrokerReply) -> BrokerReply:
     """Return the parts of an answer that both systems define."""
     if operation == "fragments" and "fragments" in answer:
         ends = [end for _, end, _ in answer["fragments"]]
@@ -348,7 +350,7 @@ def comparable(operation: str, fields: Answer, answer: Answer) -> Answer:
     return answer
 
 
-def described(fields: Answer) -> str:
+def described(fields: BrokerReply) -> str:
     """Return the arguments of an operation, with the sizes of its contents."""
     shown = dict(fields)
     if "contents" in shown:
@@ -356,7 +358,9 @@ def described(fields: Answer) -> str:
     return " ".join(f"{name}={value}" for name, value in shown.items()).replace("\n", " ")
 
 
-async def compare(seed: int, steps: int, systems: list[System], counts: Counter[str]) -> list[str]:
+async def compare(
+    seed: int, steps: int, systems: list[ComparedSystem], counts: Counter[str]
+) -> list[str]:
     """Run one series, and return its differences."""
     requests = Requests(seed)
     for system in systems:
@@ -385,7 +389,7 @@ async def compare(seed: int, steps: int, systems: list[System], counts: Counter[
 
 async def run(first: int, last: int, steps: int, urls: dict[str, str]) -> int:
     """Run all series, and return the number of those that differ."""
-    systems = [System(name, url) for name, url in urls.items()]
+    systems = [ComparedSystem(name, url) for name, url in urls.items()]
     counts: Counter[str] = Counter()
     failed = 0
     with Progress(console=console, transient=True) as progress:

@@ -103,7 +103,7 @@ def until(what: str, is_done: Callable[[], bool]) -> None:
         time.sleep(0.1)  # between two looks: each starts a process
 
 
-class Session:
+class GazctlSession:
     """The commands, each after those that it depends on."""
 
     def __init__(self, gazctl: Gazctl, folder: Path, kill: Callable[[str], None]) -> None:
@@ -286,7 +286,7 @@ def run(is_secured: bool) -> int:
 
         try:
             cluster.apply()
-            Session(gazctl, folder, kill).run()
+            GazctlSession(gazctl, folder, kill).run()
         except (AssertionError, RuntimeError, subprocess.TimeoutExpired) as error:
             console.print(f"failed: {error}", markup=False)
             for log in folder.glob("home/journals/**/*.log"):

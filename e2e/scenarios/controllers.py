@@ -2,7 +2,7 @@
 
 import time
 
-from e2e.machines import Process, api_server, frozen, whether
+from e2e.machines import MachineProcess, api_server, frozen, whether
 from e2e.operators import acting, operator_log, operator_pods, operator_process, set_operators
 from e2e.scenario import Scene, scenario
 from e2e.timeouts import (
@@ -48,7 +48,7 @@ def operator_killed(scene: Scene) -> str:
     """Operator and leader are killed at the same moment, and again during a scale."""
     leader = scene.current_leader()
     pod = acting()
-    own, process = operator_process(pod), Process(scene.name, leader)
+    own, process = operator_process(pod), MachineProcess(scene.name, leader)
     own.signal("KILL")
     at_s = process.signal("KILL")
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
@@ -102,7 +102,7 @@ def two_operators(scene: Scene) -> str:
 def api_server_stopped(scene: Scene) -> str:
     """The API server hangs for a minute, and the leader is killed meanwhile."""
     leader = scene.current_leader()
-    process = Process(scene.name, leader)
+    process = MachineProcess(scene.name, leader)
     with frozen(api_server()):
         time.sleep(API_SERVER_STOPPED_S / 2)  # half of the span that the scenario is about
         at_s = process.signal("KILL")

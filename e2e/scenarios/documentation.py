@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e import archive_server
 from e2e.kube import IMAGES, SYSTEM, run
-from e2e.machines import Process
+from e2e.machines import MachineProcess
 from e2e.scenario import CLUSTER, Scene, Wrong, scenario
 from e2e.timeouts import CHART_S, CONVERGE_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
 from qsync_cli.replace import SELECTED_NODE
@@ -128,7 +128,7 @@ def _lose_a_machine(scene: Scene) -> None:
     """Make orders-1 silent, and bind its claim to a machine that Kubernetes does not know."""
     scene.lead("orders-0")
     scene.kubectl("annotate", "--overwrite", "pvc", "data-orders-1", f"{SELECTED_NODE}=gone")
-    Process(scene.name, "orders-1").signal("STOP")
+    MachineProcess(scene.name, "orders-1").signal("STOP")
     scene.wait("silence", scene.has_reason("Degraded", "MemberDown"), CONVERGE_S)
 
 

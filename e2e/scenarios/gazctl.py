@@ -24,7 +24,7 @@ children:
 CONTENT = b"".join(b"line %d\n" % number for number in range(20_000))
 
 
-class Gazctl:
+class PodGazctl:
     """gazctl in the pod."""
 
     def __init__(self, scene: Scene) -> None:
@@ -97,7 +97,7 @@ def journals_gazctl(scene: Scene) -> str:
     """Runs each command of gazctl in a pod, and kills the broker of a primary in between."""
     scene.start(journals={"enabled": True})
     start_pod(scene, "sleep 3600")
-    gazctl = Gazctl(scene)
+    gazctl = PodGazctl(scene)
     specs = base64.b64encode(SPECS.encode()).decode()
     gazctl.shell(f"echo {specs} | base64 -d > /ledger/specs.yaml")
     scene.wait("brokers", lambda: gazctl.is_done("list"), CONVERGE_S)

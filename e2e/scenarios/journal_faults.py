@@ -61,7 +61,7 @@ JOURNALS = {
 """Journals: the name of the resource, the replication, and whether there is a store."""
 
 
-class Campaign:
+class PodCampaign:
     """Faults, one after the other, and the progress of the load."""
 
     def __init__(self, scene: Scene) -> None:
@@ -217,7 +217,7 @@ def journal_faults(scene: Scene) -> str:
     scene.start(journals={"enabled": True}, archive=archive)
     _declare(scene)
     _start_load(scene)
-    campaign = Campaign(scene)
+    campaign = PodCampaign(scene)
 
     def has_begun() -> bool:
         return all(campaign.counts().get(name, 0) > 2 for name in JOURNALS)

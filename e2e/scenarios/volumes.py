@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from e2e.kube import run
-from e2e.machines import Process, SmallDisk
+from e2e.machines import MachineProcess, SmallDisk
 from e2e.scenario import Scene, Wrong, scenario
 from e2e.timeouts import CHANGE_PAUSE_MS, CONVERGE_S, READY_S, ROLL_S, SETTLE_S
 
@@ -139,7 +139,7 @@ def disk_full(scene: Scene) -> str:
 
 def _move(scene: Scene, member: str, volume: Callable[[], None]) -> None:
     """Move a member's volume while its process is stopped; then start another process."""
-    uid, process = scene.pods()[member], Process(scene.name, member)
+    uid, process = scene.pods()[member], MachineProcess(scene.name, member)
     process.signal("STOP")
     volume()
     scene.kubectl("delete", "pod", member, "--grace-period=0", "--force")

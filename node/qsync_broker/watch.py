@@ -25,12 +25,12 @@ from qsync_broker.events import Watched
 from qsync_broker.keyspace import Deleted, RowChange, Updated, Written
 from qsync_client.protocol.connection import (
     ClientConnection,
+    ClientConnectionState,
     Credentials,
     Ended,
     Opened,
     StreamPacket,
 )
-from qsync_client.protocol.connection import ClientConnectionState as ConnectionState
 from qsync_client.protocol.frame import FRAME_BYTES_LIMIT
 from qsync_node.format.journals import WATCHED_SPACES
 from qsync_node.format.keys import DELETE, FLAG_COMMIT, INSERT, NOP, REPLACE, UPDATE, Key, Type
@@ -92,7 +92,7 @@ class WatchSession:
         """
         changes: list[Watched] = []
         is_moved = has_rows = False
-        is_greeted = self._connection.state is not ConnectionState.GREETING
+        is_greeted = self._connection.state is not ClientConnectionState.GREETING
         for event in self._connection.receive(data):
             if isinstance(event, Opened):
                 self._fetch()

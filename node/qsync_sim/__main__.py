@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from qsync_sim import decay, faults, orders, rare
 from qsync_sim.schedule import Schedule
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 MUST_HAPPEN = (
     "event leader",
@@ -182,7 +182,7 @@ FAULTS = {fault.__name__: fault for _, fault in [*faults.ALL, *orders.ALL, *deca
 FAULTS |= {chain.__name__: chain for chain in rare.ALL}
 
 
-class Result(NamedTuple):
+class SeedResult(NamedTuple):
     """The result of one schedule.
 
     Attributes:
@@ -205,7 +205,7 @@ def run_seed(
     faults_limit: int | None = None,
     workloads: list[str] | None = None,
     frequent: Sequence[str] = (),
-) -> Result:
+) -> SeedResult:
     """Run one schedule."""
     began_ns = time.process_time_ns()
     schedule = Schedule(
@@ -215,13 +215,13 @@ def run_seed(
     try:
         with _collecting_afterwards():
             schedule.run()
-    except Violation as violation:
+    except InvariantViolation as violation:
         problem = str(violation)
     except Exception:  # noqa: BLE001  # an assertion of the node is a finding like any other
         problem = traceback.format_exc(limit=-6)
     world = schedule.world
     cpu_ns = time.process_time_ns() - began_ns
-    return Result(seed, problem, world.counters, world.now_ns, cpu_ns)
+    return SeedResult(seed, problem, world.counters, world.now_ns, cpu_ns)
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def show(seed: int, limit: int | None) -> None:
     schedule = Schedule(seed, limit, is_tracing=True)
     try:
         schedule.run()
-    except (Violation, Exception) as error:  # noqa: BLE001  # any failure ends the trace
+    except (InvariantViolation, Exception) as error:  # noqa: BLE001  # any failure ends the trace
         schedule.world.trace.append(f"FAILED {error}")
     sys.stdout.write("\n".join(schedule.world.trace) + "\n")
 

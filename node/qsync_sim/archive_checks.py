@@ -16,7 +16,7 @@ from qsync_node.format.row import decode_rows
 from qsync_node.format.xlog import Block, decode_file_header, read_blocks
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 CATCH_UP_NS = 40 * SECOND
 """Time in which an archive reaches the confirmed index: more than its longest pause."""
@@ -43,7 +43,7 @@ def check_progress(world: Cluster, members: "Sequence[Shell]") -> None:
 
     if not world.run_for(CATCH_UP_NS, is_done):
         ends = {one.name: one.archiver and one.archiver.archived_index for one in archivers}
-        raise Violation(f"S6: archives do not reach {goal} without faults: {ends}")
+        raise InvariantViolation(f"S6: archives do not reach {goal} without faults: {ends}")
     world.count("archives complete")
 
 
@@ -58,7 +58,9 @@ def check(world: Cluster) -> None:
         for entry in manifest.files:
             content = archive.files.get((uuid, entry.name))
             if content is None or hashlib.sha256(content).hexdigest() != entry.sha256:
-                raise Violation(f"S5: {shell.name}: the manifest names {entry.name}, not stored")
+                raise InvariantViolation(
+                    f"S5: {shell.name}: the manifest names {entry.name}, not stored"
+                )
         if shell.is_damaged:
             continue  # a bit changed at rest; audits find such rows
         _check_coverage(shell.name, manifest, archive.reported.get(uuid, 0))
@@ -76,14 +78,14 @@ def _check_coverage(name: str, manifest: Manifest, reported: int) -> None:
     states = {entry.last_index for entry in manifest.files if entry.kind == SNAPSHOT} | {0}
     for before, after in pairwise(segments):
         if after.after_index > before.last_index and after.after_index not in states:
-            raise Violation(
+            raise InvariantViolation(
                 f"S5: {name}: rows {before.last_index + 1}..{after.after_index} are not archived"
             )
     if segments and segments[0].after_index not in states:
-        raise Violation(f"S5: {name}: no archived state at {segments[0].after_index}")
+        raise InvariantViolation(f"S5: {name}: no archived state at {segments[0].after_index}")
     end = max([entry.last_index for entry in segments] + list(states))
     if end < reported:
-        raise Violation(f"S5: {name}: {reported} was archived, the manifest ends at {end}")
+        raise InvariantViolation(f"S5: {name}: {reported} was archived, the manifest ends at {end}")
 
 
 def _check_rows(world: Cluster, shell: Shell, entry: FileEntry, content: bytes) -> None:
@@ -93,12 +95,14 @@ def _check_rows(world: Cluster, shell: Shell, entry: FileEntry, content: bytes) 
         index += 1
         expected = world.ledger.get(index)
         if expected is None:
-            raise Violation(f"S6: {shell.name} archived row {index}, which is not confirmed")
+            raise InvariantViolation(
+                f"S6: {shell.name} archived row {index}, which is not confirmed"
+            )
         replica_id, lsn, body, _, row_type = expected
         if row != _Row(replica_id, lsn, body, row_type) and not shell.settings.spaces:
-            raise Violation(f"S6: {shell.name} archived another row at {index}: {row}")
+            raise InvariantViolation(f"S6: {shell.name} archived another row at {index}: {row}")
     if index != entry.last_index:
-        raise Violation(f"S6: {shell.name}: {entry.name} ends at {index}")
+        raise InvariantViolation(f"S6: {shell.name}: {entry.name} ends at {index}")
     world.count("archived segments checked")
 
 

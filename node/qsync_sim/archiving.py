@@ -35,7 +35,7 @@ from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import Storage
 from qsync_sim.disk import SimDisk
 from qsync_sim.timeline import Timeline
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 DELAY_NS = 60 * MILLISECOND
 """Longest time of an operation of a healthy store."""
@@ -63,11 +63,11 @@ class Archived(Protocol):
     def allow(self, floor: ArchiveFloor) -> None: ...
 
 
-class StoreError(Exception):
+class SimStoreError(Exception):
     """The store is not available, or a file cannot be read."""
 
 
-class Archive:
+class ArchiveModel:
     """The archive of all members, in memory.
 
     Attributes:
@@ -99,7 +99,9 @@ class Archive:
         if isinstance(operation, PutFile):
             data = shell.disk.read(operation.path)
             if hashlib.sha256(data).hexdigest() != operation.entry.sha256:
-                raise Violation(f"S6: {shell.name} archives {operation.path} after it has changed")
+                raise InvariantViolation(
+                    f"S6: {shell.name} archives {operation.path} after it has changed"
+                )
             self.files[shell.uuid, operation.entry.name] = data
         elif isinstance(operation, PutManifest):
             self.manifests[shell.uuid] = encode_manifest(operation.manifest)
@@ -112,7 +114,7 @@ class Archive:
 class SimArchiver:
     """The archiver of one process run."""
 
-    def __init__(self, archive: Archive, shell: Archived, peers: object) -> None:
+    def __init__(self, archive: ArchiveModel, shell: Archived, peers: object) -> None:
         """Begin to archive.
 
         Args:
@@ -172,7 +174,7 @@ class SimArchiver:
         now_s = self._timeline.now_ns / 1e9
         try:
             result = self._result_of(operation)
-        except (StoreError, XlogError, FileNotFoundError):
+        except (SimStoreError, XlogError, FileNotFoundError):
             self._timeline.count("archive operations failed")
             self._shipping.on_failed(now_s)
         else:
@@ -193,7 +195,7 @@ class SimArchiver:
         if not is_lost or self._rng.random() < 0.5:
             archive.put(shell, operation)
         if is_lost:
-            raise StoreError
+            raise SimStoreError
         if isinstance(operation, LoadManifest):
             return archive.manifest_of(shell)
         if isinstance(operation, (PutFile, PutManifest)):

@@ -20,7 +20,7 @@ from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import EntryKind
 from qsync_sim.shell import Shell
 from qsync_sim.timeline import Timeline
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
@@ -29,7 +29,7 @@ FENCES = {"fence": True, "unfence": False}
 PROMISES = frozenset({msg.Ack, msg.VoteReply})
 
 
-class Authority:
+class LeadershipChecks:
     """The observer of members that must not lead, and of removals."""
 
     def __init__(self, timeline: Timeline) -> None:
@@ -57,7 +57,7 @@ class Authority:
     def on_started(self, shell: Shell) -> None:
         """Check that a fence survives the end of the process."""
         if shell.uuid in self._fenced and not on_disk(shell).is_fenced:
-            raise Violation(f"E10: {shell.name} was fenced, and starts without its fence")
+            raise InvariantViolation(f"E10: {shell.name} was fenced, and starts without its fence")
 
     def on_leader(self, shell: Shell, node: "Node") -> None:
         """Check that a member that must not lead takes no user writes when it is elected."""
@@ -69,7 +69,7 @@ class Authority:
         if node.replica.leader is None:
             return  # its leadership has ended in the same step
         if not node.replica.election.is_read_only:
-            raise Violation(
+            raise InvariantViolation(
                 f"E10: {shell.name} leads although it is fenced ({is_fenced}), "
                 f"diverges ({ballot.divergent_index}) or only votes ({mode})"
             )
@@ -93,7 +93,7 @@ class Authority:
                 and entry.batch.first_index > barred_at
             ):
                 rule, cause = ("E10", "fenced") if ballot.is_fenced else ("T7", "divergent")
-                raise Violation(
+                raise InvariantViolation(
                     f"{rule}: {shell.name} writes {entry.batch.first_index}, {cause} at {barred_at}"
                 )
 
@@ -106,7 +106,7 @@ class Authority:
             return
         is_flow_control = shell.settings.role == "anonymous"  # its ACKs count nowhere
         if not is_flow_control if type(message) is msg.Ack else message.is_granted:
-            raise Violation(f"P1: {shell.name} sends {message} to a removed instance")
+            raise InvariantViolation(f"P1: {shell.name} sends {message} to a removed instance")
 
     def on_step(self, shell: Shell, node: "Node", inputs: list[Any], last_before: int) -> None:
         """Check a step of a member that knew of removals when it began.
@@ -119,18 +119,20 @@ class Authority:
         """
         replica, context, removed = node.replica, node.context, shell.removed_before
         if not removed.isdisjoint(context.voter_uuids()):
-            raise Violation(f"M5: {shell.name} counts by a voter that was removed")
+            raise InvariantViolation(f"M5: {shell.name} counts by a voter that was removed")
         if not inputs or not all(
             type(item) is fx.Received and _sender(shell, item) in removed for item in inputs
         ):
             return
         election = replica.election
         if context.term != shell.term_before and context.ballot.vote != shell.uuid:
-            raise Violation(f"P1: {shell.name} adopts term {context.term} of a removed instance")
+            raise InvariantViolation(
+                f"P1: {shell.name} adopts term {context.term} of a removed instance"
+            )
         if replica.leader is None and context.tail.last_index > last_before:
-            raise Violation(f"P1: {shell.name} appends rows of a removed instance")
+            raise InvariantViolation(f"P1: {shell.name} appends rows of a removed instance")
         if election.leader_uuid in removed or election.heard_at_ns == context.now_ns:
-            raise Violation(f"P1: {shell.name} hears the heartbeat of a removed instance")
+            raise InvariantViolation(f"P1: {shell.name} hears the heartbeat of a removed instance")
         self._timeline.count("messages of removed instances checked")
 
 

@@ -32,7 +32,7 @@ from qsync_node.consensus.quorum import needed
 from qsync_node.errors import ErrorCode
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -255,7 +255,7 @@ class Availability:
         without_ns = now_ns - max(self._led_ns, self._since_ns)
         if without_ns > LEADERLESS_NS:
             names = ", ".join(shell.name for shell in self._group)
-            raise Violation(
+            raise InvariantViolation(
                 f"E12: no leader for {without_ns / 1e6:.0f} ms, although {names} are connected and "
                 f"run since {self._since_ns / 1e6:.0f} ms"
             )
@@ -283,7 +283,9 @@ class Availability:
         self._world.count("needless failovers")
         self._world.count(f"needless failovers: {reason[:40]}")
         if self.needless > NEEDLESS_MAX:
-            raise Violation(f"E4: needless failover number {self.needless}: {shell.name}, {reason}")
+            raise InvariantViolation(
+                f"E4: needless failover number {self.needless}: {shell.name}, {reason}"
+            )
 
     def check(self, requests: "Iterable[Any]", *, is_queue_judged: bool) -> None:
         """Check that members of a sound group served their requests.
@@ -310,7 +312,7 @@ class Availability:
             if self._has_changed(request.called_ns - STEADY_NS, until_ns):
                 continue
             if self._was_sound(request.member, request.called_ns, until_ns):
-                raise Violation(
+                raise InvariantViolation(
                     f"E12: {request.kind} at {request.member}, {request.called_ns / 1e6:.3f} .. "
                     f"{returned_ns / 1e6:.3f} ms, was {request.outcome or 'not answered'} "
                     f"({request.code}) although a quorum is sound"

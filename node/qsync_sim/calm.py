@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from qsync_node.errors import ErrorCode
 from qsync_sim.network import LATENCY_NS
-from qsync_sim.operation import Operation
+from qsync_sim.operation import ClientOperation
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
@@ -64,7 +64,7 @@ class Calm:
     def _on_leadership(self, name: str, event: str) -> None:
         self._changed_ns = self._world.now_ns
         if self._is_calm:
-            raise Violation(f"E4: {name} reports {event}, although nothing has failed")
+            raise InvariantViolation(f"E4: {name} reports {event}, although nothing has failed")
 
     def run(self) -> None:
         """Let the members work.
@@ -74,7 +74,7 @@ class Calm:
         """
         world = self._world
         if not world.run_for(SETTLING_MAX_NS, self._is_settled):
-            raise Violation(
+            raise InvariantViolation(
                 f"E12: no settled leader {SETTLING_MAX_NS // SECOND} s after the faults"
             )
         self._is_calm = True
@@ -156,25 +156,25 @@ class Calm:
             return leads is not None and leads.is_confirmed
 
         if not world.run_for(SWITCHOVER_NS, has_ended):
-            raise Violation(f"E9: {target.name} does not lead after a switchover")
+            raise InvariantViolation(f"E9: {target.name} does not lead after a switchover")
         world.run_for(STEP_NS)
         for operation in reversed(world.history):
             if operation.called_ns < begin_ns:
                 break
             if operation.outcome in ("unknown", "rolled back"):
-                raise Violation(
+                raise InvariantViolation(
                     f"E9: a switchover lost {operation.kind} {operation.value} at "
                     f"{operation.member}: {operation.outcome} ({operation.code})"
                 )
         world.count("calm switchovers")
 
-    def _check(self, operation: Operation) -> None:
+    def _check(self, operation: ClientOperation) -> None:
         world = self._world
         if operation.member in self._partial or operation.code == ErrorCode.UNKNOWN_REPLICA:
             return  # the member is not yet one, no longer, or refuses requests for other spaces
         waited_ns = (operation.returned_ns or world.now_ns) - operation.called_ns
         if waited_ns > ANSWER_NS:
-            raise Violation(
+            raise InvariantViolation(
                 f"E12: {operation.kind} {operation.value} at {operation.member} waited "
                 f"{waited_ns / 1e6:.0f} ms, although nothing has failed"
             )
@@ -183,7 +183,7 @@ class Calm:
         if operation.code == ErrorCode.SYNC_QUEUE_FULL and world.machine.is_slow:
             return  # the members cannot write as fast as clients ask (T11)
         if operation.outcome not in ("", "committed"):
-            raise Violation(
+            raise InvariantViolation(
                 f"E12: {operation.kind} {operation.value} at {operation.member} was "
                 f"{operation.outcome} ({operation.code}), although nothing has failed"
             )

@@ -33,9 +33,9 @@ from qsync_node.format.keys import (
 from qsync_sim import publishing
 from qsync_sim.cluster import Cluster
 from qsync_sim.model import ASYNC_SPACE, SPACE, Model
-from qsync_sim.operation import Operation
-from qsync_sim.sessions import Sessions
-from qsync_sim.violation import Violation
+from qsync_sim.operation import ClientOperation
+from qsync_sim.sessions import SessionChecks
+from qsync_sim.violation import InvariantViolation
 
 DUPLICATE = 3
 CONFLICT = 97
@@ -69,7 +69,9 @@ class Checker:
         for index in range(1, self.last + 1):
             row = ledger.get(index)
             if row is None:
-                raise Violation(f"L1: index {index} is unconfirmed, but {self.last} is confirmed")
+                raise InvariantViolation(
+                    f"L1: index {index} is unconfirmed, but {self.last} is confirmed"
+                )
             _, _, body, is_taken, row_type = row
             if not is_taken or row_type not in CHANGES:
                 continue
@@ -106,7 +108,7 @@ class Checker:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _check(self, operation: Operation) -> None:
+    def _check(self, operation: ClientOperation) -> None:
         if operation.kind in ("scan", "linearizable scan"):
             self._check_scan(operation)
             return
@@ -128,7 +130,7 @@ class Checker:
         elif operation.outcome == "refused":
             self._check_refused(operation, places)
 
-    def _check_committed(self, operation: Operation, places: list[int]) -> None:
+    def _check_committed(self, operation: ClientOperation, places: list[int]) -> None:
         if operation.space == ASYNC_SPACE and not places:
             self.world.count("asynchronous writes lost after their answer")
             return
@@ -162,14 +164,14 @@ class Checker:
         if places[0] <= operation.floor_index and not operation.idempotency:
             self._fail(operation, f"real time: it stands before {operation.floor_index}")
 
-    def _compare(self, operation: Operation, expected: list[Any] | None) -> None:
+    def _compare(self, operation: ClientOperation, expected: list[Any] | None) -> None:
         if operation.idempotency and not operation.tuples:
             return  # the answer to a retry contains the outcome, not the result
         got = operation.tuples[0] if operation.tuples else None
         if got != expected:
             self._fail(operation, f"the answer was {got}, the order requires {expected}")
 
-    def _check_refused(self, operation: Operation, places: list[int]) -> None:
+    def _check_refused(self, operation: ClientOperation, places: list[int]) -> None:
         if places and not operation.idempotency:
             self._fail(operation, f"T6: refused with {operation.code} and confirmed at {places[0]}")
         if operation.code == DUPLICATE and operation.index:
@@ -177,7 +179,7 @@ class Checker:
             if self._at(operation.space, operation.key, operation.index) is None:
                 self._fail(operation, f"T8: a duplicate at {operation.index}, where nothing was")
 
-    def _check_not_older(self, operation: Operation) -> None:
+    def _check_not_older(self, operation: ClientOperation) -> None:
         """Check that a leader elected before the end of a write without effect answered it (R2)."""
         if operation.index < operation.floor_index and not operation.idempotency:
             self._fail(
@@ -185,7 +187,7 @@ class Checker:
                 f"R2: it saw {operation.index}, after an answer at {operation.floor_index}",
             )
 
-    def _check_read(self, operation: Operation) -> None:
+    def _check_read(self, operation: ClientOperation) -> None:
         if operation.outcome != "committed":
             return
         first = operation.floor_index if operation.kind == "linearizable" else 0
@@ -197,12 +199,12 @@ class Checker:
         if got not in states:
             self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
 
-    def _check_index(self, operation: Operation) -> None:
+    def _check_index(self, operation: ClientOperation) -> None:
         """Check that a linearizable read names no index before one that was answered (R2)."""
         if operation.index < operation.floor_index:
             self._fail(operation, f"R2: older than an answer at {operation.floor_index}")
 
-    def _check_scan(self, operation: Operation) -> None:
+    def _check_scan(self, operation: ClientOperation) -> None:
         """Check that a read of a whole space shows the state at one index (R1, R2)."""
         if operation.outcome != "committed":
             return
@@ -233,11 +235,11 @@ class Checker:
     # --- transactions -------------------------------------------------------------------------
 
     def _check_transactions(self) -> None:
-        groups: dict[tuple[int, int], list[Operation]] = {}
+        groups: dict[tuple[int, int], list[ClientOperation]] = {}
         for operation in self.world.history:
             if operation.transaction:
                 groups.setdefault((operation.client, operation.transaction), []).append(operation)
-        attempts: dict[tuple[Any, ...], list[Operation]] = {}
+        attempts: dict[tuple[Any, ...], list[ClientOperation]] = {}
         for operations in groups.values():
             self._check_isolation(operations)
             key = operations[-1].idempotency if operations[-1].kind == "commit" else None
@@ -250,7 +252,7 @@ class Checker:
         for commits in attempts.values():
             self._check_attempts(commits)
 
-    def _check_attempts(self, commits: "list[Operation]") -> None:
+    def _check_attempts(self, commits: "list[ClientOperation]") -> None:
         """Check that all acknowledged attempts of a keyed transaction name one index (T9)."""
         told = {o.index for o in commits if o.outcome == "committed" and o.index <= self.last}
         rows = {index for index in told if self.world.ledger[index][4] in CHANGES}
@@ -258,7 +260,7 @@ class Checker:
             self._fail(commits[-1], f"T9: its attempts were answered {sorted(rows)}")
         self.world.count("keyed transactions checked")
 
-    def _check_isolation(self, operations: "list[Operation]") -> None:
+    def _check_isolation(self, operations: "list[ClientOperation]") -> None:
         """Check that reads of linearizable transactions before their writes are new enough (R2)."""
         for operation in operations:
             if operation.kind != "select":
@@ -272,7 +274,7 @@ class Checker:
                 if got not in states:
                     self._fail(operation, f"R2: it read {got}, possible were {states}")
 
-    def _check_transaction(self, operations: "list[Operation]") -> None:
+    def _check_transaction(self, operations: "list[ClientOperation]") -> None:
         commit = operations[-1] if operations[-1].kind == "commit" else None
         writes = [o for o in operations if o.kind in ("replace", "insert", "update")]
         outcome = commit.outcome if commit is not None else "refused"
@@ -291,7 +293,9 @@ class Checker:
             self.world.count("transactions checked")
             self._replay_transaction(operations, commit)
 
-    def _replay_transaction(self, operations: "list[Operation]", commit: Operation) -> None:
+    def _replay_transaction(
+        self, operations: "list[ClientOperation]", commit: ClientOperation
+    ) -> None:
         """Check that all answers of a transaction hold at its one place in the order (T8)."""
         statements = [o for o in operations if o.kind not in ("begin", "commit")]
         if any(o.outcome != "committed" for o in statements):
@@ -320,11 +324,11 @@ class Checker:
                 self._fail(operation, "T9: it took effect twice")
 
     def _check_sessions(self) -> None:
-        sessions = Sessions(self.versions, self.world.base.heartbeat_ns)
+        sessions = SessionChecks(self.versions, self.world.base.heartbeat_ns)
         self.world.counters["reads of sessions checked"] += sessions.check(self.world.history)
 
-    def _fail(self, operation: Operation, reason: str) -> None:
-        raise Violation(
+    def _fail(self, operation: ClientOperation, reason: str) -> None:
+        raise InvariantViolation(
             f"{reason}; {operation.kind} {operation.value} key {operation.key} "
             f"at {operation.member}, "
             f"{operation.called_ns / 1e6:.3f} .. {operation.returned_ns / 1e6:.3f} ms, "
@@ -344,7 +348,7 @@ def _value_of(row_type: int, fields: Any) -> str | None:
     return None
 
 
-def _same_request(operation: Operation, body: bytes) -> bool:
+def _same_request(operation: ClientOperation, body: bytes) -> bool:
     mine = msgpack.unpackb(operation.body, strict_map_key=False)
     theirs = msgpack.unpackb(body, strict_map_key=False)
     return bool(
@@ -354,7 +358,7 @@ def _same_request(operation: Operation, body: bytes) -> bool:
     )
 
 
-def _run(operation: Operation, before: list[Any] | None) -> tuple[Any, list[Any] | None]:
+def _run(operation: ClientOperation, before: list[Any] | None) -> tuple[Any, list[Any] | None]:
     """Return the answer of a statement over the tuple `before`, and the tuple after it."""
     made: list[Any] = [operation.key, operation.value, 0]
     if operation.kind == "select":

@@ -33,7 +33,7 @@ from qsync_node.format.keys import (
 from qsync_sim import publishing
 from qsync_sim.cluster import Cluster
 from qsync_sim.model import ASYNC_SPACE, SPACE
-from qsync_sim.operation import Operation
+from qsync_sim.operation import ClientOperation
 from qsync_sim.shell import Shell
 
 BEGIN, COMMIT, ROLLBACK = int(Type.BEGIN), int(Type.COMMIT), int(Type.ROLLBACK)
@@ -72,7 +72,7 @@ SCANS = 0.3
 SCAN_LIMIT = 0xFFFFFFFF
 
 
-class Client:
+class SimClient:
     """A client with one session at a time."""
 
     def __init__(self, world: Cluster, number: int, rng: Random | None = None) -> None:
@@ -83,7 +83,7 @@ class Client:
         self.sync = 0
         self.member: Shell | None = None
         self.member_life = 0
-        self.waiting: Operation | None = None
+        self.waiting: ClientOperation | None = None
         self.made = 0
         self.plan: list[tuple[str, int, str]] = []  # kind, key, value of each request to come
         self.script: list[tuple[str, int, str]] = []  # the whole transaction, to be repeated
@@ -94,7 +94,7 @@ class Client:
         self.transactions = 0
         self.think_ms = THINK_MS
         self.is_stopped = False
-        self.keyed: Operation | None = None
+        self.keyed: ClientOperation | None = None
         self.scans = Random(f"scans of {number} in {world.seed}")
         self.publishes = Random(f"publications of {number} in {world.seed}")
 
@@ -193,7 +193,7 @@ class Client:
             idempotency = self._new_key()
         elif kind == "commit":
             idempotency = self.commit_key
-        operation = Operation(
+        operation = ClientOperation(
             self.number, kind, request_type, body, space, key, value, "", 0, idempotency=idempotency
         )
         operation.transaction = self.transaction
@@ -239,7 +239,7 @@ class Client:
     def _repeat_keyed(self) -> None:
         first = self.keyed
         assert first is not None
-        again = Operation(
+        again = ClientOperation(
             self.number,
             first.kind,
             first.type,
@@ -253,7 +253,7 @@ class Client:
         )
         self._send(again)
 
-    def _send(self, operation: Operation) -> None:
+    def _send(self, operation: ClientOperation) -> None:
         world, member = self.world, self.member
         assert member is not None
         self.sync += 1
@@ -330,7 +330,7 @@ class Client:
         if self.member is shell and self.waiting is not None:
             self.on_lost(self.session, self.sync)
 
-    def _ended(self, operation: Operation) -> None:
+    def _ended(self, operation: ClientOperation) -> None:
         operation.returned_ns = self.world.now_ns
         operation.ceiling_index = self.world.confirmed_anywhere
         self.waiting = None
@@ -347,7 +347,7 @@ class Client:
             self.disconnect()
         self._later(self.rng.choice(self.think_ms))
 
-    def _step_ended(self, operation: Operation) -> None:
+    def _step_ended(self, operation: ClientOperation) -> None:
         """Process the answer to a request of a transaction, and update the plan."""
         ended = operation.kind in ("commit", "rollback")
         if operation.outcome == "committed" and not ended:

@@ -17,20 +17,20 @@ from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.format.body import put_body
 from qsync_node.format.keys import INSERT
 from qsync_node.node import Node
-from qsync_sim.archiving import Archive
+from qsync_sim.archiving import ArchiveModel
 from qsync_sim.costs import INSTANT
 from qsync_sim.disktasks import Disks
 from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.network import Network
-from qsync_sim.operation import Operation
+from qsync_sim.operation import ClientOperation
 from qsync_sim.shell import Shell
 from qsync_sim.timeline import Timeline
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 ADMIN_SESSION = 7
 KEY_WINDOW_ROWS = 300  # so short that keys expire within a schedule
 
-Row = tuple[int, int, bytes, bool, int]
+ObservedRow = tuple[int, int, bytes, bool, int]
 """A confirmed row: replica id, LSN, body, whether it was taken, type."""
 
 
@@ -90,14 +90,14 @@ class Cluster(Timeline):
         self.network = Network(self)
         self.machine = INSTANT
         self.disks = Disks()
-        self.archive: Archive | None = None
+        self.archive: ArchiveModel | None = None
         self.has_sockets = False  # whether clients connect by sockets
         self.versions: Levels | None = None  # if there are processes of two versions
         self.has_journal = False  # to which clients publish
         self.clients_by_session: dict[int, Receiver] = {}
         self.guests: list[Guest] = []
-        self.history: list[Operation] = []
-        self.ledger: dict[int, Row] = {}
+        self.history: list[ClientOperation] = []
+        self.ledger: dict[int, ObservedRow] = {}
         self.told_index = 0
         self.confirmed_anywhere = 0
         self.has_faults = True  # until the schedule ends them all
@@ -130,7 +130,7 @@ class Cluster(Timeline):
         for shell in shells:
             shell.start()
         if not self.run_for(60 * SECOND, lambda: self.all_vote(voters)):
-            raise Violation("liveness: the cluster did not form within 60 s")
+            raise InvariantViolation("liveness: the cluster did not form within 60 s")
         for space in (SPACE, ASYNC_SPACE):
             options = {"is_sync": space == SPACE}
             self.insert(SystemSpace.SPACE, [space, 1, f"s{space}", "memtx", 0, options, []])
@@ -182,7 +182,7 @@ class Cluster(Timeline):
             if answer is not None and answer.code in (0, 3):
                 return
             self.run_for(100 * MILLISECOND)
-        raise Violation(
+        raise InvariantViolation(
             f"liveness: {msgpack.unpackb(body, strict_map_key=False)} could not be written"
         )
 

@@ -48,7 +48,7 @@ class Costs:
     rows: int = 17_000
 
 
-class Meter:
+class CostMeter:
     """Work units that this process has done since its begin, by kind."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Meter:
         return self.puts, self.tuples, self.keys, self.rows
 
 
-METER = Meter()
+METER = CostMeter()
 METER.install()
 
 

@@ -20,7 +20,7 @@ _ROW = re.compile(r"\| .* \| `(\w+)` \| (.*) \| (\d+) \|")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MutantResult:
     """The result for a mutant; `seed` is the first schedule that found it, or -1."""
 
     mutant: Mutant
@@ -72,7 +72,7 @@ def summary(schedules: dict[str, int]) -> str:
     )
 
 
-def write_table(path: Path, mutants: Sequence[Mutant], verdicts: Iterable[Verdict]) -> None:
+def write_table(path: Path, mutants: Sequence[Mutant], verdicts: Iterable[MutantResult]) -> None:
     """Replace the rows of the mutants that were found; rows of unknown mutants disappear."""
     page = path.read_text()
     head, _, rest = page.partition(BEGIN)

@@ -15,7 +15,7 @@ from qsync_node.format.keys import INSERT
 from qsync_sim.cluster import ADMIN_SESSION, Cluster, insert_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 KEY = 1_000_000
 LAST_ROWS = 4
@@ -55,9 +55,11 @@ class Disaster:
         count = len(shells)
         gone = {shell.uuid for shell in lost}
         if not world.run_for(WAIT_NS, lambda: len(self._voters() - gone) == count):
-            raise Violation(f"E11: {self._voters()} vote after a forced election")
+            raise InvariantViolation(f"E11: {self._voters()} vote after a forced election")
         if self._voters() & gone:
-            raise Violation(f"E11: members of the order still vote: {self._voters() & gone}")
+            raise InvariantViolation(
+                f"E11: members of the order still vote: {self._voters() & gone}"
+            )
         world.insert(SPACE, [KEY + LAST_ROWS, "after"])
 
     def _write(self, leader: Shell) -> None:
@@ -92,14 +94,16 @@ class Disaster:
             best, lambda sync: fx.Command(ADMIN_SESSION, sync, verb, order), wait_ns=WAIT_NS
         )
         if answer is None or answer.code:
-            raise Violation(f"E11: {verb} failed: {answer.reason if answer else 'no answer'}")
+            raise InvariantViolation(
+                f"E11: {verb} failed: {answer.reason if answer else 'no answer'}"
+            )
         world.count(f"order {verb}")
         world.run_for(WAIT_NS, lambda: limbo.confirmed_index >= tail.history.starts[-1].first_index)
         for index in pending:
             row = world.ledger.get(index)
             is_kept = row is not None and row[3]
             if is_kept != (verb == "force-confirm"):
-                raise Violation(f"E11: {verb} {'kept' if is_kept else 'lost'} row {index}")
+                raise InvariantViolation(f"E11: {verb} {'kept' if is_kept else 'lost'} row {index}")
         if pending:
             world.count(f"pending rows at {verb}")
 

@@ -24,9 +24,9 @@ from typing import Literal
 from qsync_node.format.xlog import SECTOR_BYTES, ZERO_RUN_BYTES
 from qsync_node.storage.errors import DiskError, DiskFull
 
-Fault = Literal["fail", "full", "short", "power", "power_after"]
+DiskFault = Literal["fail", "full", "short", "power", "power_after"]
 MIN_DAMAGED_BYTES = 64
-Hook = Callable[[str, str], Fault | None]
+DiskHook = Callable[[str, str], DiskFault | None]
 
 
 class PowerLoss(BaseException):
@@ -210,7 +210,7 @@ class SimFile:
     def close(self) -> None:
         """Close the file; this never fails and flushes nothing."""
 
-    def _enter(self, call: str) -> Fault | None:
+    def _enter(self, call: str) -> DiskFault | None:
         if self._life != self._disk.life:
             raise DiskError(f"{self._path} was open before the crash")
         return self._disk.enter(call, self._path)
@@ -224,7 +224,7 @@ class SimDisk:
         self.used_bytes = 0
         self.life = 0
         self.calls = 0  # that change something
-        self.on_call: Hook | None = None
+        self.on_call: DiskHook | None = None
         self._root = _Directory()
         self._is_off = False
 
@@ -241,7 +241,7 @@ class SimDisk:
         self._root.lose_power(rng)
         self.used_bytes = sum(len(inode.seen) for inode in _inodes(self._root))
 
-    def enter(self, call: str, path: str) -> Fault | None:
+    def enter(self, call: str, path: str) -> DiskFault | None:
         """Begin a call that changes something; raise PowerLoss after a crash."""
         if self._is_off:
             raise PowerLoss
@@ -252,12 +252,12 @@ class SimDisk:
             raise PowerLoss
         return fault
 
-    def leave(self, fault: Fault | None) -> None:
+    def leave(self, fault: DiskFault | None) -> None:
         if fault == "power_after":
             self._is_off = True
             raise PowerLoss
 
-    def _change(self, call: str, path: str) -> Fault | None:
+    def _change(self, call: str, path: str) -> DiskFault | None:
         fault = self.enter(call, path)
         if fault in ("fail", "short") or (fault == "full" and call == "sync_dir"):
             raise DiskError(f"{call} {path}: injected failure")

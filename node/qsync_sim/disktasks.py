@@ -52,7 +52,7 @@ class Disks:
             self.calls[task] = calls
 
 
-class Owner(Protocol):
+class TaskOwner(Protocol):
     """An instance, as the disk operations of its process use it (shell.py)."""
 
     name: str
@@ -78,7 +78,7 @@ class DiskTasks:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: TaskOwner,
         storage: Storage,
         timeline: Timeline,
         disks: Disks,

@@ -7,7 +7,7 @@ import msgpack
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.keys import DELETE, INSERT, KEY_KEY, KEY_SPACE_ID, KEY_TUPLE, REPLACE
 from qsync_sim.cluster import Cluster
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 CLUSTER: Final = int(SystemSpace.CLUSTER)
 IDS_MAX = 31
@@ -33,11 +33,13 @@ def check(world: Cluster) -> None:
             continue
         number, uuid, name, role, is_voting = fields[KEY_TUPLE][:5]
         if uuid in removed:
-            raise Violation(f"M5: {name} was removed, and is registered again at {index}")
+            raise InvariantViolation(f"M5: {name} was removed, and is registered again at {index}")
         if number not in members:
             lowest = next(n for n in range(1, IDS_MAX + 1) if n not in members)
             if number != lowest:
-                raise Violation(f"M5: {name} gets id {number} at {index}, but {lowest} is free")
+                raise InvariantViolation(
+                    f"M5: {name} gets id {number} at {index}, but {lowest} is free"
+                )
         if is_voting and role != "voter":
-            raise Violation(f"M2: {name} is {role} and votes from {index} on")
+            raise InvariantViolation(f"M2: {name} is {role} and votes from {index} on")
         members[number] = uuid

@@ -16,26 +16,26 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from qsync_sim.detections import Verdict, summary, write_table
+from qsync_sim.detections import MutantResult, summary, write_table
 from qsync_sim.planted_bugs import Mutant, StaleMutant, all_mutants, apply_edits, copy_sources
 
 SCHEDULES_MAX = 1_000
 TIMEOUT_S = 1_200
 
 
-def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
+def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> MutantResult:
     """Run the broken copy until a schedule finds the bug."""
     with tempfile.TemporaryDirectory(prefix=f"qsync-{mutant.name}-") as directory:
         target = Path(directory)
         copy_sources(target)
         apply_edits(mutant, target)
         if mutant.story and _run(target, "qsync_sim.story", mutant.story).returncode:
-            return Verdict(mutant, first_seed, 1, f"story {mutant.story} differs")
+            return MutantResult(mutant, first_seed, 1, f"story {mutant.story} differs")
         last = first_seed + schedules_max - 1
         try:
             done = _run(target, *_simulator(mutant), "--hunt", f"{first_seed}..{last}")
         except subprocess.TimeoutExpired:
-            return Verdict(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
+            return MutantResult(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
     return _read_verdict(mutant, first_seed, schedules_max, done.stdout + done.stderr)
 
 
@@ -59,14 +59,14 @@ def _run(target: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _read_verdict(mutant: Mutant, first_seed: int, schedules_max: int, output: str) -> Verdict:
+def _read_verdict(mutant: Mutant, first_seed: int, schedules_max: int, output: str) -> MutantResult:
     for line in output.splitlines():
         if line.startswith("found by seed "):
             seed, _, problem = line.removeprefix("found by seed ").partition(": ")
-            return Verdict(mutant, int(seed), int(seed) - first_seed + 1, problem)
+            return MutantResult(mutant, int(seed), int(seed) - first_seed + 1, problem)
         if line.startswith("nothing found"):
-            return Verdict(mutant, -1, schedules_max, "SURVIVED")
-    return Verdict(mutant, -1, 0, f"the run broke: {output[-300:]}")
+            return MutantResult(mutant, -1, schedules_max, "SURVIVED")
+    return MutantResult(mutant, -1, 0, f"the run broke: {output[-300:]}")
 
 
 def main() -> int:
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="page whose table of planted bugs is updated")
     arguments = parser.parse_args()
     mutants = [m for m in all_mutants() if not arguments.names or m.name in arguments.names]
-    verdicts: list[Verdict] = []
+    verdicts: list[MutantResult] = []
     with ThreadPoolExecutor(arguments.workers) as pool:
         jobs = {
             pool.submit(hunt, mutant, arguments.first_seed, arguments.schedules): mutant
@@ -89,7 +89,7 @@ def main() -> int:
             try:
                 verdict = job.result()
             except StaleMutant as stale:
-                verdict = Verdict(mutant, -1, 0, f"STALE {stale}")
+                verdict = MutantResult(mutant, -1, 0, f"STALE {stale}")
             verdicts.append(verdict)
             if arguments.write is not None:
                 write_table(arguments.write, all_mutants(), [verdict])

@@ -30,7 +30,7 @@ RETRANSMISSION_NS = 200 * MILLISECOND
 """Pause before a lost packet is sent again; all that follows it waits."""
 
 
-class Host(Protocol):
+class NetworkHost(Protocol):
     """A member on its machine, as the network uses it (shell.py)."""
 
     name: str
@@ -41,22 +41,22 @@ class Host(Protocol):
     @property
     def is_alive(self) -> bool: ...
     @property
-    def peers(self) -> "Process | None": ...
+    def peers(self) -> "NetworkProcess | None": ...
 
     def run(self, callback: Callable[[], None]) -> None: ...
     def run_in(self, peers: Any, callback: Callable[[], None]) -> None: ...
 
 
-class Process(Protocol):
+class NetworkProcess(Protocol):
     """A process run, as its connections use it (peers.py)."""
 
     @property
-    def shell(self) -> Host: ...
+    def shell(self) -> NetworkHost: ...
 
-    def accept(self, end: "End") -> None: ...
+    def accept(self, end: "ConnectionEnd") -> None: ...
 
 
-class End:
+class ConnectionEnd:
     """One end of a connection.
 
     Attributes:
@@ -71,9 +71,9 @@ class End:
     __slots__ = ("arrives_ns", "held", "is_open", "number", "on_closed", "on_data", "other",
                  "peers")  # fmt: skip
 
-    def __init__(self, peers: Process) -> None:
+    def __init__(self, peers: NetworkProcess) -> None:
         self.peers = peers
-        self.other: End
+        self.other: ConnectionEnd
         self.is_open = True
         self.on_data: Callable[[Any], None] = _ignore
         self.on_closed: Callable[[], None] = _nothing
@@ -82,7 +82,7 @@ class End:
         self.held: list[Callable[[], None]] = []
 
     @property
-    def shell(self) -> Host:
+    def shell(self) -> NetworkHost:
         return self.peers.shell
 
 
@@ -99,29 +99,31 @@ class Network:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.hosts: dict[str, Host] = {}  # by the UUID of their instance
-        self.ends: dict[End, None] = {}
+        self.hosts: dict[str, NetworkHost] = {}  # by the UUID of their instance
+        self.ends: dict[ConnectionEnd, None] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.latency_ns = LATENCY_NS
         self.loss = 0.0  # probability that a packet is lost
         self.healed_ns = 0  # when cuts ended last
-        self._silent: dict[Host, list[End]] = {}  # ends whose machine has lost power, by machine
+        self._silent: dict[
+            NetworkHost, list[ConnectionEnd]
+        ] = {}  # ends whose machine has lost power, by machine
 
-        self._by_address: dict[str, Host] = {}
+        self._by_address: dict[str, NetworkHost] = {}
         self._links = 0
 
     # --- addresses ----------------------------------------------------------------------------
 
-    def add(self, machine: Host) -> None:
+    def add(self, machine: NetworkHost) -> None:
         """Connect a machine to the network."""
         self.hosts[machine.uuid] = machine
         self._by_address[self.address_of(machine)] = machine
 
-    def address_of(self, machine: Host) -> str:
+    def address_of(self, machine: NetworkHost) -> str:
         """Return the address at which the machine's process listens."""
         return f"{machine.name}:1"
 
-    def at_address(self, address: str) -> Host:
+    def at_address(self, address: str) -> NetworkHost:
         """Return the machine with an address."""
         return self._by_address[address]
 
@@ -132,7 +134,9 @@ class Network:
 
     # --- connecting ---------------------------------------------------------------------------
 
-    def dial(self, peers: Process, target: Host, on_refused: Callable[[], None]) -> End:
+    def dial(
+        self, peers: NetworkProcess, target: NetworkHost, on_refused: Callable[[], None]
+    ) -> ConnectionEnd:
         """Open a connection from a process to a machine.
 
         Args:
@@ -143,17 +147,19 @@ class Network:
         Returns:
             The opener's end, whose `on_data` receives the greeting first.
         """
-        end = End(peers)
-        end.other = End(peers)  # until a process accepts
+        end = ConnectionEnd(peers)
+        end.other = ConnectionEnd(peers)  # until a process accepts
         end.other.is_open = False
         end.other.other = end
         self.ends[end] = None
         self._travel(end, target, partial(self._on_first_packet, end, target, on_refused))
         return end
 
-    def _on_first_packet(self, end: End, target: Host, on_refused: Callable[[], None]) -> None:
+    def _on_first_packet(
+        self, end: ConnectionEnd, target: NetworkHost, on_refused: Callable[[], None]
+    ) -> None:
         if target.peers is not None:
-            other = End(target.peers)
+            other = ConnectionEnd(target.peers)
             other.other, end.other = end, other
             other.arrives_ns = self.timeline.now_ns
             self.ends[other] = None
@@ -164,20 +170,20 @@ class Network:
         elif target.has_power and end.is_open:
             self._travel_back(end, target, partial(self._refuse, end, on_refused))
 
-    def _refuse(self, end: End, on_refused: Callable[[], None]) -> None:
+    def _refuse(self, end: ConnectionEnd, on_refused: Callable[[], None]) -> None:
         if end.is_open:
             self._forget(end)
             end.shell.run_in(end.peers, on_refused)
 
     # --- data ---------------------------------------------------------------------------------
 
-    def send(self, end: End, item: Any) -> None:
+    def send(self, end: ConnectionEnd, item: Any) -> None:
         """Send an item from an end to the other one."""
         if end.is_open:
             other = end.other
             self._travel(end, other.shell, partial(self._arrive, other, item), other)
 
-    def _arrive(self, end: End, item: Any) -> None:
+    def _arrive(self, end: ConnectionEnd, item: Any) -> None:
         if not end.is_open:
             if end.shell.has_power:
                 self._answer_gone(end)
@@ -187,37 +193,41 @@ class Network:
         end.shell.run_in(end.peers, partial(self._receive, end, item))
 
     @staticmethod
-    def _receive(end: End, item: Any) -> None:
+    def _receive(end: ConnectionEnd, item: Any) -> None:
         if end.is_open:
             end.on_data(item)
 
-    def close(self, end: End) -> None:
+    def close(self, end: ConnectionEnd) -> None:
         """Close an end, and let the other one know."""
         if end.is_open:
             self._forget(end)
             self._answer_gone(end)
 
-    def _answer_gone(self, end: End) -> None:
+    def _answer_gone(self, end: ConnectionEnd) -> None:
         """Send the other end the notice that this one is closed."""
         other = end.other
         self._travel(end, other.shell, partial(self._on_gone, other), other)
 
-    def _on_gone(self, end: End) -> None:
+    def _on_gone(self, end: ConnectionEnd) -> None:
         # The process reads first what arrived before.
         end.shell.run_in(end.peers, partial(self._lose, end))
 
-    def _lose(self, end: End) -> None:
+    def _lose(self, end: ConnectionEnd) -> None:
         if end.is_open:
             self._forget(end)
             end.on_closed()
 
-    def _forget(self, end: End) -> None:
+    def _forget(self, end: ConnectionEnd) -> None:
         end.is_open = False
         self.ends.pop(end, None)
         end.held.clear()
 
     def _travel(
-        self, sender: End, receiver: Host, arrive: Callable[[], None], end: End | None = None
+        self,
+        sender: ConnectionEnd,
+        receiver: NetworkHost,
+        arrive: Callable[[], None],
+        end: ConnectionEnd | None = None,
     ) -> None:
         """Let something arrive, in the order of the connection, unless the direction is cut."""
         end = end or sender.other
@@ -226,13 +236,15 @@ class Network:
         else:
             self._travel_now(end, arrive, sender.shell.lag_ns)
 
-    def _travel_back(self, end: End, sender: Host, arrive: Callable[[], None]) -> None:
+    def _travel_back(
+        self, end: ConnectionEnd, sender: NetworkHost, arrive: Callable[[], None]
+    ) -> None:
         if self.is_cut(sender, end.shell):
             end.held.append(partial(self._travel_now, end, arrive, 0))
         else:
             self._travel_now(end, arrive, 0)
 
-    def _travel_now(self, end: End, arrive: Callable[[], None], lag_ns: int) -> None:
+    def _travel_now(self, end: ConnectionEnd, arrive: Callable[[], None], lag_ns: int) -> None:
         at_ns = max(self.timeline.now_ns + lag_ns + self._delay(), end.arrives_ns + 1)
         end.arrives_ns = at_ns
         self.timeline.at(at_ns, arrive)
@@ -251,10 +263,10 @@ class Network:
 
     # --- faults -------------------------------------------------------------------------------
 
-    def is_cut(self, sender: Host, receiver: Host) -> bool:
+    def is_cut(self, sender: NetworkHost, receiver: NetworkHost) -> bool:
         return (sender.uuid, receiver.uuid) in self.cuts
 
-    def cut(self, sender: Host, receiver: Host) -> None:
+    def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
         self.cuts.add((sender.uuid, receiver.uuid))
 
     def heal(self) -> None:
@@ -266,7 +278,7 @@ class Network:
             for arrive in held:
                 arrive()
 
-    def break_end(self, end: End) -> None:
+    def break_end(self, end: ConnectionEnd) -> None:
         """Break a connection. Each end notices at its own time, and data in flight is lost."""
         for one, times in ((end, 1), (end.other, 6)):
             if one.is_open:
@@ -287,7 +299,7 @@ class Network:
                 if self.is_cut(first, second) or self.is_cut(second, first):
                     self.break_end(end)
 
-    def on_stopped(self, peers: Process, has_power: bool) -> None:
+    def on_stopped(self, peers: NetworkProcess, has_power: bool) -> None:
         """Close the ends of a process that has ended; a machine without power sends nothing."""
         for end in [one for one in self.ends if one.peers is peers]:
             self._forget(end)
@@ -298,7 +310,7 @@ class Network:
             if end.other.is_open:
                 self._silent.setdefault(end.shell, []).append(end)
 
-    def on_power(self, shell: Host) -> None:
+    def on_power(self, shell: NetworkHost) -> None:
         """Answer retransmitted data to connections from before the machine lost power."""
         for end in self._silent.pop(shell, []):
             delay_ns = self.timeline.rng.randrange(1000 * MILLISECOND)

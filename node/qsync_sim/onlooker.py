@@ -22,10 +22,10 @@ from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import EntryKind
 from qsync_sim import refusals, resources
-from qsync_sim.authority import Authority
+from qsync_sim.authority import LeadershipChecks
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.consensus.context import Context
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Onlooker:
     """The observer of all instances of a world."""
 
-    def __init__(self, cluster: Cluster, authority: Authority) -> None:
+    def __init__(self, cluster: Cluster, authority: LeadershipChecks) -> None:
         self._cluster = cluster
         self._authority = authority
         self.refusals: dict[tuple[int, int], set[str]] = {}
@@ -57,26 +57,30 @@ class Onlooker:
         elif kind is msg.ForwardReply and message.code:
             refusals.check(self._cluster, shell, message.code, message.reason, peer_uuid)
         elif kind is msg.HeartbeatReply and message.term < shell.term_before:
-            raise Violation(f"D2: {shell.name} answers a heartbeat of term {message.term}")
+            raise InvariantViolation(f"D2: {shell.name} answers a heartbeat of term {message.term}")
 
     def _check_ack(self, shell: Shell, ack: msg.Ack) -> None:
         assert shell.storage is not None
         if ack.term < shell.term_before:
-            raise Violation(f"D2: {shell.name} acknowledges in term {ack.term}, which it has left")
+            raise InvariantViolation(
+                f"D2: {shell.name} acknowledges in term {ack.term}, which it has left"
+            )
         if ack.log_index > shell.storage.last_index:
-            raise Violation(
+            raise InvariantViolation(
                 f"D1: {shell.name} acknowledges {ack.log_index}, "
                 f"its disk ends at {shell.storage.last_index}"
             )
         if ack.nack_index and not any(
             nack.index == ack.nack_index for nack in _on_disk(shell).nacks
         ):
-            raise Violation(f"T7: {shell.name} refuses {ack.nack_index} before it stored that")
+            raise InvariantViolation(
+                f"T7: {shell.name} refuses {ack.nack_index} before it stored that"
+            )
 
     def _check_ballot(self, shell: Shell, term: int, vote: str) -> None:
         ballot = _on_disk(shell)
         if (ballot.term, ballot.vote) != (term, vote):
-            raise Violation(
+            raise InvariantViolation(
                 f"D2: {shell.name} votes in term {term}, its disk has {ballot.term} {ballot.vote}"
             )
 
@@ -90,7 +94,7 @@ class Onlooker:
         voters = shell.voters_before
         granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
         if granted < len(voters) // 2 + 1:
-            raise Violation(
+            raise InvariantViolation(
                 f"E1: {shell.name} leads term {term} by {granted} of {len(voters)} votes"
             )
 
@@ -120,13 +124,15 @@ class Onlooker:
         promote = leader.promote_index
         held = [uuid for uuid in voters if self._may_hold(uuid, max(index, promote), term)]
         if len(held) < quorum:
-            raise Violation(
+            raise InvariantViolation(
                 f"L2: {shell.name} confirms {index} in term {term} with "
                 f"{len(held)} of {len(voters)}"
             )
         refusers = self.refusals.get((term, index), set()).intersection(voters)
         if is_taken and len(voters) - len(refusers) < quorum:
-            raise Violation(f"T7: {shell.name} confirms {index}, which {len(refusers)} refused")
+            raise InvariantViolation(
+                f"T7: {shell.name} confirms {index}, which {len(refusers)} refused"
+            )
 
     def _may_hold(self, uuid: str, index: int, term: int) -> bool:
         """Return whether the disk of `uuid` holds the log to `index` and the PROMOTE of `term`."""
@@ -167,7 +173,7 @@ class Onlooker:
             if other is shell or mine == theirs or have_overlapping_majorities(mine, theirs):
                 continue
             if self._may_decide(shell) and self._may_decide(other):
-                raise Violation(
+                raise InvariantViolation(
                     f"M2: {shell.name} counts by {len(mine)} voters and {other.name} by "
                     f"{len(theirs)}: majorities of the two need not overlap"
                 )
@@ -202,7 +208,7 @@ class Onlooker:
         confirmed = max(self._cluster.ledger, default=0)
         pending = sum(1 for entry in changes if entry.batch.last_index > confirmed)
         if pending > 1:
-            raise Violation(f"M2: {shell.name} holds {pending} membership changes")
+            raise InvariantViolation(f"M2: {shell.name} holds {pending} membership changes")
 
 
 def have_overlapping_majorities(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Operation:
+class ClientOperation:
     """A request from the client's point of view; `outcome` is empty until the answer."""
 
     client: int

@@ -36,14 +36,14 @@ from qsync_node.peering.handshake import (
     PeerIdentity,
     answer_hello,
 )
-from qsync_sim.network import End, Host, Network
+from qsync_sim.network import ConnectionEnd, Network, NetworkHost
 
 SECRET = "secret"
 SECOND = 1_000_000_000
 ENCODED_EVERY = 16
 
 
-class Owner(Host, Protocol):
+class LinkOwner(NetworkHost, Protocol):
     """A member, as the connections of its process use it (shell.py)."""
 
     settings: ConsensusSettings
@@ -51,10 +51,10 @@ class Owner(Host, Protocol):
     def feed(self, item: Any) -> None: ...
 
 
-class Link:
+class SimLink:
     """An authenticated connection."""
 
-    def __init__(self, end: End, found: Established, name: str) -> None:
+    def __init__(self, end: ConnectionEnd, found: Established, name: str) -> None:
         self.end = end
         self.name = name  # of the address that this process dialled, "" if it accepted
         self.uuid = found.uuid
@@ -73,7 +73,7 @@ class SimPeers:
 
     def __init__(
         self,
-        shell: Owner,
+        shell: LinkOwner,
         network: Network,
         replicaset_uuid: str,
         on_send: Callable[[str, Any], None],
@@ -89,7 +89,7 @@ class SimPeers:
             rng: the source of nonces and tokens.
         """
         self.shell = shell
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, SimLink] = {}
         self._timeline = network.timeline
         self._network = network
         self._on_send = on_send
@@ -150,13 +150,15 @@ class SimPeers:
         self._dialling.on_failed(attempt, self._now_s())
         self._dial()
 
-    def _on_timeout(self, end: End, attempt: Attempt) -> None:
+    def _on_timeout(self, end: ConnectionEnd, attempt: Attempt) -> None:
         if end.is_open and not end.number:
             self._timeline.count("handshakes timed out")
             self._network.close(end)
             self._on_failed(attempt)
 
-    def _on_handshake(self, end: End, attempt: Attempt, opening: Opening, data: bytes) -> None:
+    def _on_handshake(
+        self, end: ConnectionEnd, attempt: Attempt, opening: Opening, data: bytes
+    ) -> None:
         try:
             hello, found = opening.receive(data)
         except HandshakeFailed:
@@ -170,13 +172,13 @@ class SimPeers:
 
     # --- accepting ----------------------------------------------------------------------------
 
-    def accept(self, end: End) -> None:
+    def accept(self, end: ConnectionEnd) -> None:
         """Greet the opener of a connection."""
         salt = self._rng.randbytes(SALT_BYTES)
         end.on_data = partial(self._on_hello, end, salt)
         self._network.send(end, encode_greeting(self.shell.uuid, salt))
 
-    def _on_hello(self, end: End, salt: bytes, data: bytes) -> None:
+    def _on_hello(self, end: ConnectionEnd, salt: bytes, data: bytes) -> None:
         ((kind, sync, _, body),) = FrameDecoder(1 << 16).feed(data)
         assert kind == HELLO, kind
         try:
@@ -197,9 +199,9 @@ class SimPeers:
 
     # --- links --------------------------------------------------------------------------------
 
-    def _establish(self, end: End, found: Established, attempt: Attempt | None) -> None:
+    def _establish(self, end: ConnectionEnd, found: Established, attempt: Attempt | None) -> None:
         number = end.number = self._network.next_link()
-        link = self.links[number] = Link(end, found, attempt.name if attempt else "")
+        link = self.links[number] = SimLink(end, found, attempt.name if attempt else "")
         end.on_data = partial(self._on_data, link)
         end.on_closed = partial(self._on_lost, link, attempt)
         self.shell.feed(fx.LinkUp(number, found.uuid, attempt is not None, found.level))
@@ -211,7 +213,7 @@ class SimPeers:
             self._timeline.count("members discovered")
             self._dial()
 
-    def _check_superseded(self, end: End, uuid: str) -> None:
+    def _check_superseded(self, end: ConnectionEnd, uuid: str) -> None:
         """Check that all links to a member lead to the process that has connected now.
 
         A process may have ended since it connected. Then the notice of that is under way.
@@ -236,7 +238,7 @@ class SimPeers:
             f"has no link to {name}" for name in missing
         ]
 
-    def _on_lost(self, link: Link, attempt: Attempt | None) -> None:
+    def _on_lost(self, link: SimLink, attempt: Attempt | None) -> None:
         if self.links.pop(link.end.number, None) is None:
             return
         self.shell.feed(fx.LinkDown(link.end.number))
@@ -244,7 +246,7 @@ class SimPeers:
             self._dialling.on_lost(attempt, self._now_s())
             self._dial()
 
-    def _close(self, link: Link) -> None:
+    def _close(self, link: SimLink) -> None:
         self._network.close(link.end)
         link.end.on_closed()
 
@@ -267,7 +269,7 @@ class SimPeers:
             item = encode_frames([msg.encode(message)])
         self._network.send(link.end, item)
 
-    def _on_data(self, link: Link, item: Any) -> None:
+    def _on_data(self, link: SimLink, item: Any) -> None:
         link.keep_alive.on_received()
         if type(item) is not bytes:
             self.shell.feed(fx.Received(link.end.number, item))

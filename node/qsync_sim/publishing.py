@@ -24,8 +24,8 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.keys import CHANGES, INSERT, KEY_FUNCTION_NAME, KEY_SPACE_ID, KEY_TUPLE, Type
 from qsync_sim.cluster import Cluster
-from qsync_sim.operation import Operation
-from qsync_sim.violation import Violation
+from qsync_sim.operation import ClientOperation
+from qsync_sim.violation import InvariantViolation
 
 CALL = int(Type.CALL)
 JOURNAL, JOURNAL_ID = "events", 1
@@ -138,27 +138,29 @@ def _publications(world: Cluster) -> dict[str, _Found]:
             continue
         _, _, sequence, content = fields[KEY_TUPLE]
         if sequence != len(found) + 1:
-            raise Violation(f"X2: sequence {sequence} at {index} follows {len(found)}")
+            raise InvariantViolation(f"X2: sequence {sequence} at {index} follows {len(found)}")
         if content.decode() in found:
-            raise Violation(f"X1: {content} was published twice, again at {index}")
+            raise InvariantViolation(f"X1: {content} was published twice, again at {index}")
         found[content.decode()] = _Found(index, sequence)
     return found
 
 
 def _check(
-    operation: Operation, decided: Operation, found: _Found | None, is_repeated: bool
+    operation: ClientOperation, decided: ClientOperation, found: _Found | None, is_repeated: bool
 ) -> None:
     outcome = decided.outcome
     if outcome == "committed":
         if found is None:
-            raise Violation(f"X1: {operation.value} was committed and is not published")
+            raise InvariantViolation(f"X1: {operation.value} was committed and is not published")
         sequences = [it[1] if isinstance(it, list) else it for it in decided.tuples]
         if sequences and found.sequence not in sequences:
-            raise Violation(f"X2: {operation.value} has {found.sequence}, not {sequences}")
+            raise InvariantViolation(f"X2: {operation.value} has {found.sequence}, not {sequences}")
         if not is_repeated and not found.index <= decided.index:
-            raise Violation(f"X1: {operation.value} at {found.index} is after {decided.index}")
+            raise InvariantViolation(
+                f"X1: {operation.value} at {found.index} is after {decided.index}"
+            )
     elif outcome in ("rolled back", "refused") and found is not None and not is_repeated:
-        raise Violation(f"X1: {operation.value} was {outcome} and is published")
+        raise InvariantViolation(f"X1: {operation.value} was {outcome} and is published")
 
 
 def _check_rows(world: Cluster, last: int) -> None:
@@ -173,4 +175,4 @@ def _check_rows(world: Cluster, last: int) -> None:
             continue
         rows = [msgpack.unpackb(packed)[2] for _, packed in space.indexes[0].entries()]
         if rows != list(range(row.published + 1, row.last + 1)) or row.last > last:
-            raise Violation(f"X5: {shell.name} has rows {rows} and {row}, of {last}")
+            raise InvariantViolation(f"X5: {shell.name} has rows {rows} and {row}, of {last}")

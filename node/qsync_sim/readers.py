@@ -7,7 +7,7 @@ clients seldom meet these moments. The checker judges the answers like those of 
 
 from random import Random
 
-from qsync_sim.clients import KEYS, Client
+from qsync_sim.clients import KEYS, SimClient
 from qsync_sim.cluster import Cluster
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
@@ -18,7 +18,7 @@ CHANCES = {"leader": 1.0, "following": 0.5}
 """Probability of a read after an event."""
 
 
-class EarlyReader(Client):
+class EarlyReader(SimClient):
     """A client that only reads after an event of the member that it asks."""
 
     def __init__(self, world: Cluster, number: int) -> None:

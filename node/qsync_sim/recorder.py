@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import Entry, EntryKind
-from qsync_node.consensus.source import StreamState
+from qsync_node.consensus.source import SourceState
 from qsync_node.node import Node
 
-Event = dict[str, Any]
+RecordedEvent = dict[str, Any]
 
 
 class Promises(NamedTuple):
@@ -56,7 +56,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        self.events: list[Event] = []
+        self.events: list[RecordedEvent] = []
         self.end = ""
         self.violation = ""
 
@@ -142,9 +142,9 @@ class Recorder:
         ):
             self._watch(owner, name, getattr(self, f"_{name}"))
         applier = replica.applier
-        self._watch(applier, "on_rewound", partial(self._on_replaced, StreamState.CUTTING))
+        self._watch(applier, "on_rewound", partial(self._on_replaced, SourceState.CUTTING))
         self._watch(
-            applier.rejoin, "on_installed", partial(self._on_replaced, StreamState.INSTALLING)
+            applier.rejoin, "on_installed", partial(self._on_replaced, SourceState.INSTALLING)
         )
 
     @staticmethod
@@ -282,12 +282,12 @@ class Recorder:
     def _forget_behind(self, original: Callable[..., None], index: int) -> None:
         self._look_for_snapshot()
         tail = self.node.context.tail
-        is_cut = self.node.replica.source.state is StreamState.CUTTING
+        is_cut = self.node.replica.source.state is SourceState.CUTTING
         if index < tail.last_index:
             self.note("truncate" if is_cut else "forget", last=index)
         original(index)
 
-    def _on_replaced(self, state: StreamState, original: Callable[..., None], message: Any) -> None:
+    def _on_replaced(self, state: SourceState, original: Callable[..., None], message: Any) -> None:
         """Note that the disk has the truncation or the snapshot of a stage."""
         self._look_for_snapshot()
         context = self.node.context

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.messages import ForwardReply
-from qsync_node.consensus.source import StreamState
+from qsync_node.consensus.source import SourceState
 from qsync_node.errors import ErrorCode
 from qsync_sim.authority import on_disk
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
@@ -66,7 +66,9 @@ def check(cluster: Cluster, shell: Shell, code: int, reason: str, client_uuid: s
     else:
         is_justified = _JUDGES[code](shell, node, reason)
     if not is_justified:
-        raise Violation(f"{_RULES[code]}: {shell.name} refuses ({code}) without a cause: {reason}")
+        raise InvariantViolation(
+            f"{_RULES[code]}: {shell.name} refuses ({code}) without a cause: {reason}"
+        )
 
 
 def _is_queue_full(shell: Shell, node: "Node", reason: str) -> bool:
@@ -110,7 +112,7 @@ def _is_without_leader(shell: Shell, node: "Node", reason: str) -> bool:
     leader = replica.leader
     if leader is None:
         source, known = replica.source, replica.election.leader_uuid
-        is_following = source.state is StreamState.FOLLOWING and source.uuid == known
+        is_following = source.state is SourceState.FOLLOWING and source.uuid == known
         # A read at the beginning of this step preceded the message that the member now follows.
         was_following = is_following and source.since_ns < now_ns
         return "knows no leader" not in reason or not was_following

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from qsync_node.consensus.entries import EntryKind
-from qsync_sim.cluster import Row
+from qsync_sim.cluster import ObservedRow
 from qsync_sim.publishing import BROKER_SESSION
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
@@ -37,7 +37,7 @@ CONTROL_BYTES = 4_000
 """Rows of decisions, confirmations and members in a queue, at most."""
 
 
-def check_step(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
+def check_step(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRow]) -> None:
     """Check the bounds of a member after a step.
 
     Args:
@@ -62,10 +62,12 @@ def check_step(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
             _check_window(shell, node, relay.bytes_in_flight)
     tail = context.tail
     if tail.cached_bytes > settings.tail_cache_bytes and tail.cached_batches > 1:
-        raise Violation(f"T11: {shell.name} keeps {tail.cached_bytes} bytes of recent rows")
+        raise InvariantViolation(
+            f"T11: {shell.name} keeps {tail.cached_bytes} bytes of recent rows"
+        )
 
 
-def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> None:
+def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRow]) -> None:
     last = node.context.limbo.confirmed_index
     taken = 0
     for index in range(shell.confirmed_before + 1, last + 1):
@@ -73,7 +75,9 @@ def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, Row]) -> N
         taken = taken + 1 if ledger[index][3] else 0
     most = node.settings.confirm_rows_max + TRANSACTION_ROWS
     if taken > most:
-        raise Violation(f"G1: {shell.name} confirms {taken} rows in a step, {most} are allowed")
+        raise InvariantViolation(
+            f"G1: {shell.name} confirms {taken} rows in a step, {most} are allowed"
+        )
 
 
 def _check_window(shell: Shell, node: "Node", sent: int) -> None:
@@ -82,7 +86,7 @@ def _check_window(shell: Shell, node: "Node", sent: int) -> None:
     batch_bytes = SLACK * TRANSACTION_BYTES
     most = settings.relay_window_bytes + settings.relay_chunk_bytes + batch_bytes
     if sent > most:
-        raise Violation(
+        raise InvariantViolation(
             f"T11: {shell.name} has sent {sent} bytes to a follower that acknowledged none of "
             f"them, {most} are allowed"
         )
@@ -95,10 +99,14 @@ def _check_queue(shell: Shell, node: "Node") -> None:
     most = settings.limbo_bytes_max + SLACK * TRANSACTION_BYTES
     size = sum(len(entry.batch.data) for entry in own)
     if len(own) > settings.limbo_entries_max + SLACK or size > most:
-        raise Violation(f"T11: {shell.name} has a queue of {len(own)} transactions, {size} bytes")
+        raise InvariantViolation(
+            f"T11: {shell.name} has a queue of {len(own)} transactions, {size} bytes"
+        )
     most += settings.relay_window_bytes + settings.relay_chunk_bytes + CONTROL_BYTES
     if context.limbo.bytes > most:
-        raise Violation(f"T11: {shell.name} has a queue of {context.limbo.bytes} bytes, not {most}")
+        raise InvariantViolation(
+            f"T11: {shell.name} has a queue of {context.limbo.bytes} bytes, not {most}"
+        )
 
 
 def check_end(shell: Shell, node: "Node") -> None:
@@ -127,4 +135,6 @@ def check_end(shell: Shell, node: "Node") -> None:
     }
     for what, count in kept.items():
         if count:
-            raise Violation(f"T11: {shell.name} keeps {count} {what} after the last answer")
+            raise InvariantViolation(
+                f"T11: {shell.name} keeps {count} {what} after the last answer"
+            )

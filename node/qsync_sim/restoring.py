@@ -26,11 +26,11 @@ from qsync_node.storage.files import OsFileSystem
 from qsync_node.transactions.own_rows import read_term_body
 from qsync_sim.model import SPACE
 from qsync_sim.versions import LATER
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.world import World
 
 if TYPE_CHECKING:
-    from qsync_sim.archiving import Archive
+    from qsync_sim.archiving import ArchiveModel
 
 PART = 0.5
 """The part of the schedules with an archive in which it is restored."""
@@ -57,21 +57,21 @@ def check_restore(world: World) -> None:
         try:
             done = fold(f"file://{directory}", Point(None, None), Path(directory, "restored"))
         except QsyncError as error:
-            raise Violation(f"S6: the archive cannot be restored: {error}") from error
+            raise InvariantViolation(f"S6: the archive cannot be restored: {error}") from error
         snapshot = open_snapshot(OsFileSystem(), done.file)
         bodies = list(snapshot.bodies())
     view = leader.node.snapshot_view()
     # The last CONFIRM row changes nothing, and no row proves that it is confirmed itself.
     missing = {world.ledger[at][4] for at in range(snapshot.index + 1, view.index + 1)}
     if missing - {RAFT_CONFIRM} or sorted(bodies) != sorted(view.bodies()):
-        raise Violation(
+        raise InvariantViolation(
             f"S6: the state restored to {snapshot.index} is not that of the leader at {view.index}"
         )
     world.count("archives restored")
     _found(world, snapshot, bodies)
 
 
-def _write(archive: "Archive", folder: Path) -> None:
+def _write(archive: "ArchiveModel", folder: Path) -> None:
     """Write the archive to a folder."""
     (folder / ROOT_NAME).write_bytes(encode_root(archive.replicaset_uuid))
     for (uuid, name), data in archive.files.items():
@@ -94,12 +94,12 @@ def _found(world: World, snapshot: Snapshot, bodies: list[bytes]) -> None:
     for shell in shells:
         shell.start()
     if not made.run_for(FORM_NS, lambda: made.all_vote(len(shells))):
-        raise Violation("liveness: the restored cluster did not form")
+        raise InvariantViolation("liveness: the restored cluster did not form")
     leader = made.leader()
     assert leader is not None
     assert leader.node is not None
     if _of_users(leader.node.database.snapshot_bodies()) != _of_users(bodies):
-        raise Violation("S6: the new cluster has other rows than the restored state")
+        raise InvariantViolation("S6: the new cluster has other rows than the restored state")
     made.insert(SPACE, [KEY, "restored"])
     world.count("clusters founded with a restored state")
 

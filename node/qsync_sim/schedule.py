@@ -6,7 +6,7 @@ from random import Random
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
-from qsync_node.consensus.source import StreamState
+from qsync_node.consensus.source import SourceState
 from qsync_node.format.body import space_mark
 from qsync_node.format.mp import pack_map_head
 from qsync_node.node import Node
@@ -23,22 +23,22 @@ from qsync_sim import (
     slowreaders,
     versions,
 )
-from qsync_sim.archiving import Archive
+from qsync_sim.archiving import ArchiveModel
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
-from qsync_sim.clients import SHORT_THINK_MS, Client
+from qsync_sim.clients import SHORT_THINK_MS, SimClient
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
 from qsync_sim.network import LATENCY_NS
-from qsync_sim.operation import Operation
+from qsync_sim.operation import ClientOperation
 from qsync_sim.readers import EarlyReader
 from qsync_sim.restoring import check_restore
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.workloads import check as check_workloads
 from qsync_sim.workloads import make as make_workloads
-from qsync_sim.workloads.base import Request
+from qsync_sim.workloads.base import WorkloadRequest
 from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.workloads.order import SEQUENCE_DATA
 from qsync_sim.world import World
@@ -127,14 +127,14 @@ class Schedule:
         self.slow_readers: list[slowreaders.SlowReader] = []
         chosen = faults.ALL if is_plain else [*faults.ALL, *orders.ALL, *decay.ALL]
         if not is_plain and Random(f"archive of {seed}").random() < ARCHIVES:
-            self.world.archive = Archive(self.world, self.world.replicaset_uuid)
+            self.world.archive = ArchiveModel(self.world, self.world.replicaset_uuid)
             chosen = [*chosen, *archive_faults.ALL]
         if not is_plain:
             self.world.versions = versions.draw(self.world)
         self._faults = [*chosen, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
 
     def run(self) -> World:
-        """Raises `Violation`, or AssertionError of the node, when a rule is broken."""
+        """Raises `InvariantViolation`, or AssertionError of the node, when a rule is broken."""
         world = self.world
         rng = world.rng
         voters = rng.choice([3, 3, 3, 5])
@@ -216,7 +216,7 @@ class Schedule:
 
     def _start_clients(self, count: int) -> None:
         world = self.world
-        world.clients = [Client(world, number) for number in range(count)]
+        world.clients = [SimClient(world, number) for number in range(count)]
         for client in world.clients:
             if self.is_plain:
                 client.think_ms = SHORT_THINK_MS
@@ -287,14 +287,16 @@ class Schedule:
             return is_long and any(map(_is_accepted, world.history[operations:]))
 
         if not world.run_for(30 * SECOND, is_done):
-            raise Violation("E12: no write was accepted within 30 s after the faults ended")
+            raise InvariantViolation(
+                "E12: no write was accepted within 30 s after the faults ended"
+            )
         for client in world.clients:
             client.is_stopped = True
         for workload in self.workloads:
             workload.stop()
         world.run_for(35 * SECOND, self._is_idle)
         if not self._is_idle():
-            raise Violation("K1: a request was never answered")
+            raise InvariantViolation("K1: a request was never answered")
         self.check_convergence()
 
     def check_convergence(self) -> None:
@@ -302,7 +304,9 @@ class Schedule:
         world = self.world
         done = world.run_for(30 * SECOND, self._has_converged)
         if not done:
-            raise Violation(f"E12: no agreement 30 s after the faults ended: {self._positions()}")
+            raise InvariantViolation(
+                f"E12: no agreement 30 s after the faults ended: {self._positions()}"
+            )
 
     def check_waits(self) -> None:
         """Check that no request had to wait for its deadline (G3).
@@ -311,13 +315,13 @@ class Schedule:
         """
         if self.world.counters["fault quorum changed"]:
             return
-        requests: list[Operation | Request] = list(self.world.history)
+        requests: list[ClientOperation | WorkloadRequest] = list(self.world.history)
         for workload in self.workloads:
             requests += workload.requests
         for request in requests:
             waited_ns = request.returned_ns - request.called_ns
             if waited_ns > WAIT_NS:
-                raise Violation(
+                raise InvariantViolation(
                     f"G3: {request.kind} at {request.member} waited {waited_ns / 1e6:.0f} ms, "
                     f"answered {request.outcome} ({request.code})"
                 )
@@ -327,13 +331,17 @@ class Schedule:
         world = self.world
         watch = world.watch
         if not world.run_for(LINKS_NS, lambda: not watch.unfinished_links()):
-            raise Violation(f"Peering: {watch.unfinished_links()} after {LINKS_NS // SECOND} s")
+            raise InvariantViolation(
+                f"Peering: {watch.unfinished_links()} after {LINKS_NS // SECOND} s"
+            )
         if world.counters["calm ends"]:
             before = watch.open_links()
             world.run_for(QUIET_NS)
             lost = before - watch.open_links()
             if lost:
-                raise Violation(f"Peering: {len(lost)} links were lost, although nothing failed")
+                raise InvariantViolation(
+                    f"Peering: {len(lost)} links were lost, although nothing failed"
+                )
 
     def _are_clients_stopped(self) -> bool:
         return any(client.is_stopped for client in self.world.clients[:1])
@@ -349,13 +357,13 @@ class Schedule:
         if not world.run_for(
             CHECKPOINT_NS, lambda: not any(map(_writes_checkpoint, world.alive()))
         ):
-            raise Violation("S2: a member waits for the end of a checkpoint")
+            raise InvariantViolation("S2: a member waits for the end of a checkpoint")
         for shell in world.alive():
             assert shell.node is not None
             clients = shell.node.clients
             held = len(clients.streams.open), clients.streams.held_bytes, len(clients.homes)
             if any(held):
-                raise Violation(
+                raise InvariantViolation(
                     f"T11: {shell.name} holds {held} for closed connections: "
                     "transactions, their bytes, streams"
                 )
@@ -406,7 +414,7 @@ class Schedule:
         goal = leader.node.context.limbo.confirmed_index
         return all(
             shell.node is not None
-            and (shell is leader or shell.node.replica.source.state is StreamState.FOLLOWING)
+            and (shell is leader or shell.node.replica.source.state is SourceState.FOLLOWING)
             and shell.node.context.limbo.confirmed_index >= goal - ROWS_BEHIND
             and not shell.node.replica.repair.is_open
             and not _refuses_pending_row(shell.node)
@@ -455,14 +463,14 @@ class Schedule:
                 different = [
                     pair for pair in zip(expected, state, strict=False) if pair[0] != pair[1]
                 ]
-                raise Violation(f"S1: {shell.name} has another state: {different[:2]}")
+                raise InvariantViolation(f"S1: {shell.name} has another state: {different[:2]}")
 
 
 def _writes_checkpoint(shell: Shell) -> bool:
     return shell.node is not None and shell.node.checkpoints.is_writing
 
 
-def _is_accepted(operation: Operation) -> bool:
+def _is_accepted(operation: ClientOperation) -> bool:
     return operation.outcome == "committed" and operation.kind in ("insert", "replace", "keyed")
 
 

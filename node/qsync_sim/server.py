@@ -21,7 +21,7 @@ from qsync_node.server.services import Services
 from qsync_node.server.session import PACKETS_PER_CHECK, ServerSession
 from qsync_node.server.sessions import Sessions
 from qsync_node.server.watchers import Watchers
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
@@ -33,7 +33,7 @@ REQUEST_MAX = 1 << 20
 SECOND = 1_000_000_000
 
 
-class Process(Protocol):
+class ServerProcess(Protocol):
     """A simulated process, as its sockets use it (shell.py)."""
 
     name: str
@@ -113,7 +113,7 @@ class Socket:
 class Timers:
     """The timers of an event loop, by the clock of the world."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ServerProcess) -> None:
         self._process = process
 
     def call_later(
@@ -129,7 +129,7 @@ class Timers:
 class SimServer:
     """The sockets of one process run."""
 
-    def __init__(self, process: Process, node: "Node") -> None:
+    def __init__(self, process: ServerProcess, node: "Node") -> None:
         self._process = process
         self._largest = 0  # bytes of an answer so far
         self.sessions = Sessions(
@@ -189,7 +189,7 @@ class SimServer:
             session = cast(ServerSession, client)
             unread, in_flight = session.unread_bytes(), len(session.requests.running)
             if unread > unread_max or in_flight > in_flight_max:
-                raise Violation(
+                raise InvariantViolation(
                     f"T11: {self._process.name} holds {unread} bytes of unread answers and "
                     f"{in_flight} requests of a connection, not {unread_max} and {in_flight_max}"
                 )

@@ -22,8 +22,8 @@ from typing import Any
 
 from qsync_node.transactions.forwarding import COVER_DEADLINE_HEARTBEATS
 from qsync_sim.model import SPACE
-from qsync_sim.operation import Operation
-from qsync_sim.violation import Violation
+from qsync_sim.operation import ClientOperation
+from qsync_sim.violation import InvariantViolation
 
 CLOCK_RATE_MAX = 1.3
 """The fastest clock of a member (faults.clock)."""
@@ -31,13 +31,13 @@ WRITES = frozenset({"insert", "replace", "update", "delete", "upsert", "keyed", 
 SCANS = frozenset({"scan", "linearizable scan"})
 READS = frozenset({"select", "linearizable"}) | SCANS
 
-Versions = dict[tuple[int, int], list[tuple[int, list[Any] | None]]]
+RowVersions = dict[tuple[int, int], list[tuple[int, list[Any] | None]]]
 
 
-class Sessions:
+class SessionChecks:
     """Checks the sessions of all clients of one schedule."""
 
-    def __init__(self, versions: Versions, heartbeat_ns: int) -> None:
+    def __init__(self, versions: RowVersions, heartbeat_ns: int) -> None:
         """Prepare the states of each key.
 
         Args:
@@ -52,7 +52,7 @@ class Sessions:
         self._ends: list[int] = []  # times of answers to default reads, in order
         self._seen: list[int] = []  # the greatest index that they had shown until then
 
-    def check(self, history: "list[Operation]") -> int:
+    def check(self, history: "list[ClientOperation]") -> int:
         """Check all sessions.
 
         Returns:
@@ -72,13 +72,13 @@ class Sessions:
                 checked += self._check_read(operation)
         return checked
 
-    def _on_write(self, operation: Operation) -> None:
+    def _on_write(self, operation: ClientOperation) -> None:
         waited_ns = operation.returned_ns - operation.called_ns
         if waited_ns < self._covered_ns:
             session = operation.session
             self._written[session] = max(self._written.get(session, 0), operation.index)
 
-    def _check_read(self, operation: Operation) -> int:
+    def _check_read(self, operation: ClientOperation) -> int:
         session = operation.session
         read, written = self._read.get(session, 0), self._written.get(session, 0)
         floors = [(read, "R1: an earlier read of the session"), (written, "T10: its own write")]
@@ -90,7 +90,7 @@ class Sessions:
         floor, reason = max(floors)
         index = self._first_at(operation, floor)
         if index > operation.ceiling_index:
-            raise Violation(
+            raise InvariantViolation(
                 f"{reason} showed the state at {floor}, but not {operation.kind} {operation.value} "
                 f"key {operation.key} of session {session} at {operation.member}, "
                 f"{operation.called_ns / 1e6:.3f} .. {operation.returned_ns / 1e6:.3f} ms: "
@@ -103,7 +103,7 @@ class Sessions:
             self._seen.append(max(last, index))
         return bool(floor)
 
-    def _first_at(self, operation: Operation, floor: int) -> int:
+    def _first_at(self, operation: ClientOperation, floor: int) -> int:
         """Return the first index from `floor` on at which the answer was the state."""
         if operation.kind not in SCANS:
             got = operation.tuples[0] if operation.tuples else None

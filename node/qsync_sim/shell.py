@@ -18,7 +18,7 @@ from qsync_node.node import Node
 from qsync_node.storage.errors import CorruptionError, DiskError
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentLimits, Storage
-from qsync_sim.archiving import Archive, SimArchiver
+from qsync_sim.archiving import ArchiveModel, SimArchiver
 from qsync_sim.costs import Machine
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.disktasks import STORAGE_CALLS, Disks, DiskTasks, power_cut
@@ -40,7 +40,7 @@ class Surroundings(Protocol):
     replicaset_uuid: str
     disks: Disks
     machine: Machine
-    archive: Archive | None
+    archive: ArchiveModel | None
     has_sockets: bool
 
     def addresses_for(self, shell: "Shell") -> dict[str, str]: ...

@@ -18,7 +18,7 @@ from qsync_sim.cluster import Cluster
 from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.server import Socket
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.workloads.base import body_of
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class SlowReader:
         self._greeting -= skipped
         for _, sync, _, _ in self._decoder.feed(data[skipped:]):
             if sync not in self._waiting:
-                raise Violation(f"K1: request {sync} of a slow reader is answered twice")
+                raise InvariantViolation(f"K1: request {sync} of a slow reader is answered twice")
             self._waiting.remove(sync)
             self._world.count("answers to slow readers")
 
@@ -179,4 +179,6 @@ class SlowReader:
             return not self._waiting or not self._is_connected()
 
         if not self._world.run_for(ANSWERED_NS, is_done):
-            raise Violation(f"K1: {len(self._waiting)} requests of a slow reader have no answer")
+            raise InvariantViolation(
+                f"K1: {len(self._waiting)} requests of a slow reader have no answer"
+            )

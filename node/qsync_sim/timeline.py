@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 
 class Timeline:
@@ -60,4 +60,4 @@ class Timeline:
         Raises:
             Violation: always.
         """
-        raise Violation(reason)
+        raise InvariantViolation(reason)

@@ -22,7 +22,7 @@ from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim import faults
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.node import Node
@@ -135,9 +135,11 @@ class Versions:
     def on_stopped_by_level(self, shell: Shell) -> None:
         """Check that a process had to stop, and replace it by the later version."""
         if shell.settings.level == LATER:
-            raise Violation(f"P2: {shell.name} stops at a level that it supports")
+            raise InvariantViolation(f"P2: {shell.name} stops at a level that it supports")
         if shell.uuid not in self._may_stop and shell.settings.role != "anonymous":
-            raise Violation(f"P2: {shell.name} never announced the level at which it stops")
+            raise InvariantViolation(
+                f"P2: {shell.name} never announced the level at which it stops"
+            )
         self._world.count("stopped at an unsupported level")
         self._world.after(self._rng.randrange(SECOND), partial(self._upgrade, shell))
 
@@ -150,7 +152,9 @@ class Versions:
         context = node.context
         limbo = context.limbo
         if limbo.configuration.level > context.settings.level and not context.is_stopped:
-            raise Violation(f"P2: {shell.name} continues at level {limbo.configuration.level}")
+            raise InvariantViolation(
+                f"P2: {shell.name} continues at level {limbo.configuration.level}"
+            )
         confirmed = limbo.confirmed_configuration
         if confirmed is not self._seen and confirmed.level > LEVEL:
             self._seen = confirmed
@@ -159,13 +163,15 @@ class Versions:
             index = limbo.confirmed_index
             self._raised_at = min(self._raised_at, index) if self._raised_at else index
         elif self._raised_at and context.has_origin and limbo.confirmed_index >= self._raised_at:
-            raise Violation(f"P2: the level is {confirmed.level} again at {limbo.confirmed_index}")
+            raise InvariantViolation(
+                f"P2: the level is {confirmed.level} again at {limbo.confirmed_index}"
+            )
 
     def _check_members(self, shell: Shell, configuration: Configuration) -> None:
         for member in configuration.members:
             announced = self._announced.get(member.uuid, 0)
             if member.role != STOCK_ROLE and announced < configuration.level:
-                raise Violation(
+                raise InvariantViolation(
                     f"P2: {shell.name} confirms level {configuration.level}, "
                     f"and {member.name} announced {announced}"
                 )
@@ -173,7 +179,9 @@ class Versions:
     def check(self) -> None:
         """Check at the end that the cluster has the level of its members."""
         if not self._world.run_for(RAISED_NS, self._is_settled):
-            raise Violation(f"P2: all members support level {LATER}, the cluster does not have it")
+            raise InvariantViolation(
+                f"P2: all members support level {LATER}, the cluster does not have it"
+            )
         if self._raised_at:
             self._world.count("feature levels raised")
 

@@ -26,7 +26,7 @@ from qsync_node.consensus.entries import EntryKind
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
     from qsync_node.consensus.leader import Leader
@@ -45,7 +45,7 @@ ROUND_NS = SECOND
 """A new voter has the rows that its leader had before this time."""
 
 
-class Order(NamedTuple):
+class OpenOrder(NamedTuple):
     """An order that is not answered yet, with the term of the member when it was sent."""
 
     shell: Shell
@@ -64,12 +64,12 @@ class Handover(NamedTuple):
     last_index: int
 
 
-class Watch:
+class WorldWatch:
     """The checks of one world."""
 
     def __init__(self, world: Cluster) -> None:
         self._world = world
-        self._orders: dict[int, Order] = {}
+        self._orders: dict[int, OpenOrder] = {}
         self._leading: dict[str, int] = {}  # term that a member led at the end of its last step
         self._separated_ns: dict[str, int] = {}  # since when a leader reaches no quorum
         self._stopped_ns: dict[str, int] = {}
@@ -83,7 +83,7 @@ class Watch:
         assert shell.node is not None
         term = shell.node.context.term
         now_ns = self._world.now_ns
-        self._orders[sync] = Order(shell, shell.life, verb, arguments, term, now_ns)
+        self._orders[sync] = OpenOrder(shell, shell.life, verb, arguments, term, now_ns)
 
     def on_answer(self, answer: fx.Answer) -> None:
         """Check the answer to an order.
@@ -95,7 +95,7 @@ class Watch:
         if order is None or order.verb != "nominate" or answer.code:
             return
         if order.arguments["term"] < order.term:
-            raise Violation(
+            raise InvariantViolation(
                 f"E2: {order.shell.name} in term {order.term} accepts a nomination of "
                 f"term {order.arguments['term']}"
             )
@@ -109,7 +109,9 @@ class Watch:
         for order in self._orders.values():
             is_lost = order.shell.life != order.life
             if not is_lost and self._world.now_ns - order.sent_ns > ORDER_NS:
-                raise Violation(f"G3: {order.verb} at {order.shell.name} was never answered")
+                raise InvariantViolation(
+                    f"G3: {order.verb} at {order.shell.name} was never answered"
+                )
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -135,26 +137,28 @@ class Watch:
             or context.confirmed_configuration.by_uuid(peer_uuid) is not None
         )
         if last > limbo.confirmed_index and not is_registered:
-            raise Violation(f"L8: {shell.name} sends row {last} to a replica without an id")
+            raise InvariantViolation(
+                f"L8: {shell.name} sends row {last} to a replica without an id"
+            )
 
     @staticmethod
     def _check_chunk(shell: Shell, chunk: msg.SnapshotChunk) -> None:
         size = sum(map(len, chunk.bodies[:-1]))
         if size > shell.settings.relay_chunk_bytes:
-            raise Violation(f"S4: {shell.name} sends {size} bytes of a snapshot at once")
+            raise InvariantViolation(f"S4: {shell.name} sends {size} bytes of a snapshot at once")
 
     @staticmethod
     def _check_candidacy(shell: Shell) -> None:
         node = _node(shell)
         # A member that may not lead stands if its log is needed (E1).
         if node.settings.election_mode == "manual" and node.replica.election.may_lead():
-            raise Violation(f"E2: {shell.name} stands without an order")
+            raise InvariantViolation(f"E2: {shell.name} stands without an order")
 
     def _check_prevote(self, shell: Shell) -> None:
         context = _node(shell).context
         replica = _node(shell).replica
         if replica.leader is not None and self._leading.get(shell.uuid) == context.term:
-            raise Violation(f"E3: {shell.name} leads and grants a PreVote")
+            raise InvariantViolation(f"E3: {shell.name} leads and grants a PreVote")
         election = replica.election
         silent_ns = context.now_ns - election.heard_at_ns
         # A heartbeat or a connection of this step may have arrived after the question.
@@ -162,7 +166,7 @@ class Watch:
         if not is_heard or context.link_to(election.leader_uuid) is None:
             return
         if not any(type(item) is fx.LinkUp for item in shell.inputs_now):
-            raise Violation(
+            raise InvariantViolation(
                 f"E3: {shell.name} grants a PreVote {silent_ns / 1e6:.0f} ms after it heard "
                 "its leader"
             )
@@ -184,7 +188,7 @@ class Watch:
         voters = [uuid for uuid in _node(leader).context.voter_uuids() if uuid != removed]
         running = sum(1 for uuid in voters if self._has_run(uuid))
         if running < len(voters) // 2 + 1:
-            raise Violation(
+            raise InvariantViolation(
                 f"M3: {leader.name} removes a member; {running} of {len(voters)} voters run"
             )
 
@@ -201,7 +205,7 @@ class Watch:
             if at_ns <= self._world.now_ns - ROUND_NS
         ]
         if storage is not None and early and storage.last_index < early[-1]:
-            raise Violation(
+            raise InvariantViolation(
                 f"M4: {leader.name} lets a replica vote that has {storage.last_index} rows; "
                 f"{ROUND_NS // MILLISECOND} ms before, the log had {early[-1]}"
             )
@@ -214,7 +218,9 @@ class Watch:
         replica = node.replica
         starts = context.tail.history.starts
         if starts and starts[-1].first_index > context.tail.last_index:
-            raise Violation(f"L5: {shell.name} has {starts[-1]} after {context.tail.last_index}")
+            raise InvariantViolation(
+                f"L5: {shell.name} has {starts[-1]} after {context.tail.last_index}"
+            )
         if context.term != shell.term_before:
             self._check_term(shell, node)
         if replica.leader is None:
@@ -236,7 +242,7 @@ class Watch:
         self._check_switchover(shell, replica.leader)
         write_since_ns = shell.tasks.write_since_ns if shell.tasks is not None else 0
         if write_since_ns and now_ns - write_since_ns > _longest_lease_ns(shell):
-            raise Violation(f"E5: {shell.name} leads, although its disk hangs")
+            raise InvariantViolation(f"E5: {shell.name} leads, although its disk hangs")
 
     @staticmethod
     def _check_term(shell: Shell, node: "Node") -> None:
@@ -248,7 +254,7 @@ class Watch:
             type(item) is fx.Received and _announces(item.message, term)
             for item in shell.inputs_now
         ):
-            raise Violation(f"E3: {shell.name} adopts term {term}, which no member is in")
+            raise InvariantViolation(f"E3: {shell.name} adopts term {term}, which no member is in")
 
     def _check_switchover(self, shell: Shell, leader: "Leader") -> None:
         switchover, now_ns = leader.transfer.switchover, self._world.now_ns
@@ -263,9 +269,9 @@ class Watch:
         for entry in _node(shell).context.limbo.entries:
             index = entry.batch.first_index
             if entry.is_own and entry.kind is EntryKind.USER and index > handover.last_index:
-                raise Violation(f"E9: {shell.name} writes {index} during a switchover")
+                raise InvariantViolation(f"E9: {shell.name} writes {index} during a switchover")
         if now_ns - handover.since_ns > SWITCHOVER_NS:
-            raise Violation(
+            raise InvariantViolation(
                 f"E9: {shell.name} has held writes for "
                 f"{(now_ns - handover.since_ns) / 1e6:.0f} ms because of a switchover"
             )
@@ -280,7 +286,7 @@ class Watch:
         healed_ns = self._world.network.healed_ns
         since_ns = max(self._separated_ns.setdefault(shell.uuid, now_ns), healed_ns)
         if now_ns - since_ns > _longest_lease_ns(shell):
-            raise Violation(
+            raise InvariantViolation(
                 f"E4: {shell.name} leads, although it has reached {reached} of {len(voters)} "
                 f"voters for {(now_ns - since_ns) / 1e6:.0f} ms"
             )

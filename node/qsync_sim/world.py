@@ -3,7 +3,7 @@
 Everything is drawn from one seed. The world keeps the ledger of confirmed rows as each instance
 reports them, and stops the schedule at the first contradiction: two leaders of one term, a
 confirmed row that differs between two instances or changes, a process that does not start
-(`Violation`).
+(`InvariantViolation`).
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.format.keys import CHANGES
 from qsync_node.node import Node
 from qsync_sim import faults, refusals
-from qsync_sim.authority import FENCES, Authority
+from qsync_sim.authority import FENCES, LeadershipChecks
 from qsync_sim.availability import MOVING, Availability
-from qsync_sim.clients import Client
-from qsync_sim.cluster import ADMIN_SESSION, Cluster, Row
+from qsync_sim.clients import SimClient
+from qsync_sim.cluster import ADMIN_SESSION, Cluster, ObservedRow
 from qsync_sim.model import held_by, is_held
 from qsync_sim.onlooker import Onlooker
 from qsync_sim.readers import EarlyReader
 from qsync_sim.recorder import Recorder, Recording
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
-from qsync_sim.watch import Watch
+from qsync_sim.violation import InvariantViolation
+from qsync_sim.watch import WorldWatch
 
 NOP = 12
 
@@ -36,11 +36,11 @@ class World(Cluster):
 
     def __init__(self, seed: int, settings: ConsensusSettings | None = None) -> None:
         super().__init__(seed, settings)
-        self.authority = Authority(self)
+        self.authority = LeadershipChecks(self)
         self.onlooker = Onlooker(self, self.authority)
         self.availability = Availability(self)
-        self.watch = Watch(self)
-        self.clients: list[Client] = []
+        self.watch = WorldWatch(self)
+        self.clients: list[SimClient] = []
         self.readers: list[EarlyReader] = []  # which are clients, too
         self.leaders: dict[int, str] = {}
         self.trace: list[str] = []
@@ -158,18 +158,20 @@ class World(Cluster):
         elif event == "nack":
             self.onlooker.on_nack(shell, fields["index"], fields["term"])
         elif event == "split_brain":
-            raise Violation(f"L4: {shell.name}: split brain without a cause: {fields['reason']}")
+            raise InvariantViolation(
+                f"L4: {shell.name}: split brain without a cause: {fields['reason']}"
+            )
         elif event == "feature_level_unsupported" and self.versions is not None:
             self.versions.on_stopped_by_level(shell)
         elif event == "row_not_applied" and not self.counters["fault nack"]:
-            raise Violation(f"T7: {shell.name}: {fields['reason']}")
+            raise InvariantViolation(f"T7: {shell.name}: {fields['reason']}")
 
     def _on_leader(self, shell: Shell, fields: dict[str, Any]) -> None:
         """Check a new leader, and count adopted and discarded tails."""
         term = fields["term"]
         other = self.leaders.setdefault(term, shell.uuid)
         if other != shell.uuid:
-            raise Violation(f"E1: term {term} has two leaders")
+            raise InvariantViolation(f"E1: term {term} has two leaders")
         self.onlooker.on_leader(shell, term)
         self.availability.on_leadership(shell, "")
         if fields["kept"] < fields["promote_index"] - 1:
@@ -218,13 +220,13 @@ class World(Cluster):
                     self.onlooker.on_confirmed(shell, shell.node, index, is_taken)
                 self.confirmed_anywhere = max(self.confirmed_anywhere, index)
             elif seen != row:
-                raise Violation(
+                raise InvariantViolation(
                     f"L3: {shell.name} confirmed another row at {index}: "
                     f"{_shown(row)} instead of {_shown(seen)}"
                 )
 
 
-def _as_sent_to(shell: Shell, row: Row) -> Row:
+def _as_sent_to(shell: Shell, row: ObservedRow) -> ObservedRow:
     """Return the row as an instance with a list of spaces receives it, possibly as a NOP."""
     replica_id, lsn, body, is_taken, row_type = row
     if row_type not in CHANGES or is_held(body, held_by(shell.settings.spaces)):
@@ -232,7 +234,7 @@ def _as_sent_to(shell: Shell, row: Row) -> Row:
     return replica_id, lsn, b"", is_taken, NOP
 
 
-def _shown(row: Row) -> str:
+def _shown(row: ObservedRow) -> str:
     replica_id, lsn, body, is_taken, row_type = row
     verdict = "taken" if is_taken else "rolled back"
     return f"type {row_type} replica {replica_id} lsn {lsn} {verdict} {body[:40]!r}"

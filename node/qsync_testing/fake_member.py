@@ -28,7 +28,7 @@ class Asked:
     body: dict[int, Any]
 
 
-Answer = tuple[int, Any] | None
+MemberAnswer = tuple[int, Any] | None
 """Type and body of an answer; bytes are sent as they are. None sends no answer."""
 
 
@@ -36,7 +36,7 @@ Answer = tuple[int, Any] | None
 class FakeMember:
     """A member; `answer` returns the answer to a request, `asked` lists all requests."""
 
-    answer: Callable[[Asked], Answer]
+    answer: Callable[[Asked], MemberAnswer]
     uuid: str = FIRST
     leader: str = FIRST
     is_silent: bool = False
@@ -78,7 +78,7 @@ class FakeMember:
     def _take(self, frame: Frame, to: asyncio.StreamWriter) -> None:
         kind, sync, header, body = frame
         fields = unpack(body) if body else {}
-        answer: Answer
+        answer: MemberAnswer
         if kind in (Type.AUTH, Type.PING):
             answer = (0, {})
         elif kind == Type.WATCH:
@@ -122,13 +122,13 @@ async def serving(*members: FakeMember) -> AsyncIterator[list[str]]:
         await asyncio.sleep(0)
 
 
-def committed(asked: Asked) -> Answer:
+def committed(asked: Asked) -> MemberAnswer:
     """Answer as a cluster that commits each request."""
     if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
         return None
     return 0, {Key.DATA: [], Key.INDEX: 7} if asked.key else {Key.DATA: []}
 
 
-def refused(code: int, reason: str = "reason") -> Answer:
+def refused(code: int, reason: str = "reason") -> MemberAnswer:
     """Return the answer of a refusal."""
     return ERROR + code, {Key.ERROR_24: reason}

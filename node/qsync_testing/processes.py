@@ -131,7 +131,7 @@ class NodeProcess:
         return self.admin().post(path, json.dumps(fields).encode(), 30)[0]
 
 
-class Cluster:
+class ProcessCluster:
     """Several nodes of one replica set."""
 
     def __init__(self, folder: Path, count: int, **settings: Any) -> None:
@@ -182,8 +182,8 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, count: int, **settings: Any) -> Iterator[Cluster]:
-    cluster = Cluster(folder, count, **settings)
+def running_cluster(folder: Path, count: int, **settings: Any) -> Iterator[ProcessCluster]:
+    cluster = ProcessCluster(folder, count, **settings)
     try:
         cluster.start()
         yield cluster

@@ -11,9 +11,9 @@ import pytest
 
 from qsync_client import Client, Committed
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_sim.recorder import Event
+from qsync_sim.recorder import RecordedEvent
 from qsync_testing.paths import ROOT
-from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+from qsync_testing.processes import PASSWORD, USER, ProcessCluster, running_cluster, wait_until
 from qsync_testing.specification.check import MODELS, settings_of
 from qsync_testing.specification.tlc import search
 from qsync_testing.specification.traces import abstracted, compare, record, replay_processes
@@ -33,7 +33,7 @@ async def write(addresses: list[str], first: int, count: int) -> None:
             assert isinstance(await client.replace(SPACE, [number, "x"]), Committed)
 
 
-def _have_confirmed(cluster: Cluster, goal: int) -> bool:
+def _have_confirmed(cluster: ProcessCluster, goal: int) -> bool:
     return all(node.status()["confirmed_index"] >= goal for node in cluster.nodes)
 
 
@@ -71,44 +71,44 @@ def test_concurrent_searches_share_no_file(tmp_path: Path) -> None:
     assert {Path(path).parent for path in parsed} == {tmp_path}
 
 
-def one_row_more(event: Event) -> None:
+def one_row_more(event: RecordedEvent) -> None:
     event["last"] += 1
 
 
-def another_candidate(event: Event) -> None:
+def another_candidate(event: RecordedEvent) -> None:
     event["candidate"] = event["at"]
 
 
-def nothing_kept(event: Event) -> None:
+def nothing_kept(event: RecordedEvent) -> None:
     event["kept"] -= 1
 
 
-def no_answers(event: Event) -> None:
+def no_answers(event: RecordedEvent) -> None:
     event["heard"] = []
 
 
-def other_voters(event: Event) -> None:
+def other_voters(event: RecordedEvent) -> None:
     event["voters"] = event["voters"][:1]
 
 
-def unknown_row(event: Event) -> None:
+def unknown_row(event: RecordedEvent) -> None:
     event["position"] += 1
 
 
-def another_refusal(event: Event) -> None:
+def another_refusal(event: RecordedEvent) -> None:
     event["nack"] = event["last"] + 1
 
 
-def dropped(event: Event) -> None:
+def dropped(event: RecordedEvent) -> None:
     event["do"] = "dropped"
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[list[Event]]:
+def runs() -> list[list[RecordedEvent]]:
     return [record(seed).events for seed in range(30)]
 
 
-def is_decisive(events: list[Event], at: int, kind: str) -> bool:
+def is_decisive(events: list[RecordedEvent], at: int, kind: str) -> bool:
     """Return whether a change of the event is wrong, whatever follows."""
     event, after = events[at], events[at + 1]
     if event["do"] != kind:
@@ -150,7 +150,7 @@ def is_decisive(events: list[Event], at: int, kind: str) -> bool:
     ],
 )
 def test_changed_run_is_refused(
-    runs: list[list[Event]], kind: str, change: Callable[[Event], None]
+    runs: list[list[RecordedEvent]], kind: str, change: Callable[[RecordedEvent], None]
 ) -> None:
     for events in runs:
         places = [at for at in range(len(events) - 1) if is_decisive(events, at, kind)]
@@ -168,7 +168,7 @@ def test_changed_run_is_refused(
 
 # --- runs made by hand, which no code here produces ----------------------------------------------
 
-BEGUN: Event = {
+BEGUN: RecordedEvent = {
     "do": "begin",
     "at": "n1",
     "base": 2,
@@ -178,7 +178,7 @@ BEGUN: Event = {
 }
 
 
-REFUSALS: dict[str, Event] = {
+REFUSALS: dict[str, RecordedEvent] = {
     "reopen": {"nacks": []},
     "stored": {"nacks": []},
     "reply": {"nack": 0},
@@ -186,20 +186,20 @@ REFUSALS: dict[str, Event] = {
 }
 
 
-def one(action: str, node: str, **fields: Any) -> Event:
+def one(action: str, node: str, **fields: Any) -> RecordedEvent:
     return {"do": action, "at": node, **REFUSALS.get(action, {}), **fields}
 
 
-def stored(node: str, term: int, vote: str = "") -> Event:
+def stored(node: str, term: int, vote: str = "") -> RecordedEvent:
     return one("stored", node, term=term, vote=vote)
 
 
-def asked(node: str, term: int) -> list[Event]:
+def asked(node: str, term: int) -> list[RecordedEvent]:
     ask = one("ask", node, last=2, last_term=1)
     return [one("stand", node, term=term), stored(node, term, node), ask]
 
 
-def acknowledged(node: str, last: int, last_term: int = 1, term: int = 1) -> Event:
+def acknowledged(node: str, last: int, last_term: int = 1, term: int = 1) -> RecordedEvent:
     return one("acknowledge", node, term=term, last=last, last_term=last_term)
 
 
@@ -419,14 +419,14 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("events", WRONG.values(), ids=WRONG.keys())
-def test_wrong_run_is_refused_at_its_last_event(events: list[Event]) -> None:
+def test_wrong_run_is_refused_at_its_last_event(events: list[RecordedEvent]) -> None:
     refusal = compare(JAR, [[BEGUN, *events]])
     assert refusal is not None
     assert (refusal.number, refusal.reason) == (len(events), "Deadlock"), refusal
 
 
 @pytest.mark.parametrize(("bug", "events"), PLANTED.items(), ids=PLANTED.keys())
-def test_committed_row_is_lost_with_planted_bug(bug: str, events: list[Event]) -> None:
+def test_committed_row_is_lost_with_planted_bug(bug: str, events: list[RecordedEvent]) -> None:
     refusal = compare(JAR, [[BEGUN, *events]], [bug])
     assert refusal is not None
     assert (refusal.number, refusal.reason) == (len(events), "CommittedSurvives"), refusal
@@ -436,6 +436,6 @@ def test_committed_row_is_lost_with_planted_bug(bug: str, events: list[Event]) -
 
 
 @pytest.mark.parametrize("events", RIGHT.values(), ids=RIGHT.keys())
-def test_rare_run_is_accepted(events: list[Event]) -> None:
+def test_rare_run_is_accepted(events: list[RecordedEvent]) -> None:
     refusal = compare(JAR, [[BEGUN, *events]])
     assert refusal is None, refusal

@@ -36,7 +36,7 @@ def _scramble(password: str, salt: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(one, two, strict=True))
 
 
-class Session:
+class TarantoolSession:
     """One connection of one user."""
 
     def __init__(self, user: str) -> None:
@@ -85,11 +85,11 @@ def _answer_scenario(requests: list[list[Any]]) -> None:
         server = subprocess.Popen(["tarantool", str(script)], stderr=subprocess.DEVNULL)
         try:
             time.sleep(2)
-            sessions: dict[str, Session] = {}
+            sessions: dict[str, TarantoolSession] = {}
             for request in requests:
                 user, type_, body = request[:3]
                 if user not in sessions:
-                    sessions[user] = Session(user)
+                    sessions[user] = TarantoolSession(user)
                 request[3:] = sessions[user].ask(type_, body)
         finally:
             server.kill()

@@ -79,7 +79,7 @@ def wait_for_port() -> None:
     raise SystemExit("Tarantool does not listen")
 
 
-class Peer:
+class RecordingPeer:
     """A blocking connection that returns raw packets."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Peer:
 
 
 def wire_vectors() -> dict[str, object]:
-    peer = Peer()
+    peer = RecordingPeer()
     salt = decode_greeting(peer.greeting).salt
     body = msgpack.packb
     alice = {Key.USER_NAME: "alice", Key.TUPLE: ["chap-sha1", scramble("secret", salt)]}
@@ -165,13 +165,15 @@ def wire_vectors() -> dict[str, object]:
         ("header is an array", b"\x03\x92\x00\x40"),
         ("sync is a string", b"\x06\x82\x00\x40\x01\xa1a"),
     ):
-        exchanged.append({"name": name, "request": raw.hex(), "answer": Peer().ask(raw).hex()})
+        exchanged.append(
+            {"name": name, "request": raw.hex(), "answer": RecordingPeer().ask(raw).hex()}
+        )
     return {"greeting": peer.greeting.hex(), "exchanged": exchanged}
 
 
 def stream_vectors() -> dict[str, object]:
     """Return the packets of a JOIN and a SUBSCRIBE without options, in hex."""
-    peer = Peer()
+    peer = RecordingPeer()
     uuid = "2564c0a3-dd23-551f-a25c-1af767f45a81"
     join = encode_request(Type.JOIN, 1, msgpack.packb({Key.INSTANCE_UUID: uuid}))
     peer.send(join)

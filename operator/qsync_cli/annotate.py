@@ -42,7 +42,7 @@ def _annotate(where: Where, key: str, value: str | None) -> str:
     if not where.is_kubernetes:
         raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
 
-    async def write(session: kubernetes_session.Session) -> str:
+    async def write(session: kubernetes_session.KubernetesSession) -> str:
         cluster = kubernetes_session.choose(
             await session.clusters(), where, session.namespace, None
         )

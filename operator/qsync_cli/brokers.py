@@ -15,7 +15,7 @@ from qsync_broker import auth
 from qsync_cli.failure import Failure, FailureReason
 
 if TYPE_CHECKING:
-    from qsync_local.store import Store
+    from qsync_local.store import ClusterFiles
 
 CLUSTER = "X-Qsync-Cluster"
 """Header with the UUID of a broker's cluster (`qsync_broker.http`)."""
@@ -89,7 +89,7 @@ class BrokerAccess(NamedTuple):
             )
 
 
-def answering_broker(store: "Store") -> BrokerAccess:
+def answering_broker(store: "ClusterFiles") -> BrokerAccess:
     """Return a broker of a local cluster that answers and has its lease.
 
     Raises:
@@ -115,7 +115,7 @@ def answering_broker(store: "Store") -> BrokerAccess:
     raise Failure(FailureReason.UNREACHABLE, f"no broker of {store.name} is ready: {cause}")
 
 
-def _known_cause(store: "Store") -> str:
+def _known_cause(store: "ClusterFiles") -> str:
     """Return why no broker serves, as the manifest and the supervisor's status state it, or ""."""
     cluster = store.load_cluster()
     if cluster is None:
@@ -128,7 +128,7 @@ def _known_cause(store: "Store") -> str:
     return degraded.message if degraded is not None and degraded.status == "True" else ""
 
 
-def local_access(store: "Store") -> list[BrokerAccess]:
+def local_access(store: "ClusterFiles") -> list[BrokerAccess]:
     """Return the brokers of a local cluster.
 
     With keys in its manifest, commands issue a token for themselves.

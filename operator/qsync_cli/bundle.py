@@ -18,7 +18,7 @@ from qsync_cli.where import Where, aimed
 from qsync_operator.kubernetes import api
 
 if TYPE_CHECKING:
-    from qsync_cli.kubernetes.session import Session
+    from qsync_cli.kubernetes.session import KubernetesSession
 
 FileOption = Annotated[
     Path | None,
@@ -45,7 +45,7 @@ def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -
     done(f"wrote {len(parts)} files to {path}", output, file=str(path), parts=sorted(parts))
 
 
-async def _collect(session: "Session", where: Where) -> tuple[str, dict[str, str]]:
+async def _collect(session: "KubernetesSession", where: Where) -> tuple[str, dict[str, str]]:
     seen = await kubernetes_status.look(session, where)
     name = seen.name
     parts = {f"members/{member}.json": _text(status) for member, status in seen.said.items()}

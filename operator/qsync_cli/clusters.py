@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qsync_cli.failure import Failure, FailureReason
 from qsync_local import platform as platforms
 from qsync_local import processes
-from qsync_local.store import Secrets, Store, home
+from qsync_local.store import ClusterFiles, Secrets, home
 from qsync_operator.api import names
 from qsync_operator.api.patterns import NAME_PATTERN
 from qsync_operator.plan import observed as observations
@@ -31,24 +31,24 @@ _HARMLESS = frozenset({"VotersFenced", "DiskLow", "ArchiveFailing"})
 """Reasons of Degraded that no change of the manifest waits for."""
 
 
-def store_of(name: str) -> Store:
+def store_of(name: str) -> ClusterFiles:
     """Return the files of a cluster, which may not exist yet."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise Failure(
             FailureReason.INVALID,
             f"invalid cluster name {name!r}: use lower case letters, digits and dashes",
         )
-    return Store(home() / name)
+    return ClusterFiles(home() / name)
 
 
-def open_store(name: str) -> Store:
+def open_store(name: str) -> ClusterFiles:
     store = store_of(name)
     if not store.exists():
         raise absence_of(store)
     return store
 
 
-def absence_of(store: Store) -> Failure:
+def absence_of(store: ClusterFiles) -> Failure:
     """Return the failure of a command for a cluster that does not exist."""
     if (store.directory / "state.json").exists():
         text = f"cluster {store.name} is deleted and its data is retained: apply its manifest"
@@ -59,15 +59,15 @@ def absence_of(store: Store) -> Failure:
     return Failure(FailureReason.NOT_FOUND, text)
 
 
-def all_stores() -> list[Store]:
+def all_stores() -> list[ClusterFiles]:
     directory = home()
     if not directory.is_dir():
         return []
-    stores = [Store(path) for path in sorted(directory.iterdir()) if path.is_dir()]
+    stores = [ClusterFiles(path) for path in sorted(directory.iterdir()) if path.is_dir()]
     return [store for store in stores if store.exists()]
 
 
-def secrets_of(store: Store) -> Secrets:
+def secrets_of(store: ClusterFiles) -> Secrets:
     secrets = store.load_secrets()
     if secrets is None:
         raise Failure(
@@ -77,14 +77,14 @@ def secrets_of(store: Store) -> Secrets:
     return secrets
 
 
-def load_cluster(store: Store) -> "QsyncCluster":
+def load_cluster(store: ClusterFiles) -> "QsyncCluster":
     cluster = store.load_cluster()
     if cluster is None:
         raise Failure(FailureReason.NOT_FOUND, f"cluster {store.name} was deleted")
     return cluster
 
 
-def ensure_supervisor(store: Store) -> bool:
+def ensure_supervisor(store: ClusterFiles) -> bool:
     """Start a supervisor in the background unless one runs. Return whether it was started."""
     if store.is_supervised():
         return False
@@ -108,7 +108,7 @@ def ensure_supervisor(store: Store) -> bool:
     )
 
 
-def look(store: Store) -> "QsyncCluster":
+def look(store: ClusterFiles) -> "QsyncCluster":
     """Return the current cluster: live answers of its nodes, and the supervisor's findings."""
     cluster = load_cluster(store)
     saved = store.load_status()
@@ -117,7 +117,7 @@ def look(store: Store) -> "QsyncCluster":
 
 
 async def _fresh_status(
-    store: Store, cluster: "QsyncCluster", saved: "ClusterStatus"
+    store: ClusterFiles, cluster: "QsyncCluster", saved: "ClusterStatus"
 ) -> "ClusterStatus":
     platform = platforms.LocalPlatform(store, secrets_of(store), is_read_only=True)
     try:
@@ -167,5 +167,5 @@ def is_settled(cluster: "QsyncCluster") -> bool:
     )
 
 
-def node_log(store: Store, member: str) -> Path:
+def node_log(store: ClusterFiles, member: str) -> Path:
     return store.node_directory(member) / "node.log"

@@ -1,15 +1,15 @@
 """The table of all commands, each with its function, its short help and examples."""
 
-from qsync_cli.lazy import Command
+from qsync_cli.lazy import LazyCommand
 
 LOCAL = (
-    Command(
+    LazyCommand(
         "apply",
         "local.apply:apply",
         "Create or update a local cluster, and wait until it is Ready.",
         ("qsync local apply -f docs/examples/three-nodes.yaml",),
     ),
-    Command(
+    LazyCommand(
         "status",
         "local.status:status",
         "Show local clusters: leader, followers with their lag, problems, last failover.",
@@ -19,37 +19,37 @@ LOCAL = (
             "qsync local status orders --watch",
         ),
     ),
-    Command(
+    LazyCommand(
         "scale",
         "local.scale:scale",
         "Change the number of members, one at a time and never below a quorum.",
         ("qsync local scale orders --replicas 5",),
     ),
-    Command(
+    LazyCommand(
         "credentials",
         "local.credentials:credentials",
         "Print user, password and addresses for the application.",
         ("qsync local credentials orders -o json",),
     ),
-    Command(
+    LazyCommand(
         "journals",
         "local.journals:journals",
         "List the journals of a cluster: brokers, write head, and state.",
         ("qsync local journals events",),
     ),
-    Command(
+    LazyCommand(
         "logs",
         "local.logs:logs",
         "Print the log of a member, or of all members with their names.",
         ("qsync local logs orders orders-0 -f",),
     ),
-    Command(
+    LazyCommand(
         "events",
         "local.events:events",
         "Print the events of the supervisor, oldest first.",
         ("qsync local events orders",),
     ),
-    Command(
+    LazyCommand(
         "audit",
         "local.audit:audit",
         "Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes.",
@@ -58,7 +58,7 @@ LOCAL = (
             "qsync local audit orders --ledger ledger.jsonl",
         ),
     ),
-    Command(
+    LazyCommand(
         "compact",
         "local.compact:compact",
         "Fold the confirmed rows of the archive into a verified snapshot and Parquet tables.",
@@ -67,19 +67,19 @@ LOCAL = (
             "qsync local compact orders --delete-older-than 30d",
         ),
     ),
-    Command(
+    LazyCommand(
         "audits",
         "local.audits:audits",
         "List audits with their verdicts, oldest first.",
         ("qsync local audits orders",),
     ),
-    Command(
+    LazyCommand(
         "report",
         "local.audits:report",
         "Print the location of the report of an audit.",
         ("qsync local report orders",),
     ),
-    Command(
+    LazyCommand(
         "delete",
         "local.delete:delete",
         "Stop the processes of a cluster and delete its files.",
@@ -90,67 +90,67 @@ LOCAL = (
     ),
 )
 JOURNALS = (
-    Command(
+    LazyCommand(
         "list",
         "journals.listing:listing",
         "List journals: replication, primary, brokers, first store.",
         ("qsync journals list --local events",),
     ),
-    Command(
+    LazyCommand(
         "append",
         "journals.append:append",
         "Append a file as a whole, or standard input, and print its offsets.",
         ("qsync journals append orders/eu order.json --local events",),
     ),
-    Command(
+    LazyCommand(
         "read",
         "journals.read:read",
         "Write the bytes of a journal to standard output.",
         ("qsync journals read orders/eu -f --local events",),
     ),
-    Command(
+    LazyCommand(
         "fragments",
         "journals.fragments:fragments",
         "List the fragments of a journal: offset, length, persistence, SHA-1, codec.",
         ("qsync journals fragments orders/eu --local events",),
     ),
-    Command(
+    LazyCommand(
         "edit",
         "journals.edit:edit",
         "Change specifications in $EDITOR; a concurrent change is refused.",
         ("qsync journals edit -l prefix=orders/ --local events",),
     ),
-    Command(
+    LazyCommand(
         "delete",
         "journals.delete:delete",
         "Delete a journal, its registers, and its bytes at the brokers.",
         ("qsync journals delete orders/eu --local events",),
     ),
-    Command(
+    LazyCommand(
         "reset-head",
         "journals.reset_head:reset_head",
         "Resume a journal whose last bytes are lost, at its write head.",
         ("qsync journals reset-head orders/eu --local events",),
     ),
-    Command(
+    LazyCommand(
         "accept-loss",
         "journals.accept_loss:accept_loss",
         "Accept that bytes of a journal are lost, because the last disk with all of them is gone.",
         ("qsync journals accept-loss orders/eu --local events",),
     ),
-    Command(
+    LazyCommand(
         "publish",
         "journals.publish:publish",
         "Publish a file as a whole, or standard input, and print its sequence.",
         ("qsync journals publish orders/eu order.json --wait --local events",),
     ),
-    Command(
+    LazyCommand(
         "compact",
         "journals.compact:compact",
         "Merge small persisted fragments into ones of about `fragment.length`.",
         ("qsync journals compact --dry-run --local events",),
     ),
-    Command(
+    LazyCommand(
         "prune",
         "journals.prune:prune",
         "Delete persisted fragments that are older than `fragment.retention` of their journal.",
@@ -158,7 +158,7 @@ JOURNALS = (
     ),
 )
 DATA = (
-    Command(
+    LazyCommand(
         "get",
         "data.reading:get",
         "Print the row with a key of a unique index.",
@@ -167,7 +167,7 @@ DATA = (
             "qsync get orders orders 1 --linearizable -o json",
         ),
     ),
-    Command(
+    LazyCommand(
         "select",
         "data.reading:select",
         "Print rows in the order of an index, and the position of the next page.",
@@ -176,13 +176,13 @@ DATA = (
             "qsync select orders orders 10 --iterator GE -o json",
         ),
     ),
-    Command(
+    LazyCommand(
         "count",
         "data.reading:count",
         "Print the number of rows of a space, or of a key.",
         ("qsync count orders orders",),
     ),
-    Command(
+    LazyCommand(
         "put",
         "data.writing:put",
         "Insert a row, or replace the one with the same primary key.",
@@ -191,37 +191,37 @@ DATA = (
             'qsync put orders orders \'{"id": 1, "customer": "alice"}\'',
         ),
     ),
-    Command(
+    LazyCommand(
         "insert",
         "data.writing:insert",
         "Insert a row; it is refused if one has its primary key.",
         ("qsync insert orders orders '[2, \"bob\", 5]'",),
     ),
-    Command(
+    LazyCommand(
         "update",
         "data.writing:update",
         "Change fields of one row.",
         ("qsync update orders orders 1 --set customer=bob --set total+=5",),
     ),
-    Command(
+    LazyCommand(
         "delete",
         "data.writing:delete",
         "Delete one row.",
         ("qsync delete orders orders 1",),
     ),
-    Command(
+    LazyCommand(
         "spaces",
         "data.schema:spaces",
         "List the spaces of users with their fields, and with --rows their number of rows.",
         ("qsync spaces orders --rows",),
     ),
-    Command(
+    LazyCommand(
         "describe",
         "data.schema:describe",
         "Print the fields and indexes of a space.",
         ("qsync describe orders orders",),
     ),
-    Command(
+    LazyCommand(
         "tail",
         "data.tail:tail",
         "Print confirmed changes as JSON lines, from an index of the log.",
@@ -230,7 +230,7 @@ DATA = (
             "qsync tail orders orders --from 43 --follow",
         ),
     ),
-    Command(
+    LazyCommand(
         "export",
         "data.exporting:export",
         "Write the rows of a space as CSV, JSON lines or Parquet.",
@@ -239,7 +239,7 @@ DATA = (
             "qsync export orders orders --consistent -o orders.parquet",
         ),
     ),
-    Command(
+    LazyCommand(
         "import",
         "data.importing:import_rows",
         "Write the rows of a CSV, JSON lines or Parquet file into a space.",
@@ -248,7 +248,7 @@ DATA = (
             "qsync import orders orders orders.csv --dry-run",
         ),
     ),
-    Command(
+    LazyCommand(
         "query",
         "data.query:query",
         "Run one read-only SQL statement over the rows of a cluster.",
@@ -259,7 +259,7 @@ DATA = (
     ),
 )
 COMMANDS = (
-    Command(
+    LazyCommand(
         "sh",
         "shell.console:sh",
         "Open a console for the rows of a cluster.",
@@ -269,7 +269,7 @@ COMMANDS = (
         ),
     ),
     *DATA,
-    Command(
+    LazyCommand(
         "status",
         "status:status",
         "Show the members of a cluster and its problems, or the status of one node.",
@@ -279,49 +279,49 @@ COMMANDS = (
             "kubectl qsync status orders -n shop",
         ),
     ),
-    Command(
+    LazyCommand(
         "promote",
         "promote:promote",
         "Make a member the leader: by switchover, or by nomination without a leader.",
         ("qsync promote orders-1 --local orders",),
     ),
-    Command(
+    LazyCommand(
         "switchover",
         "switchover:switchover",
         "Move leadership to another member without losing a write.",
         ("qsync switchover --local orders",),
     ),
-    Command(
+    LazyCommand(
         "fence",
         "fence:fence",
         "Fence a member: it votes and acknowledges but cannot lead.",
         ("qsync fence orders-0 --local orders",),
     ),
-    Command(
+    LazyCommand(
         "unfence",
         "unfence:unfence",
         "Unfence a member.",
         ("qsync unfence orders-0 --local orders",),
     ),
-    Command(
+    LazyCommand(
         "register",
         "register:register",
         "Register an anonymous member: it gets a replica id, and its log is retained.",
         ("qsync register catalogue-reader-0 --local catalogue",),
     ),
-    Command(
+    LazyCommand(
         "restore",
         "restore:restore",
         "Create a local cluster from an archive: its end, or its state at a time or an index.",
         ("qsync restore orders-2 --archive s3://bucket/orders --to-time 2026-01-31T12:00:00Z",),
     ),
-    Command(
+    LazyCommand(
         "snapshot",
         "snapshot:snapshot",
         "Write snapshots now. Nodes also write them automatically as the log grows.",
         ("qsync snapshot --local orders",),
     ),
-    Command(
+    LazyCommand(
         "logs",
         "logs:logs",
         "Print the log of a member, or of all members.",
@@ -330,7 +330,7 @@ COMMANDS = (
             "kubectl qsync logs -n shop",
         ),
     ),
-    Command(
+    LazyCommand(
         "events",
         "events:events",
         "Print the events of a cluster and its pods.",
@@ -339,7 +339,7 @@ COMMANDS = (
             "kubectl qsync events -n shop",
         ),
     ),
-    Command(
+    LazyCommand(
         "explain",
         "explain:explain",
         "Explain an error code, or a condition, reason or Event: meaning, outcome and action.",
@@ -348,13 +348,13 @@ COMMANDS = (
             "qsync explain NameTaken",
         ),
     ),
-    Command(
+    LazyCommand(
         "credentials",
         "credentials:credentials",
         "Print the Secret NAME-app.",
         ("qsync credentials -o json",),
     ),
-    Command(
+    LazyCommand(
         "rollbacks",
         "rollbacks:rollbacks",
         "Print the rows that members truncated from their logs after a failover.",
@@ -363,25 +363,25 @@ COMMANDS = (
             "qsync rollbacks",
         ),
     ),
-    Command(
+    LazyCommand(
         "pause",
         "annotate:pause",
         "Pause the operator for a cluster. Failover continues.",
         ("qsync pause --cluster orders",),
     ),
-    Command(
+    LazyCommand(
         "resume",
         "annotate:resume",
         "Resume a paused cluster.",
         ("qsync resume --cluster orders",),
     ),
-    Command(
+    LazyCommand(
         "restart",
         "annotate:restart",
         "Restart all members one at a time, the leader last.",
         ("qsync restart --cluster orders",),
     ),
-    Command(
+    LazyCommand(
         "replace",
         "replace:replace",
         "Replace a member: delete its volume and pod, so that it joins again.",
@@ -390,7 +390,7 @@ COMMANDS = (
             "kubectl qsync replace orders-1",
         ),
     ),
-    Command(
+    LazyCommand(
         "audit",
         "runs:audit",
         "Audit the archive of a cluster on Kubernetes. Exit code 1 unless it passes.",
@@ -399,7 +399,7 @@ COMMANDS = (
             "kubectl qsync audit --no-wait",
         ),
     ),
-    Command(
+    LazyCommand(
         "compact",
         "runs:compact",
         "Compact the archive of a cluster on Kubernetes. Exit code 1 on failure.",
@@ -408,31 +408,31 @@ COMMANDS = (
             "kubectl qsync compact --dry-run",
         ),
     ),
-    Command(
+    LazyCommand(
         "bundle",
         "bundle:bundle",
         "Write objects, status, events and logs to one archive, without Secrets.",
         ("qsync bundle --cluster orders",),
     ),
-    Command(
+    LazyCommand(
         "cat",
         "cat:cat",
         "Print the rows of files like `tarantoolctl cat --show-system`, and report damage.",
         ("qsync cat 00000000000000000000.xlog -o json",),
     ),
-    Command(
+    LazyCommand(
         "force-confirm",
         "force:force_confirm",
         "Continue without lost voters, and keep all rows of the best survivor.",
         ("qsync force-confirm --lost orders-1 --disks-destroyed --local orders",),
     ),
-    Command(
+    LazyCommand(
         "force-rollback",
         "force:force_rollback",
         "Continue without lost voters, and keep only confirmed rows of the best survivor.",
         ("qsync force-rollback --lost orders-1 --disks-destroyed --local orders",),
     ),
-    Command(
+    LazyCommand(
         "bench",
         "bench:bench",
         "Measure the throughput and latency of quorum-synchronous writes.",

@@ -23,7 +23,7 @@ def credentials(where: Where, output: OutputOption = None) -> None:
         local_credentials.credentials(where.local, output)
         return
 
-    async def read(session: kubernetes_session.Session) -> dict[str, object]:
+    async def read(session: kubernetes_session.KubernetesSession) -> dict[str, object]:
         cluster = kubernetes_session.choose(
             await session.clusters(), where, session.namespace, None
         )

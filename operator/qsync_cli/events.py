@@ -12,7 +12,7 @@ from qsync_cli.output import print_document, print_table
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
-    from qsync_cli.kubernetes.session import Session
+    from qsync_cli.kubernetes.session import KubernetesSession
 
 FIELDS = ("time", "type", "reason", "object", "message")
 
@@ -36,7 +36,7 @@ def events(where: Where, output: OutputOption = None) -> None:
     print_table([f.upper() for f in FIELDS], [[event[f] for f in FIELDS] for event in found])
 
 
-async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
+async def read_events(session: "KubernetesSession", where: Where) -> list[dict[str, str]]:
     """Return the events of a cluster and its objects."""
     cluster = kubernetes_session.choose(await session.clusters(), where, session.namespace, None)
     name = str(cluster["metadata"]["name"])

@@ -3,7 +3,7 @@
 Commands import at the top of their files, as everywhere else. This module makes that cheap in two
 ways, and is the only one that does:
 
-1. A `Command` names its function as text. Its module is imported when the command runs, or when
+1. A `LazyCommand` names its function as text. Its module is imported when the command runs, or when
    its own help is shown. The help of a group shows the short texts of the table.
 2. `install` defers the execution of heavy modules until one of their attributes is read. It works
    for `from package import module` and `import package.module`; `from module import name` reads an
@@ -30,7 +30,7 @@ DEFERRED_PACKAGES = ("yaml",)
 MARKUP: Literal["rich"] = "rich"
 
 
-class Command(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command of a group.
 
     Attributes:
@@ -61,7 +61,7 @@ class Command(NamedTuple):
         return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=MARKUP)
 
 
-def group_of(table: Sequence[Command]) -> type[TyperGroup]:
+def group_of(table: Sequence[LazyCommand]) -> type[TyperGroup]:
     """Return the class of a group with these commands, followed by its other groups."""
     lazy = {command.name: command for command in table}
 

@@ -14,7 +14,7 @@ from qsync_cli.output import print_document
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
-    from qsync_cli.kubernetes.session import Session
+    from qsync_cli.kubernetes.session import KubernetesSession
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="Member. The default is all members.", metavar="[MEMBER]")
@@ -56,7 +56,7 @@ def logs(
 
 
 async def _read(
-    session: "Session",
+    session: "KubernetesSession",
     where: Where,
     member: str | None,
     follow: bool,

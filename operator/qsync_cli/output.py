@@ -21,7 +21,7 @@ from qsync_cli.options import Output
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-Row = list[str]
+OutputRow = list[str]
 GAP = 3
 """Spaces between the columns of a table."""
 _COLOURS = {
@@ -112,7 +112,7 @@ def print_document(document: Any, output: Output) -> None:
     sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
 
-def print_table(titles: Row, rows: list[Row]) -> None:
+def print_table(titles: OutputRow, rows: list[OutputRow]) -> None:
     """Print a table; on a narrow terminal its lines wrap, and no cell is shortened."""
     if sys.stdout.isatty():
         shown = console()
@@ -122,11 +122,11 @@ def print_table(titles: Row, rows: list[Row]) -> None:
         say(plain_table(titles, rows))
 
 
-def _widths(titles: Row, rows: list[Row]) -> list[int]:
+def _widths(titles: OutputRow, rows: list[OutputRow]) -> list[int]:
     return [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
 
 
-def plain_table(titles: Row, rows: list[Row], gap: int = GAP) -> str:
+def plain_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> str:
     widths = _widths(titles, rows)
     lines = (
         (" " * gap)
@@ -137,7 +137,7 @@ def plain_table(titles: Row, rows: list[Row], gap: int = GAP) -> str:
     return "\n".join(lines)
 
 
-def rich_table(titles: Row, rows: list[Row], gap: int = GAP) -> "RenderableType":
+def rich_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> "RenderableType":
     table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)

@@ -12,7 +12,7 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
-    from qsync_cli.kubernetes.session import Session
+    from qsync_cli.kubernetes.session import KubernetesSession
 
 MemberArgument = Annotated[
     str, typer.Argument(help="Member whose volume is lost.", metavar="MEMBER")
@@ -75,7 +75,7 @@ def replacement_error(
     return None
 
 
-async def replace_volume(session: "Session", member: str, *, is_forced: bool) -> None:
+async def replace_volume(session: "KubernetesSession", member: str, *, is_forced: bool) -> None:
     """Delete claim and pod by uid, so that a recreated object is not deleted.
 
     Raises:

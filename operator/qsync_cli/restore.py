@@ -100,10 +100,10 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
             "spec": spec,
         }  # fmt: skip
         cluster = manifest.parse_cluster(document, "restore")
-    except manifest.ManifestError as error:
+    except manifest.ClusterManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
     apply.bring_up(
-        manifest.Manifest(cluster, given.secrets if given else {}), no_wait, timeout, output
+        manifest.ClusterManifest(cluster, given.secrets if given else {}), no_wait, timeout, output
     )
     _say_what_was_compared(clusters.store_of(name).directory)
 

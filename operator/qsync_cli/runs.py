@@ -13,7 +13,7 @@ from qsync_cli.output import print_document, progress, say, step_of
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
-    from qsync_cli.kubernetes.session import Document, Session
+    from qsync_cli.kubernetes.session import Document, KubernetesSession
 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Report the rows that would be folded.")
@@ -84,7 +84,7 @@ def _refuse_others(where: Where, verb: str) -> None:
 def _run(
     where: Where, kind: str, spec: dict[str, Any], no_wait: bool, output: Output | None
 ) -> "Document":
-    async def order(session: "Session") -> "Document":
+    async def order(session: "KubernetesSession") -> "Document":
         cluster = kubernetes_session.choose(
             await session.clusters(), where, session.namespace, None
         )
@@ -117,7 +117,9 @@ def _document(cluster: "Document", kind: str, spec: dict[str, Any]) -> "Document
     }
 
 
-async def _follow(session: "Session", run: "Document", advance: Callable[..., None]) -> "Document":
+async def _follow(
+    session: "KubernetesSession", run: "Document", advance: Callable[..., None]
+) -> "Document":
     """Wait for the end of a job.
 
     Raises:

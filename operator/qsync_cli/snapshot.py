@@ -10,7 +10,7 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
-    from qsync_cli.targets import Target
+    from qsync_cli.targets import CommandTarget
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="Member. The default is all members.", metavar="MEMBER")
@@ -28,7 +28,7 @@ def snapshot(where: Where, member: MemberArgument = None, output: OutputOption =
     done("\n".join(f"{name} wrote a snapshot" for name in written), output, members=written)
 
 
-def _write(target: "Target", name: str) -> str:
+def _write(target: "CommandTarget", name: str) -> str:
     node = target.address_of(name)
     targets.ask(target, lambda links: links.post(node, "/verb/snapshot", {}))
     return name or node

@@ -61,7 +61,7 @@ def show(
         return
     views = look()
     print_views(views, output, is_list=is_list)
-    worst = max((view.health for view in views), default=statusview.Health.HEALTHY)
+    worst = max((view.health for view in views), default=statusview.ClusterHealth.HEALTHY)
     if is_checking and worst:
         raise typer.Exit(int(worst))
 

@@ -19,7 +19,7 @@ GAP = 2
 _NOT_SERVING = ("down", "joining")
 
 
-class Health(IntEnum):
+class ClusterHealth(IntEnum):
     """Exit codes of `status --check`, from good to bad. 1 to 3 have other meanings (main.py)."""
 
     HEALTHY = 0
@@ -29,7 +29,7 @@ class Health(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRow:
+class StatusRow:
     """One row of the table: every column as text, those after `location` with `-o wide` only.
 
     `location` is the machine of a pod, or the address of a local process.
@@ -66,23 +66,23 @@ class View:
 
     document: dict[str, Any]
     lines: list[str]
-    rows: list[MemberRow]
-    health: Health
+    rows: list[StatusRow]
+    health: ClusterHealth
 
 
-def table(rows: list[MemberRow], is_wide: bool) -> Table:
+def table(rows: list[StatusRow], is_wide: bool) -> Table:
     """Return titles and cells."""
-    names = [field.name for field in fields(MemberRow)]
+    names = [field.name for field in fields(StatusRow)]
     shown = names if is_wide else names[: names.index("location") + 1]
     return [name.upper() for name in shown], [
         [str(getattr(row, name)) for name in shown] for row in rows
     ]
 
 
-def member_row(member: "MemberStatus") -> MemberRow:
+def member_row(member: "MemberStatus") -> StatusRow:
     """Return the row of a member by the status of the cluster."""
     is_down = member.role == "down"
-    return MemberRow(
+    return StatusRow(
         member=member.name,
         role=member.role,
         ready="no" if member.role in _NOT_SERVING else "yes",
@@ -158,13 +158,17 @@ def _without_repetitions(sentences: list[str]) -> list[str]:
     return kept
 
 
-def health_of(phase: str) -> Health:
+def health_of(phase: str) -> ClusterHealth:
     """Return the exit code for a phase."""
     if phase == "Ready":
-        return Health.HEALTHY
+        return ClusterHealth.HEALTHY
     if phase == "Degraded":
-        return Health.DEGRADED
-    return Health.UNAVAILABLE if phase in ("Unavailable", "Hibernated") else Health.CHANGING
+        return ClusterHealth.DEGRADED
+    return (
+        ClusterHealth.UNAVAILABLE
+        if phase in ("Unavailable", "Hibernated")
+        else ClusterHealth.CHANGING
+    )
 
 
 def view_of(cluster: "QsyncCluster") -> View:

@@ -19,10 +19,10 @@ from qsync_cli.where import Where
 from qsync_node.adminport import trusting
 from qsync_operator.members.links import LinkError, NodeLinks
 
-Result = TypeVar("Result")
+TargetResultT = TypeVar("TargetResultT")
 
 
-class Links(Protocol):
+class CommandLinks(Protocol):
     """Connections to nodes. Each call can raise LinkError."""
 
     async def status(self, address: str) -> dict[str, Any]: ...
@@ -35,11 +35,11 @@ class Links(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """Addresses by member, as `open` takes them; "" names the only node of `--address`."""
 
     addresses: dict[str, str]
-    open: Callable[[], Links]
+    open: Callable[[], CommandLinks]
 
     def address_of(self, member: str) -> str:
         address = self.addresses.get(member)
@@ -51,16 +51,18 @@ class Target:
         return address
 
 
-def resolve(where: Where, member: str | None = None) -> Target:
+def resolve(where: Where, member: str | None = None) -> CommandTarget:
     """Return the target that the options select. `member` selects among several clusters."""
     if where.address is not None:
         context = _context(where.ca)
-        return Target({"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context))
+        return CommandTarget(
+            {"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context)
+        )
     if where.local is not None:
         return _local(where.local)
 
     names, open_links = session.pod_target(where, member)
-    return Target({name: name for name in names}, open_links)
+    return CommandTarget({name: name for name in names}, open_links)
 
 
 def _context(ca: Path | None) -> ssl.SSLContext | None:
@@ -75,21 +77,23 @@ def _context(ca: Path | None) -> ssl.SSLContext | None:
         ) from error
 
 
-def _local(name: str) -> Target:
+def _local(name: str) -> CommandTarget:
     store = clusters.open_store(name)
     clusters.ensure_supervisor(store)
     members = store.load_state().members
     secret = clusters.secrets_of(store).cluster
-    return Target(
+    return CommandTarget(
         {name: f"127.0.0.1:{record.admin}" for name, record in members.items()},
         lambda: NodeLinks(secret),
     )
 
 
-def ask(target: Target, question: Callable[[Links], Awaitable[Result]]) -> Result:
+def ask(
+    target: CommandTarget, question: Callable[[CommandLinks], Awaitable[TargetResultT]]
+) -> TargetResultT:
     """Run a conversation with nodes, and convert their refusals to failures."""
 
-    async def run() -> Result:
+    async def run() -> TargetResultT:
         links = target.open()
         try:
             return await question(links)
@@ -102,7 +106,7 @@ def ask(target: Target, question: Callable[[Links], Awaitable[Result]]) -> Resul
         raise failure_of(error) from error
 
 
-async def statuses(links: Links, target: Target) -> dict[str, dict[str, Any]]:
+async def statuses(links: CommandLinks, target: CommandTarget) -> dict[str, dict[str, Any]]:
     """Return the statuses of all members that answer.
 
     Raises:

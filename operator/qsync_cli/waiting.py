@@ -18,7 +18,7 @@ from qsync_local.supervision import last_words
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qsync_local.store import Store
+    from qsync_local.store import ClusterFiles
     from qsync_operator.api.cluster import QsyncCluster
 
 POLL_S = 0.1
@@ -31,7 +31,7 @@ BLOCKED_S = 3.0
 """Time after which a reason of `BLOCKED` is no longer that of the state before the command."""
 
 
-def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluster":
+def wait_ready(store: "ClusterFiles", timeout_s: float, is_quiet: bool) -> "QsyncCluster":
     """Wait until the cluster is Ready. Raises Failure when it is late or never will be."""
     begun_s = time.monotonic()
     deadline_s, restarts = begun_s + timeout_s, 0

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qsync_local.store import write_whole
-from qsync_operator.resources.authority import Authority, Bundle, renew
+from qsync_operator.resources.authority import Bundle, CertificateAuthority, renew
 
 RENEW_CHECK_S = 60.0
 
@@ -59,17 +59,17 @@ class BrokerCertificates:
             self._write(*wanted)
         self._checked_s = now_s
 
-    def _stored(self) -> tuple[Authority | None, Bundle | None]:
+    def _stored(self) -> tuple[CertificateAuthority | None, Bundle | None]:
         authority_file = self.directory / "authority.json"
         if not authority_file.exists():
             return None, None
-        authority = Authority(**json.loads(authority_file.read_text()))
+        authority = CertificateAuthority(**json.loads(authority_file.read_text()))
         files = [self.directory / name for name in ("ca.crt", "tls.crt", "tls.key")]
         if not all(path.exists() for path in files):
             return authority, None
         return authority, Bundle(*(path.read_text() for path in files))
 
-    def _write(self, authority: Authority, bundle: Bundle) -> None:
+    def _write(self, authority: CertificateAuthority, bundle: Bundle) -> None:
         # The key of the authority comes first: without it, no certificate can be renewed.
         write_whole(self.directory / "authority.json", json.dumps(asdict(authority)))
         write_whole(self.authority, bundle.authorities)

@@ -16,7 +16,7 @@ import yaml
 
 from qsync_local.brokertls import BrokerCertificates
 from qsync_local.ports import HOST, NoFreePort, is_free, kept_or_new
-from qsync_local.store import BrokerRecord, Declaration, Secrets, Store, write_whole
+from qsync_local.store import BrokerRecord, ClusterFiles, Declaration, Secrets, write_whole
 from qsync_local.supervision import Program, Supervision
 from qsync_node.format.proofs import broker_password, broker_secret
 from qsync_operator.api.cluster import QsyncCluster
@@ -25,7 +25,7 @@ from qsync_operator.api.names import wanted_members
 from qsync_operator.api.reasons import EventReason, Reason
 from qsync_operator.members import keyspace as journals
 from qsync_operator.members.access import AccessRefused
-from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.threads import in_thread
 from qsync_operator.plan.observed import Trouble
 from qsync_operator.resources.brokerconfig import BrokerPlace, broker_settings
@@ -39,7 +39,7 @@ STOP_PATIENCE_S = 40.0
 class JournalPlatform:
     """The brokers of one local cluster."""
 
-    def __init__(self, store: Store, secrets: Secrets, wake: Callable[[], None]) -> None:
+    def __init__(self, store: ClusterFiles, secrets: Secrets, wake: Callable[[], None]) -> None:
         self._store = store
         self._secrets = secrets
         self._records = store.load_brokers()
@@ -164,7 +164,7 @@ class JournalPlatform:
         return list(done.values())
 
     @staticmethod
-    def _result(database: Connection, journal: QsyncJournal) -> Declaration:
+    def _result(database: IprotoConnection, journal: QsyncJournal) -> Declaration:
         try:
             return Declaration(journal, journals.declare(database, journal.spec))
         except journals.JournalRefused as refusal:

@@ -17,7 +17,7 @@ from typing import Any
 from qsync_local.journals import JournalPlatform
 from qsync_local.ports import HOST, NoFreePort, kept_or_new
 from qsync_local.restoration import Restoration
-from qsync_local.store import MemberRecord, Secrets, Store, write_whole
+from qsync_local.store import ClusterFiles, MemberRecord, Secrets, write_whole
 from qsync_local.supervision import Program, Supervision
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import member_name, ordinal_of, wanted_members
@@ -25,7 +25,7 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.members.iproto import DatabaseError
 from qsync_operator.members.links import LinkError, NodeLinks
-from qsync_operator.members.orders import Orders, Place
+from qsync_operator.members.orders import MemberOrders, OrderPlace
 from qsync_operator.plan.actions import (
     Action,
     Bootstrap,
@@ -44,14 +44,14 @@ from qsync_operator.plan.observed import (
     Memory,
     NodeStatus,
     Observed,
-    Record,
+    RecordedMember,
     SchemaView,
     Trouble,
 )
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.authority import CertificateError
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 from qsync_operator.resources.nodeconfig import (
     archive_settings,
     drift_of,
@@ -67,7 +67,7 @@ REMOVE_PATIENCE_S = 3.0
 class LocalPlatform:
     """The local platform of one cluster; read-only, it starts, stops and writes nothing."""
 
-    def __init__(self, store: Store, secrets: Secrets, is_read_only: bool = False) -> None:
+    def __init__(self, store: ClusterFiles, secrets: Secrets, is_read_only: bool = False) -> None:
         self._store = store
         self._secrets = secrets
         self._is_read_only = is_read_only
@@ -91,7 +91,7 @@ class LocalPlatform:
         )
         self.journals = JournalPlatform(store, secrets, self._wake.set)
         self._links = NodeLinks(secrets.cluster)
-        self._orders = Orders(self._links, self._place_of)
+        self._orders = MemberOrders(self._links, self._place_of)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
         self._spaces = SpaceReconciler(secrets.cluster)
         self._restoration = Restoration(store)
@@ -118,7 +118,7 @@ class LocalPlatform:
             self._view(cluster, name, statuses.get(name)) for name in self._state.members
         )
         state = self._state
-        record = Record(
+        record = RecordedMember(
             state.replicaset_uuid,
             state.bootstrap_member,
             state.bootstrap_uuid,
@@ -244,14 +244,14 @@ class LocalPlatform:
                 await self._orders.send(name, "/peers", {"addresses": peers})
                 self._pushed[name] = mark
 
-    def _place_of(self, name: str) -> Place:
+    def _place_of(self, name: str) -> OrderPlace:
         record = self._state.members[name]
-        return Place(f"{HOST}:{record.admin}", record.uuid)
+        return OrderPlace(f"{HOST}:{record.admin}", record.uuid)
 
     # --- keeping members running ------------------------------------------------------------------
 
     async def reconcile(
-        self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
+        self, cluster: QsyncCluster, observed: Observed, objects: list[KubernetesObject]
     ) -> tuple[Trouble, ...]:
         """Start every member that has a disk and no process; stop all members to hibernate."""
         try:

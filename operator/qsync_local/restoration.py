@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from qsync_local.store import Store
+from qsync_local.store import ClusterFiles
 from qsync_node.archive.restore.child import RestoreError
 from qsync_operator.api.bootstrap import FromArchiveSpec
 from qsync_operator.api.cluster import QsyncCluster
@@ -22,7 +22,7 @@ RESTORED_NAME = "restored.json"
 class Restoration:
     """The restored snapshot of one cluster; made before the bootstrap order, deleted after it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ClusterFiles) -> None:
         self._store = store
         self._refused: tuple[float, str] | None = None
 

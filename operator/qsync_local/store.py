@@ -94,7 +94,7 @@ class Declaration:
 
 
 @dataclass(slots=True)
-class State:
+class SupervisorState:
     """State that must survive a killed supervisor."""
 
     replicaset_uuid: str = ""
@@ -114,7 +114,7 @@ class Secrets:
     password: str
 
 
-class Store:
+class ClusterFiles:
     """The files of one cluster."""
 
     def __init__(self, directory: Path) -> None:
@@ -168,12 +168,12 @@ class Store:
     def save_status(self, status: "ClusterStatus") -> None:
         self._write("status.json", status.model_dump(mode="json", by_alias=True), is_synced=False)
 
-    def load_state(self) -> State:
+    def load_state(self) -> SupervisorState:
         document = self._read("state.json") or {}
         members = {k: MemberRecord(**v) for k, v in document.pop("members", {}).items()}
-        return State(members=members, **document)
+        return SupervisorState(members=members, **document)
 
-    def save_state(self, state: State) -> None:
+    def save_state(self, state: SupervisorState) -> None:
         self._write("state.json", asdict(state))
 
     def load_brokers(self) -> dict[str, BrokerRecord]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from qsync_local import processes
-from qsync_local.store import Store
+from qsync_local.store import ClusterFiles
 from qsync_operator.api.reasons import EventReason
 
 PAUSE_FIRST_S = 0.2
@@ -26,7 +26,7 @@ LAST_WORDS_MAX = 300
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedProcess:
     """Volatile state of a member's process; it is lost with the supervisor."""
 
     pid: int = 0
@@ -63,7 +63,7 @@ class Supervision:
 
     def __init__(
         self,
-        store: Store,
+        store: ClusterFiles,
         records: Mapping[str, ProcessRecord],
         save: Callable[[], None],
         program: Program,
@@ -83,10 +83,10 @@ class Supervision:
         self._save = save
         self._program = program
         self._wake = wake
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, WatchedProcess] = {}
 
-    def watched(self, member: str) -> Watched:
-        return self._watched.setdefault(member, Watched())
+    def watched(self, member: str) -> WatchedProcess:
+        return self._watched.setdefault(member, WatchedProcess())
 
     def is_running(self, member: str) -> bool:
         record = self._records[member]
@@ -120,7 +120,7 @@ class Supervision:
 
         processes.watch_end(pid, ended)
 
-    def _on_end(self, member: str, record: ProcessRecord, watched: Watched) -> None:
+    def _on_end(self, member: str, record: ProcessRecord, watched: WatchedProcess) -> None:
         now_s = time.monotonic()
         code = watched.child.returncode if watched.child is not None else None
         watched.child = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from qsync_local.platform import STOP_PATIENCE_S, LocalPlatform
-from qsync_local.store import Store
+from qsync_local.store import ClusterFiles
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.reconcile.controller import Controller
@@ -33,7 +33,7 @@ CHANGE_CHECK_S = 0.1
 class StoreReporter:
     """A reporter that writes statuses and events to the files that the commands read."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ClusterFiles) -> None:
         self._store = store
 
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
@@ -47,7 +47,7 @@ class StoreReporter:
 class Supervisor:
     """The reconciliation loop of one cluster."""
 
-    def __init__(self, store: Store, platform: LocalPlatform) -> None:
+    def __init__(self, store: ClusterFiles, platform: LocalPlatform) -> None:
         self.store = store
         self.platform = platform
         self.controller = Controller(
@@ -96,7 +96,7 @@ class Supervisor:
         self.store.forget(keeps_data)
 
 
-def _lock(store: Store) -> IO[str] | None:
+def _lock(store: ClusterFiles) -> IO[str] | None:
     """Take the supervisor's lock, or return None if another supervisor holds it.
 
     Retries are needed because a command that tests the lock holds it for a moment.
@@ -109,7 +109,7 @@ def _lock(store: Store) -> IO[str] | None:
     return None
 
 
-async def _supervise(store: Store) -> None:
+async def _supervise(store: ClusterFiles) -> None:
     secrets = store.load_secrets()
     if secrets is None:
         raise SystemExit(
@@ -130,7 +130,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m qsync_local DIRECTORY\n")
         return 2
-    store = Store(Path(arguments[0]))
+    store = ClusterFiles(Path(arguments[0]))
     lock = _lock(store)
     if lock is None:
         return 0

@@ -18,9 +18,9 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.leased import LeasedApi
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.manager.health import serve_health
-from qsync_operator.manager.lease import Lease
+from qsync_operator.manager.lease import OperatorLease
 from qsync_operator.manager.resync import RESYNC_S, resync
-from qsync_operator.settings import Settings, SettingsError, load_settings
+from qsync_operator.settings import ProcessSettings, SettingsError, load_settings
 
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 10.0
@@ -28,7 +28,7 @@ PAUSE_MAX_S = 10.0
 log = logging.getLogger(__name__)
 
 
-async def _operate(settings: Settings) -> int:
+async def _operate(settings: ProcessSettings) -> int:
     from qsync_operator.kubernetes.client import KubernetesApi  # noqa: PLC0415  # 0.7 s
 
     stopping = asyncio.Event()
@@ -86,9 +86,9 @@ async def _rest(stopping: asyncio.Event, pause_s: float) -> None:
             await stopping.wait()
 
 
-async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> int:
+async def _supervise(settings: ProcessSettings, api: Api, stopping: asyncio.Event) -> int:
     cache = Cache()
-    lease = Lease(api, settings.own_namespace, settings.own_name)
+    lease = OperatorLease(api, settings.own_namespace, settings.own_name)
     leased = LeasedApi(api, lease.is_held)
     clusters = Clusters(
         leased, cache, settings.node_image, settings.spark, lease.is_held, settings.site
@@ -114,7 +114,7 @@ async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> i
     return 0 if stopping.is_set() else 1
 
 
-async def _lead(lease: Lease, clusters: Clusters) -> None:
+async def _lead(lease: OperatorLease, clusters: Clusters) -> None:
     await lease.acquire()
     metrics.ACTING.set_function(lambda: float(lease.is_held()))
     # Renew the Lease while clusters are taken over: many clusters take long.
@@ -125,7 +125,7 @@ async def _lead(lease: Lease, clusters: Clusters) -> None:
 
 
 async def _watch(
-    settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
+    settings: ProcessSettings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
     """Watch until `stopping` is set; restart watches that ended for any reason."""
     from qsync_operator.manager.kopf_app import watch  # noqa: PLC0415  # 0.7 s, not for `--help`
@@ -146,7 +146,7 @@ async def _watch(
 
 
 async def _resync(
-    settings: Settings, api: Api, clusters: Clusters, cache: Cache, stopping: asyncio.Event
+    settings: ProcessSettings, api: Api, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
     while not stopping.is_set():
         await _rest(stopping, RESYNC_S)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_operator.members.iproto import Connection, DatabaseError
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection
 
 SPACES = int(SystemSpace.VSPACE)  # the spaces that the user may see
 TIMEOUT_S = 10.0
@@ -38,7 +38,7 @@ def main() -> int:
     user, password = secret["username"], secret["password"]
     for address in addresses:
         try:
-            with Connection(address, user, password, TIMEOUT_S, context) as database:
+            with IprotoConnection(address, user, password, TIMEOUT_S, context) as database:
                 spaces = len(database.select(SPACES))
         except DatabaseError as error:
             sys.stderr.write(f"{address}: {error}\n")

@@ -36,7 +36,7 @@ ANYWHERE = Site()
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProcessSettings:
     """The operator's settings; empty `namespaces` select the whole Kubernetes cluster."""
 
     node_image: str
@@ -49,7 +49,7 @@ class Settings:
     site: Site = ANYWHERE
 
 
-def load_settings() -> Settings:
+def load_settings() -> ProcessSettings:
     """Read the settings from the environment.
 
     Raises:
@@ -59,7 +59,7 @@ def load_settings() -> Settings:
     if not image:
         raise SettingsError("QSYNC_NODE_IMAGE is empty: set it to the image of nodes")
     names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
-    return Settings(
+    return ProcessSettings(
         node_image=image,
         spark=SparkSupply(
             os.environ.get("QSYNC_SPARK_IMAGE", ""), os.environ.get("QSYNC_SPARK_ROLE", "")

@@ -46,7 +46,7 @@ from qsync_node.consensus.messages import (
 from qsync_node.consensus.registering import Registering
 from qsync_node.consensus.rejoin import Rejoin
 from qsync_node.consensus.repair import StateRepair
-from qsync_node.consensus.source import Source, StreamState
+from qsync_node.consensus.source import Source, SourceState
 from qsync_node.format.batch import LogBatch
 
 CONFIRM_PART_ROWS = 64
@@ -91,7 +91,7 @@ class Applier:
 
     def on_link_down(self, link: int) -> None:
         source = self.source
-        if link != source.link or source.state is StreamState.IDLE:
+        if link != source.link or source.state is SourceState.IDLE:
             return
         if source.is_replacing_log:
             source.stop()  # the truncation continues, but nothing follows it over this link
@@ -102,12 +102,12 @@ class Applier:
         context = self.context
         if context.is_leading or context.is_stopped or context.is_disk_full:
             return
-        if self.source.state is StreamState.IDLE and context.now_ns >= self.source.retry_at_ns:
+        if self.source.state is SourceState.IDLE and context.now_ns >= self.source.retry_at_ns:
             self._connect()
         if context.is_anonymous:
             self._consider_better_source()
         stuck = context.now_ns - self.source.since_ns > 2 * context.settings.election_timeout_ns
-        if self.source.state in (StreamState.COMPARING, StreamState.FETCHING) and stuck:
+        if self.source.state in (SourceState.COMPARING, SourceState.FETCHING) and stuck:
             self.source.retry_later()
         self.registering.tick()
         self.repair.tick()
@@ -145,7 +145,7 @@ class Applier:
         """Leave a source when a better one is connected, once per heartbeat interval."""
         context = self.context
         if (
-            self.source.state is not StreamState.FOLLOWING
+            self.source.state is not SourceState.FOLLOWING
             or context.now_ns < self.reconsidered_at_ns
         ):
             return
@@ -170,7 +170,7 @@ class Applier:
             return
         self.source.uuid, self.source.link = uuid, link.number
         self.source.subscription += 1
-        self.source.become(StreamState.COMPARING)
+        self.source.become(SourceState.COMPARING)
         self.rejoin.settle_list()
         subscription, term = self.source.subscription, context.term
         spaces = list(SCHEMA_ONLY if self.rejoin.is_learning_spaces else context.ballot.spaces)
@@ -178,7 +178,7 @@ class Applier:
         def subscribe() -> None:
             if (
                 self.source.subscription == subscription
-                and self.source.state is StreamState.COMPARING
+                and self.source.state is SourceState.COMPARING
             ):
                 context.send(
                     link.number, Subscribe(subscription, term, self.context.is_anonymous, spaces)
@@ -209,7 +209,7 @@ class Applier:
                 context.send(link, reply)
 
         context.when_settled(answer)
-        if self.source.state is StreamState.FOLLOWING and uuid == self.source.uuid:
+        if self.source.state is SourceState.FOLLOWING and uuid == self.source.uuid:
             self._confirm_to(message.confirmed_index)
             self._acknowledge()
 
@@ -232,7 +232,7 @@ class Applier:
 
     def on_histories(self, link: int, message: Histories) -> None:
         context = self.context
-        if not self.source.is_answer(link, message.subscription, StreamState.COMPARING):
+        if not self.source.is_answer(link, message.subscription, SourceState.COMPARING):
             return
         if message.term > context.term and not context.is_anonymous:
             self.transitions.adopt_term(message.term)
@@ -278,7 +278,7 @@ class Applier:
         first_cut_term = context.tail.term_at(after_index + 1)
         rows = context.tail.last_index - after_index
         context.flush_log()
-        self.source.become(StreamState.CUTTING)
+        self.source.become(SourceState.CUTTING)
         self.transitions.forget_behind(after_index)
         self._drop_nacks_behind(after_index)
         context.out.append(fx.Rewind(context.tail.epoch, after_index, first_cut_term))
@@ -292,13 +292,13 @@ class Applier:
 
     def on_rewound(self, message: fx.Rewound) -> None:
         context = self.context
-        if message.epoch != context.tail.epoch or self.source.state is not StreamState.CUTTING:
+        if message.epoch != context.tail.epoch or self.source.state is not SourceState.CUTTING:
             return
         context.tail.durable_index = context.tail.last_index
         context.cut_rows += message.rows
         context.report("rewound", rows=message.rows, file=message.file)
         if self.source.histories is None or not self.source.uuid:
-            self.source.become(StreamState.IDLE)
+            self.source.become(SourceState.IDLE)
             self.source.retry_at_ns = 0
             return
         self._go_on(context.tail.last_index)
@@ -315,7 +315,7 @@ class Applier:
     def _follow(self, index: int) -> None:
         context = self.context
         assert index == context.tail.last_index, "A1: the log ends at the common point"
-        self.source.become(StreamState.FOLLOWING)
+        self.source.become(SourceState.FOLLOWING)
         self.source.refused = ""
         self.announced_index = 0
         self.recorded_index = 0
@@ -324,7 +324,7 @@ class Applier:
         def follow() -> None:
             if (
                 self.source.subscription == subscription
-                and self.source.state is StreamState.FOLLOWING
+                and self.source.state is SourceState.FOLLOWING
             ):
                 if context.term == term:
                     context.send(
@@ -338,7 +338,7 @@ class Applier:
 
     def on_rows(self, link: int, message: Rows) -> None:
         context = self.context
-        if not self.source.is_answer(link, message.subscription, StreamState.FOLLOWING):
+        if not self.source.is_answer(link, message.subscription, SourceState.FOLLOWING):
             return
         if message.term != context.term and not context.is_anonymous:
             return
@@ -423,14 +423,14 @@ class Applier:
         for entry in entries:
             if entry.kind is EntryKind.CONFIRM:
                 self.recorded_index = max(self.recorded_index, entry.position)
-        if self.source.state is StreamState.FOLLOWING:
+        if self.source.state is SourceState.FOLLOWING:
             self._confirm()
         self._acknowledge()
 
     def confirm_due(self) -> None:
         """Resume a confirmation that waited for rows to reach the disk, or for the next step."""
         self.source.is_confirm_due = False
-        if self.source.state is StreamState.FOLLOWING:
+        if self.source.state is SourceState.FOLLOWING:
             self._confirm()
 
     def _confirm_to(self, announced_index: int) -> None:
@@ -458,7 +458,7 @@ class Applier:
         if goal <= limbo.confirmed_index:
             return
         self.source.is_confirm_due = False
-        while self.source.state is StreamState.FOLLOWING and limbo.confirmed_index < goal:
+        while self.source.state is SourceState.FOLLOWING and limbo.confirmed_index < goal:
             rows = min(CONFIRM_PART_ROWS, context.confirm_rows_left)
             if rows <= 0 or self.machine.work() >= settings.work_per_step:
                 self.source.is_confirm_due = True
@@ -475,8 +475,8 @@ class Applier:
     def _acknowledge(self) -> None:
         """Send an ACK; it is a level, sent after writes and with heartbeats (A2)."""
         context = self.context
-        if self.source.state is not StreamState.FOLLOWING or not context.is_settled:
-            if self.source.state is StreamState.FOLLOWING:
+        if self.source.state is not SourceState.FOLLOWING or not context.is_settled:
+            if self.source.state is SourceState.FOLLOWING:
                 context.when_settled(self._acknowledge)
             return
         assert not context.is_leading, "A2: a leader counts its own copy itself"

@@ -3,7 +3,7 @@
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.election import Election
 from qsync_node.consensus.messages import Register, RegisterReply
-from qsync_node.consensus.source import Source, StreamState
+from qsync_node.consensus.source import Source, SourceState
 
 
 class Registering:
@@ -25,7 +25,7 @@ class Registering:
             return  # a replica that does not hold all spaces is never registered (F3)
         leader = self.election.leader_uuid
         if (
-            self.source.state is not StreamState.FOLLOWING
+            self.source.state is not SourceState.FOLLOWING
             or not leader
             or context.now_ns < self._ask_at_ns
         ):
@@ -46,6 +46,6 @@ class Registering:
             context.report("registration_refused", code=message.code, reason=message.reason)
             return
         # Registered replicas follow the leader's whole log, not only confirmed rows (L8).
-        if self.source.state is StreamState.FOLLOWING:
+        if self.source.state is SourceState.FOLLOWING:
             self.source.retry_later()
             self.source.retry_at_ns = 0

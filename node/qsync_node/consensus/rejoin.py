@@ -23,7 +23,7 @@ from qsync_node.consensus.interfaces import Loader, StateMachine, Transitions
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.messages import SnapshotChunk, SnapshotRequest
 from qsync_node.consensus.repair import StateRepair
-from qsync_node.consensus.source import Source, StreamState
+from qsync_node.consensus.source import Source, SourceState
 from qsync_node.consensus.tail import Tail
 from qsync_node.errors import ClientError
 
@@ -61,7 +61,7 @@ class Rejoin:
         if self.goal_index != at_least_index or not self.transfer:
             self._begin_again()
         self.goal_index = at_least_index
-        self.source.become(StreamState.FETCHING)
+        self.source.become(SourceState.FETCHING)
         context.report("snapshot_wanted", at_least_index=at_least_index, source=self.source.uuid)
         self._ask(self.source.link)
 
@@ -81,7 +81,7 @@ class Rejoin:
         if self.repair.on_chunk(link, chunk):
             return
         if (
-            self.source.state is not StreamState.FETCHING
+            self.source.state is not SourceState.FETCHING
             or chunk.transfer != self.transfer
             or link != self.source.link
         ):
@@ -129,7 +129,7 @@ class Rejoin:
             self._begin_again()
             self.source.retry_later()
             return
-        self.source.become(StreamState.INSTALLING)
+        self.source.become(SourceState.INSTALLING)
         epoch = context.tail.epoch + 1
         self.loader = None
         self.transfer += 1
@@ -147,11 +147,11 @@ class Rejoin:
 
     def on_installed(self, message: fx.SnapshotInstalled) -> None:
         context = self.context
-        if self.source.state is not StreamState.INSTALLING or message.epoch != context.tail.epoch:
+        if self.source.state is not SourceState.INSTALLING or message.epoch != context.tail.epoch:
             return
         self.repair.on_state_replaced(context.tail.last_index)
         context.report("snapshot_installed", index=context.tail.last_index)
-        self.source.become(StreamState.IDLE)
+        self.source.become(SourceState.IDLE)
         self.source.retry_at_ns = 0
 
     # --- list of spaces -----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from dataclasses import replace
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.interfaces import Loader, StateMachine, Transitions
 from qsync_node.consensus.messages import SnapshotChunk, SnapshotRequest
-from qsync_node.consensus.source import Source, StreamState
+from qsync_node.consensus.source import Source, SourceState
 from qsync_node.errors import ClientError
 
 TRANSFER_BASE = 1 << 32
@@ -76,7 +76,7 @@ class StateRepair:
             # Too many rows wait for the state: confirm them first.
             self._begin_again()
             self.source.is_confirm_due = True
-        if not self.is_open or self._ready_index or self.source.state is not StreamState.FOLLOWING:
+        if not self.is_open or self._ready_index or self.source.state is not SourceState.FOLLOWING:
             return
         if context.now_ns - self._asked_at_ns < 2 * context.settings.election_timeout_ns:
             return

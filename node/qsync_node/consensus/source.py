@@ -21,7 +21,7 @@ from qsync_node.consensus.context import Context
 from qsync_node.consensus.messages import Histories
 
 
-class StreamState(Enum):
+class SourceState(Enum):
     """State of the conversation with the source."""
 
     IDLE = "idle"
@@ -33,18 +33,18 @@ class StreamState(Enum):
 
 
 TRANSITIONS = {
-    StreamState.IDLE: {StreamState.IDLE, StreamState.COMPARING},
-    StreamState.COMPARING: {
-        StreamState.IDLE,
-        StreamState.COMPARING,
-        StreamState.CUTTING,
-        StreamState.FETCHING,
-        StreamState.FOLLOWING,
+    SourceState.IDLE: {SourceState.IDLE, SourceState.COMPARING},
+    SourceState.COMPARING: {
+        SourceState.IDLE,
+        SourceState.COMPARING,
+        SourceState.CUTTING,
+        SourceState.FETCHING,
+        SourceState.FOLLOWING,
     },
-    StreamState.CUTTING: {StreamState.IDLE, StreamState.FETCHING, StreamState.FOLLOWING},
-    StreamState.FETCHING: {StreamState.IDLE, StreamState.INSTALLING},
-    StreamState.INSTALLING: {StreamState.IDLE},
-    StreamState.FOLLOWING: {StreamState.IDLE, StreamState.COMPARING},
+    SourceState.CUTTING: {SourceState.IDLE, SourceState.FETCHING, SourceState.FOLLOWING},
+    SourceState.FETCHING: {SourceState.IDLE, SourceState.INSTALLING},
+    SourceState.INSTALLING: {SourceState.IDLE},
+    SourceState.FOLLOWING: {SourceState.IDLE, SourceState.COMPARING},
 }
 """The states that may follow each state."""
 
@@ -65,7 +65,7 @@ class Source:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.state = StreamState.IDLE
+        self.state = SourceState.IDLE
         self.uuid = ""
         self.link = 0
         self.subscription = 0
@@ -78,9 +78,9 @@ class Source:
     @property
     def is_replacing_log(self) -> bool:
         """Whether a truncation or a snapshot is being written; the replica must not stand (V4)."""
-        return self.state in (StreamState.CUTTING, StreamState.INSTALLING)
+        return self.state in (SourceState.CUTTING, SourceState.INSTALLING)
 
-    def is_answer(self, link: int, subscription: int, state: StreamState) -> bool:
+    def is_answer(self, link: int, subscription: int, state: SourceState) -> bool:
         """Return whether a message answers the newest SUBSCRIBE, in the state that expects it.
 
         Args:
@@ -91,7 +91,7 @@ class Source:
         is_newest = link == self.link and subscription == self.subscription
         return is_newest and self.state is state
 
-    def become(self, state: StreamState) -> None:
+    def become(self, state: SourceState) -> None:
         """Enter a state."""
         assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"
         self.state = state
@@ -106,7 +106,7 @@ class Source:
             self.uuid = ""
             self.histories = None
             return
-        self.become(StreamState.IDLE)
+        self.become(SourceState.IDLE)
         self.uuid = ""
 
     def restart(self) -> None:
@@ -116,7 +116,7 @@ class Source:
 
     def retry_later(self) -> None:
         """End the stream after an error; the replica looks for a source after a random wait."""
-        self.become(StreamState.IDLE)
+        self.become(SourceState.IDLE)
         self.uuid = ""
         wait = self.context.settings.heartbeat_ns
         self.retry_at_ns = self.context.now_ns + wait // 2 + self.context.rng.randrange(wait)

@@ -11,7 +11,7 @@ from typing import Any
 
 from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
-from qsync_node.consensus.source import StreamState
+from qsync_node.consensus.source import SourceState
 from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.transactions.calls import Call
@@ -179,7 +179,7 @@ class LinearizableReads:
         """
         context, replica = self.context, self.replica
         state = replica.source.state
-        if replica.leader is not None or state not in (StreamState.IDLE, StreamState.COMPARING):
+        if replica.leader is not None or state not in (SourceState.IDLE, SourceState.COMPARING):
             self._alone_since_ns = 0
             return False
         self._alone_since_ns = self._alone_since_ns or context.now_ns

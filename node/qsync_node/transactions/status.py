@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qsync_node.consensus.replica import Replica
-from qsync_node.consensus.source import StreamState as SourceState
+from qsync_node.consensus.source import SourceState
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.state import StatementState
 

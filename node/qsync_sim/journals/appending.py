@@ -5,13 +5,13 @@ from collections.abc import Callable
 from qsync_broker.requests import Append, Appended
 from qsync_broker.status import Status
 from qsync_sim.journals.clock import MS
-from qsync_sim.journals.world import World
+from qsync_sim.journals.world import BrokerWorld
 
 HOPS_MAX = 3
 Taken = Callable[[str, Appended, bytes], None]
 
 
-class Client:
+class AppendingClient:
     """Appends to journals, and reports acknowledged appends.
 
     Attributes:
@@ -19,7 +19,7 @@ class Client:
         on_commit: gets the journal, the result and the bytes of each acknowledged append.
     """
 
-    def __init__(self, world: World, on_commit: Taken) -> None:
+    def __init__(self, world: BrokerWorld, on_commit: Taken) -> None:
         self.world = world
         self.on_commit = on_commit
         self._texts = 0

@@ -7,11 +7,11 @@ from qsync_broker import events as ev
 from qsync_broker.keyspace import Deleted
 from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, decode_row
 from qsync_sim.journals.clock import MS, SECOND, Clock
-from qsync_sim.journals.keys import Keys
-from qsync_sim.journals.process import Process
+from qsync_sim.journals.keys import SimKeySpace
+from qsync_sim.journals.process import SimBroker
 
 
-class Cluster:
+class BrokerCluster:
     """Serves brokers from a key space; an answer may be late or lost.
 
     Attributes:
@@ -19,7 +19,7 @@ class Cluster:
     """
 
     def __init__(
-        self, keys: Keys, rng: Random, clock: Clock, is_cut: Callable[[str, str], bool]
+        self, keys: SimKeySpace, rng: Random, clock: Clock, is_cut: Callable[[str, str], bool]
     ) -> None:
         self.are_removals_lost = False
         self._keys = keys
@@ -28,7 +28,7 @@ class Cluster:
         self._is_cut = is_cut
         self._renewed: dict[BrokerId, tuple[tuple[str, int], int]] = {}
 
-    def transact(self, process: Process, effect: ev.Transact) -> None:
+    def transact(self, process: SimBroker, effect: ev.Transact) -> None:
         """Carry out a transaction of a broker."""
 
         def commit() -> None:
@@ -46,7 +46,7 @@ class Cluster:
 
     def call(
         self,
-        process: Process,
+        process: SimBroker,
         effect: ev.ReadPublications | ev.RemovePublications | ev.DiscardPublications,
     ) -> None:
         """Read publications, or call a procedure for a broker; the answer may be lost."""

@@ -19,7 +19,7 @@ from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.log import PREFIX
 from qsync_broker.storage.storage import SpoolStorage, StorageSettings
 from qsync_sim.journals.clock import SECOND
-from qsync_sim.journals.files import Fault, PowerLoss, SimFiles
+from qsync_sim.journals.files import FileFault, FilePowerLoss, SimFiles
 from qsync_sim.journals.states import NO_STATES, States, keys_of
 
 DIRECTORY = "/data"
@@ -29,7 +29,7 @@ CALLS_MAX = 6
 """An interruption meets one of this number of calls of a batch or recovery."""
 
 
-class Disk:
+class SimBrokerDisk:
     """The disk of one broker, and the storage that its process has opened.
 
     Attributes:
@@ -57,7 +57,7 @@ class Disk:
         self._run = 0
         self._calls_left: int | None = None  # before the fault that interrupts
         self._interrupted = ""  # a part of the paths of these calls
-        self._interruption: Fault = "power"
+        self._interruption: FileFault = "power"
         self.wipe()
 
     def wipe(self) -> None:
@@ -91,7 +91,7 @@ class Disk:
                 break
             except StorageDamaged as error:
                 raise AssertionError(f"a crash has damaged the storage: {error}") from error
-            except (PowerLoss, OSError):
+            except (FilePowerLoss, OSError):
                 self._end(is_power=rng.random() < 0.5)
             finally:
                 self._calls_left = None
@@ -109,7 +109,7 @@ class Disk:
             self._interrupt("power")
             try:
                 self._attempt(self._storage)
-            except PowerLoss:
+            except FilePowerLoss:
                 pass
             finally:
                 self._calls_left = None
@@ -178,14 +178,14 @@ class Disk:
 
     # --- faults -------------------------------------------------------------------------------
 
-    def _interrupt(self, fault: Fault) -> None:
+    def _interrupt(self, fault: FileFault) -> None:
         """Let one of the next calls of the file system fail, often a write or flush of the log."""
         rng = self._files.rng
         self._interrupted = rng.choice(("", PREFIX))
         self._calls_left = rng.randrange(2 if self._interrupted else CALLS_MAX)
         self._interruption = fault
 
-    def _on_call(self, call: str, path: str) -> Fault | None:
+    def _on_call(self, call: str, path: str) -> FileFault | None:
         rng = self._files.rng
         if self._calls_left is not None and self._interrupted in path:
             self._calls_left -= 1

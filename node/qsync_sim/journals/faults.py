@@ -28,8 +28,8 @@ from functools import partial
 from qsync_broker.states import AppendState
 from qsync_node.format.journals import NO_ROUTE
 from qsync_sim.journals.clock import MS
-from qsync_sim.journals.process import Process
-from qsync_sim.journals.world import World
+from qsync_sim.journals.process import SimBroker
+from qsync_sim.journals.world import BrokerWorld
 
 RANDOM = (
     "kill",
@@ -95,7 +95,7 @@ class Faults:
         reached: number of times that a fault met an append in a state.
     """
 
-    def __init__(self, world: World, names: list[str], journals: tuple[str, ...]) -> None:
+    def __init__(self, world: BrokerWorld, names: list[str], journals: tuple[str, ...]) -> None:
         self.counts: Counter[str] = Counter()
         self.reached: Counter[tuple[AppendState, str]] = Counter()
         self._world = world
@@ -139,7 +139,7 @@ class Faults:
     def _pause_ns(self) -> int:
         return self._rng.randrange(300, 2500) * MS
 
-    def _interrupt(self, process: Process, count: int) -> int | None:
+    def _interrupt(self, process: SimBroker, count: int) -> int | None:
         """Return the number of effects after which a process is killed, None to let it run."""
         states = [state for state in process.core.append_states if state in self._met]
         if self._is_over or not states:
@@ -171,7 +171,7 @@ class Faults:
     def _delay_ns(self) -> int:
         return self._rng.choice((100, 500, 1500, 3000)) * MS
 
-    def _note(self, process: Process, kind: str) -> None:
+    def _note(self, process: SimBroker, kind: str) -> None:
         self.counts[kind] += 1
         for state in process.core.append_states if process.is_alive else ():
             self.reached[state, kind] += 1
@@ -237,7 +237,7 @@ class Faults:
             world.kill(name, is_power)
             world.after(delay_ns, partial(self._revive, name))
 
-    def _await_stop(self, process: Process, delay_ns: int) -> None:
+    def _await_stop(self, process: SimBroker, delay_ns: int) -> None:
         """Start a broker again some time after it has stopped."""
         if not process.is_alive:
             self._world.after(delay_ns, partial(self._revive, process.name))

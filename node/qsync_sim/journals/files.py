@@ -15,16 +15,16 @@ from typing import Literal
 from qsync_broker.operations import Buffer
 from qsync_broker.storage.files import FileLock, Handle
 
-Fault = Literal["fail", "full", "power", "power_after"]
-Hook = Callable[[str, str], Fault | None]
+FileFault = Literal["fail", "full", "power", "power_after"]
+FileHook = Callable[[str, str], FileFault | None]
 SECTOR = 64  # small, so that small writes are torn as well
 
 
-class PowerLoss(BaseException):
+class FilePowerLoss(BaseException):
     """The machine lost power during a call. A BaseException, so that nothing catches it."""
 
 
-class _Inode:
+class _BrokerInode:
     def __init__(self) -> None:
         self.seen = bytearray()
         self.durable = bytearray()
@@ -74,13 +74,13 @@ class _Inode:
         self.seen = bytearray(self.durable)
 
 
-class _Directory:
+class _BrokerDirectory:
     def __init__(self) -> None:
-        self.seen: dict[str, _Inode] = {}
-        self.durable: dict[str, _Inode] = {}
-        self.pending: list[dict[str, _Inode | None]] = []
+        self.seen: dict[str, _BrokerInode] = {}
+        self.durable: dict[str, _BrokerInode] = {}
+        self.pending: list[dict[str, _BrokerInode | None]] = []
 
-    def change(self, entries: dict[str, _Inode | None]) -> None:
+    def change(self, entries: dict[str, _BrokerInode | None]) -> None:
         _change(self.seen, entries)
         self.pending.append(entries)
 
@@ -99,7 +99,7 @@ class _Directory:
             inode.lose_power(rng)
 
 
-def _change(names: dict[str, _Inode], entries: dict[str, _Inode | None]) -> None:
+def _change(names: dict[str, _BrokerInode], entries: dict[str, _BrokerInode | None]) -> None:
     for name, inode in entries.items():
         if inode is None:
             names.pop(name, None)
@@ -108,7 +108,7 @@ def _change(names: dict[str, _Inode], entries: dict[str, _Inode | None]) -> None
 
 
 class SimHandle:
-    def __init__(self, disk: "SimFiles", path: str, inode: _Inode) -> None:
+    def __init__(self, disk: "SimFiles", path: str, inode: _BrokerInode) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -178,11 +178,11 @@ class SimFiles:
         self.run = 0
         self.open_handles = 0
         self.is_locked = False
-        self.on_call: Hook | None = None
+        self.on_call: FileHook | None = None
         self.calls: list[tuple[str, str]] = []
-        self.directories: dict[str, _Directory] = {}
+        self.directories: dict[str, _BrokerDirectory] = {}
         self._is_off = False
-        self._fault: Fault | None = None
+        self._fault: FileFault | None = None
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -201,15 +201,15 @@ class SimFiles:
 
     def lose(self) -> None:
         self._is_off = True
-        raise PowerLoss
+        raise FilePowerLoss
 
-    def enter(self, call: str, path: str) -> Fault | None:
+    def enter(self, call: str, path: str) -> FileFault | None:
         if self._is_off:
-            raise PowerLoss
+            raise FilePowerLoss
         self.calls.append((call, path))
         return self.on_call(call, path) if self.on_call is not None else None
 
-    def leave(self, fault: Fault | None) -> None:
+    def leave(self, fault: FileFault | None) -> None:
         if fault == "power_after":
             self.lose()
 
@@ -235,14 +235,14 @@ class SimFiles:
 
     def makedirs(self, directory: str) -> None:
         while directory:
-            self.directories.setdefault(directory, _Directory())
+            self.directories.setdefault(directory, _BrokerDirectory())
             directory = directory.rpartition("/")[0]
 
-    def _place(self, path: str) -> tuple[_Directory, str]:
+    def _place(self, path: str) -> tuple[_BrokerDirectory, str]:
         directory, _, name = path.rpartition("/")
         return self.directories[directory], name
 
-    def inode(self, path: str) -> _Inode:
+    def inode(self, path: str) -> _BrokerInode:
         directory, name = self._place(path)
         if name not in directory.seen:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -255,7 +255,7 @@ class SimFiles:
         directory, name = self._place(path)
         if is_new and name not in directory.seen:
             self.call("create", path)
-            directory.change({name: _Inode()})
+            directory.change({name: _BrokerInode()})
             self.after()
         return SimHandle(self, path, self.inode(path))
 

@@ -34,7 +34,7 @@ SPEC: dict[str, Any] = {
 }
 
 
-class Keys:
+class SimKeySpace:
     """The key space, its publications and its log."""
 
     def __init__(self) -> None:

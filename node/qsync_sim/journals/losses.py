@@ -17,11 +17,11 @@ from qsync_broker.requests import Append, Appended, Suspend
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_sim.journals import seeds
-from qsync_sim.journals.appending import HOPS_MAX, Client
+from qsync_sim.journals.appending import HOPS_MAX, AppendingClient
 from qsync_sim.journals.clock import MS, SECOND
-from qsync_sim.journals.observer import Commit
-from qsync_sim.journals.process import Process
-from qsync_sim.journals.world import World
+from qsync_sim.journals.observer import ObservedCommit
+from qsync_sim.journals.process import SimBroker
+from qsync_sim.journals.world import BrokerWorld
 
 JOURNALS = ("orders/eu", "audit/log")
 FAULTS_NS = 20 * SECOND
@@ -35,15 +35,15 @@ class Losses:
 
     def __init__(self, seed: int) -> None:
         self.names = [f"broker-{letter}" for letter in "abcde"[: 3 + seed % 2]]
-        self.world = World(seed, self.names)
+        self.world = BrokerWorld(seed, self.names)
         self.replication = 2 + seed // 2 % 2
         self.counts: Counter[str] = Counter()
-        self.client = Client(self.world, self._on_commit)
+        self.client = AppendingClient(self.world, self._on_commit)
         self.is_failing = True
         self.has_failed = False
-        self.commits: list[Commit] = []
-        self.accepted: dict[Commit, Loss] = {}
-        self.destroyed: set[Commit] = set()
+        self.commits: list[ObservedCommit] = []
+        self.accepted: dict[ObservedCommit, Loss] = {}
+        self.destroyed: set[ObservedCommit] = set()
 
     def run(self) -> Counter[str]:
         """Run the schedule, and return how often everything happened.
@@ -168,7 +168,7 @@ class Losses:
     def _has_committed(self, journal: str, count: int) -> bool:
         return self._committed(journal) > count
 
-    def _visible(self, process: Process, journal: str) -> list[tuple[int, int]]:
+    def _visible(self, process: SimBroker, journal: str) -> list[tuple[int, int]]:
         """Return the offsets that a broker has, and shows to readers if it is in the route."""
         replica = process.core.shelf(journal) if process.is_alive else None
         if replica is None:
@@ -176,7 +176,7 @@ class Losses:
         spans = [(begin, one.end) for begin, one in replica.completed.items()]
         return [*spans, (replica.spool.begin, replica.spool.confirmed)]
 
-    def _holders(self, journal: str) -> dict[Process, list[Commit]]:
+    def _holders(self, journal: str) -> dict[SimBroker, list[ObservedCommit]]:
         """Return acknowledged appends that live brokers of the recorded route have."""
         holders = {}
         leases = [process.core.keys.brokers for process in self._alive()]
@@ -188,13 +188,13 @@ class Losses:
             holders[process] = [one for one in self.commits if self._is_shown(one, journal, spans)]
         return holders
 
-    def _is_shown(self, commit: Commit, journal: str, spans: list[tuple[int, int]]) -> bool:
+    def _is_shown(self, commit: ObservedCommit, journal: str, spans: list[tuple[int, int]]) -> bool:
         return commit.journal == journal and any(
             begin <= commit.begin and commit.end <= end for begin, end in spans
         )
 
     def _check_holders(
-        self, journal: str, loss: Loss, holders: dict[Process, list[Commit]]
+        self, journal: str, loss: Loss, holders: dict[SimBroker, list[ObservedCommit]]
     ) -> None:
         """Check that an accepted loss covers no append of a live broker of the recorded route.
 
@@ -210,10 +210,10 @@ class Losses:
                 for commit in commits:
                     assert commit in kept, f"{process.name} had {commit}, lost by {loss}"
 
-    def _alive(self) -> list[Process]:
+    def _alive(self) -> list[SimBroker]:
         return [process for process in self.world.processes.values() if process.is_alive]
 
-    def _shown_by(self, process: Process, journal: str) -> list[Commit]:
+    def _shown_by(self, process: SimBroker, journal: str) -> list[ObservedCommit]:
         spans = self._visible(process, journal)
         return [one for one in self.commits if self._is_shown(one, journal, spans)]
 

@@ -22,10 +22,10 @@ from qsync_node.format.journals import (
     decode_row,
 )
 from qsync_sim.journals import seeds
-from qsync_sim.journals.appending import Client
+from qsync_sim.journals.appending import AppendingClient
 from qsync_sim.journals.clock import MS, SECOND
-from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.world import World
+from qsync_sim.journals.disk import SimBrokerDisk
+from qsync_sim.journals.world import BrokerWorld
 
 JOURNALS = ("orders/eu", "audit/log")
 ROUNDS = 4
@@ -38,13 +38,13 @@ class Moves:
     def __init__(self, seed: int) -> None:
         self.replication = 2 + seed % 2
         self.names = [f"broker-{number}" for number in range(self.replication + seed % 3 // 2)]
-        self.world = World(seed, self.names)
+        self.world = BrokerWorld(seed, self.names)
         self.rng = self.world.rng
         self.has_faults = seed % 4 > 0
         self.has_stores = seed % 3 == 2
         self.is_moving = True
         self.counts: Counter[str] = Counter()
-        self.client = Client(self.world, self.world.observer.commit)
+        self.client = AppendingClient(self.world, self.world.observer.commit)
 
     def run(self) -> Counter[str]:
         """Run the schedule, and return how often everything happened.
@@ -81,7 +81,7 @@ class Moves:
         """Add a broker, let the oldest one hand its journals over, and remove its disk."""
         world = self.world
         world.zones[name] = "zone"
-        world.disks[name] = Disk(world.rng, world.after)
+        world.disks[name] = SimBrokerDisk(world.rng, world.after)
         world.start(name)
         self.names.append(name)
         world.run(self.rng.randrange(SECOND))

@@ -8,19 +8,19 @@ from qsync_broker.loss import STEP
 from qsync_broker.operations import SpoolKey
 from qsync_broker.requests import Appended
 from qsync_broker.status import Status
-from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.process import Process
+from qsync_sim.journals.disk import SimBrokerDisk
+from qsync_sim.journals.process import SimBroker
 
 PUBLICATION = re.compile(rb"\(P[0-9]+:-*\)")
 
 Spans = Collection[tuple[int, int]]
 Persisted = Mapping[str, Spans]
 """Begins and ends of the persisted fragments of each journal."""
-Published = Mapping[tuple[str, int], list[bytes]]
+PublishedBytes = Mapping[tuple[str, int], list[bytes]]
 """The publications of each journal, by name and id, in their order."""
 
 
-class Commit(NamedTuple):
+class ObservedCommit(NamedTuple):
     """An acknowledged append."""
 
     journal: str
@@ -38,13 +38,13 @@ class Observer:
         known: for each of them, 1 if it was visible at some broker.
     """
 
-    def __init__(self, disks: dict[str, Disk]) -> None:
-        self.commits: list[Commit] = []
+    def __init__(self, disks: dict[str, SimBrokerDisk]) -> None:
+        self.commits: list[ObservedCommit] = []
         self.seen: dict[str, bytearray] = {}
         self.known: dict[str, bytearray] = {}
         self._disks = disks
 
-    def observe(self, process: Process, journal: str) -> None:
+    def observe(self, process: SimBroker, journal: str) -> None:
         """Compare the visible bytes at a broker with all that was ever visible."""
         replica = process.core.replica(journal)
         if replica is None:
@@ -92,9 +92,9 @@ class Observer:
                     f"two appends of {journal} share offsets: {other.begin}..{other.end} and"
                     f" {result.begin}..{result.end}"
                 )
-        self.commits.append(Commit(journal, result.begin, result.end, data))
+        self.commits.append(ObservedCommit(journal, result.begin, result.end, data))
 
-    def check_commits(self, processes: Iterable[Process], persisted: Persisted) -> None:
+    def check_commits(self, processes: Iterable[SimBroker], persisted: Persisted) -> None:
         """Check that every acknowledged append is visible as it was appended."""
         alive = [process for process in processes if process.is_alive]
         for process in alive:
@@ -111,7 +111,7 @@ class Observer:
             gap = known.find(0)
             assert gap < 0, f"{journal} has a gap at offset {gap}"
 
-    def check_publications(self, published: Published) -> None:
+    def check_publications(self, published: PublishedBytes) -> None:
         """Check that each journal contains exactly its publications, whole and in order (X1)."""
         for (journal, _), expected in published.items():
             data = bytes(self.seen.get(journal, b""))
@@ -119,7 +119,7 @@ class Observer:
             assert found == expected, f"{journal} contains the publications {found}, not {expected}"
             assert data.count(b"(P") == len(found), f"{journal} contains a part of a publication"
 
-    def _check_readable(self, journal: str, persisted: Spans, alive: list[Process]) -> None:
+    def _check_readable(self, journal: str, persisted: Spans, alive: list[SimBroker]) -> None:
         """Check that all visible bytes of a persisted journal can still be read."""
         spans = list(persisted)
         for process in alive:

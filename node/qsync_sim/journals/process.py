@@ -13,34 +13,34 @@ from qsync_broker.messages import Decoder, encode
 from qsync_broker.requests import Appended
 from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, decode_row
 from qsync_sim.journals.clock import MS, SECOND
-from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.keys import Keys
+from qsync_sim.journals.disk import SimBrokerDisk
+from qsync_sim.journals.keys import SimKeySpace
 
 LEASE_MS = 1_000
 TICK_NS = 20 * MS
 
 
-class Surroundings(Protocol):
+class BrokerSurroundings(Protocol):
     """Everything around a process: the world of a schedule (world.py)."""
 
     now_ns: int
     rng: Random
-    keys: Keys
+    keys: SimKeySpace
     zones: dict[str, str]
-    disks: dict[str, Disk]
+    disks: dict[str, SimBrokerDisk]
     stale_snapshots: int
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
     def is_cut(self, one: str, other: str) -> bool: ...
     def kill(self, name: str, is_power: bool = False) -> None: ...
-    def kill_after(self, process: "Process", effects: int) -> int | None: ...
-    def on_effect(self, process: "Process", effect: ev.BrokerEffect) -> None: ...
+    def kill_after(self, process: "SimBroker", effects: int) -> int | None: ...
+    def on_effect(self, process: "SimBroker", effect: ev.BrokerEffect) -> None: ...
 
 
-class Process:
+class SimBroker:
     """One run of a broker."""
 
-    def __init__(self, world: Surroundings, name: str, run: int) -> None:
+    def __init__(self, world: BrokerSurroundings, name: str, run: int) -> None:
         self.world = world
         self.me = BrokerId(world.zones[name], name)
         self.name = name
@@ -53,8 +53,8 @@ class Process:
         self.is_paused = False
         self.inbox: list[ev.BrokerEvent] = []
         self.watched = -1  # position in the log of the key space, -1 before the snapshot
-        self.outgoing: dict[BrokerId, Link] = {}
-        self.incoming: dict[int, Link] = {}
+        self.outgoing: dict[BrokerId, SimBrokerLink] = {}
+        self.incoming: dict[int, SimBrokerLink] = {}
         self.answers: dict[int, Callable[[Appended, bool], None]] = {}
         self.wants: dict[int, Callable[[], None]] = {}
         self._depth = 0  # of steps: an answer can begin another append at once
@@ -147,10 +147,12 @@ class Process:
             world.on_effect(self, effect)
 
 
-class Link:
+class SimBrokerLink:
     """A connection from a primary to a peer."""
 
-    def __init__(self, world: Surroundings, primary: Process, peer: Process, number: int) -> None:
+    def __init__(
+        self, world: BrokerSurroundings, primary: SimBroker, peer: SimBroker, number: int
+    ) -> None:
         self.world = world
         self.primary = primary
         self.peer = peer

@@ -16,14 +16,14 @@ from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import PAIRS, Faults
-from qsync_sim.journals.world import World
+from qsync_sim.journals.world import BrokerWorld
 
 READABLE_S = 20
 """Time after the last fault in which each broker must serve all visible bytes."""
 JOURNALS = ("orders/eu", "orders/us", "audit/log")
 
 
-class Schedule:
+class JournalSchedule:
     """One schedule: clients append while brokers, disks and connections fail."""
 
     def __init__(self, seed: int, *, moves_stores: bool = False, fills_disks: bool = False) -> None:
@@ -37,7 +37,7 @@ class Schedule:
         count = 3 + seed % 3
         names = [f"broker-{letter}" for letter in "abcde"[:count]]
         zones = {name: f"zone-{number % 2}" for number, name in enumerate(names)}
-        self.world = World(seed, names, zones if seed % 2 else None)
+        self.world = BrokerWorld(seed, names, zones if seed % 2 else None)
         self.rng = self.world.rng
         self.names = names
         self.faults = Faults(self.world, names, JOURNALS)
@@ -258,7 +258,7 @@ def main() -> int:
         if run >= arguments.at_least and time.monotonic() > end_s:
             break
         run += 1
-        schedule = Schedule(
+        schedule = JournalSchedule(
             seed, moves_stores=arguments.move_stores, fills_disks=arguments.fill_disks
         )
         try:
@@ -282,7 +282,7 @@ def _hunt(seeds: range, *, fills_disks: bool) -> int:
     """Run schedules until one finds a planted bug, which may fail in any way."""
     for seed in seeds:
         try:
-            Schedule(seed, fills_disks=fills_disks).run()
+            JournalSchedule(seed, fills_disks=fills_disks).run()
         except Exception as error:  # noqa: BLE001  # see above
             sys.stdout.write(f"found by seed {seed}: {error or type(error).__name__}\n")
             return 0

@@ -11,10 +11,10 @@ from qsync_broker import events as ev
 from qsync_broker.index import RemoteFragment
 from qsync_broker.spec import JournalSpec
 from qsync_sim.journals.clock import MS, SECOND, Clock
-from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.keys import Keys
+from qsync_sim.journals.disk import SimBrokerDisk
+from qsync_sim.journals.keys import SimKeySpace
 from qsync_sim.journals.observer import Observer, Persisted
-from qsync_sim.journals.process import Process
+from qsync_sim.journals.process import SimBroker
 
 
 class Stores:
@@ -28,7 +28,12 @@ class Stores:
     """
 
     def __init__(
-        self, rng: Random, clock: Clock, disks: dict[str, Disk], observer: Observer, keys: Keys
+        self,
+        rng: Random,
+        clock: Clock,
+        disks: dict[str, SimBrokerDisk],
+        observer: Observer,
+        keys: SimKeySpace,
     ) -> None:
         self.fragments: dict[str, dict[tuple[str, int, int], tuple[RemoteFragment, bytes]]] = {}
         self.are_down = self.are_full = False
@@ -39,7 +44,7 @@ class Stores:
         self._observer = observer
         self._keys = keys
 
-    def list(self, process: Process, effect: ev.ListStores) -> None:
+    def list(self, process: SimBroker, effect: ev.ListStores) -> None:
         """List the fragments of a journal."""
 
         def answer() -> None:
@@ -52,7 +57,7 @@ class Stores:
 
         self._clock.after(self._rng.randrange(MS, 50 * MS) + self.delay_ns, answer)
 
-    def check(self, process: Process, effect: ev.CheckStore) -> None:
+    def check(self, process: SimBroker, effect: ev.CheckStore) -> None:
         """Check whether the store is available."""
 
         def answer() -> None:
@@ -61,7 +66,7 @@ class Stores:
 
         self._clock.after(self._rng.randrange(MS, 50 * MS), answer)
 
-    def upload(self, process: Process, effect: ev.UploadFragment) -> None:
+    def upload(self, process: SimBroker, effect: ev.UploadFragment) -> None:
         """Persist a fragment, whose bytes must be visible ones."""
         key, fragment = effect.key, effect.fragment
 
@@ -118,7 +123,7 @@ class Stores:
         }
 
     @staticmethod
-    def _known(process: Process, journal: str) -> tuple[str, ...]:
+    def _known(process: SimBroker, journal: str) -> tuple[str, ...]:
         """Return the stores of a journal that a broker knows."""
         row = process.core.keys.journals.get(journal)
         return JournalSpec.from_row(journal, row.spec).fragment.stores if row is not None else ()

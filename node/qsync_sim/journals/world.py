@@ -16,17 +16,17 @@ from qsync_broker.requests import Append, Appended, Break, Finish, Piece
 from qsync_broker.resolver import broker_for_read
 from qsync_node.format.journals import BrokerId
 from qsync_sim.journals.clock import MS, SECOND, Clock
-from qsync_sim.journals.cluster import Cluster
-from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.keys import Keys
+from qsync_sim.journals.cluster import BrokerCluster
+from qsync_sim.journals.disk import SimBrokerDisk
+from qsync_sim.journals.keys import SimKeySpace
 from qsync_sim.journals.observer import Observer
-from qsync_sim.journals.process import Link, Process
+from qsync_sim.journals.process import SimBroker, SimBrokerLink
 from qsync_sim.journals.stores import Stores
 
 CALLS = (ev.ReadPublications, ev.RemovePublications, ev.DiscardPublications)
 
 
-class World(Clock):
+class BrokerWorld(Clock):
     """The simulated world.
 
     Attributes:
@@ -50,28 +50,28 @@ class World(Clock):
         self.rng = Random(seed)
         self.seed = seed
         self._numbers = itertools.count(1)
-        self.keys = Keys()
+        self.keys = SimKeySpace()
         self.zones = zones or dict.fromkeys(names, "zone")
-        self.disks = {name: Disk(self.rng, self.after) for name in names}
-        self.processes: dict[str, Process] = {}
+        self.disks = {name: SimBrokerDisk(self.rng, self.after) for name in names}
+        self.processes: dict[str, SimBroker] = {}
         self.runs = 0
         self.stale_snapshots = 0
-        self.links: list[Link] = []
+        self.links: list[SimBrokerLink] = []
         self.cuts: set[frozenset[str]] = set()
-        self.on_step: Callable[[Process, int], int | None] = lambda process, count: None
+        self.on_step: Callable[[SimBroker, int], int | None] = lambda process, count: None
         self.observer = Observer(self.disks)
         self.stores = Stores(self.rng, self, self.disks, self.observer, self.keys)
-        self.cluster = Cluster(self.keys, self.rng, self, self.is_cut)
+        self.cluster = BrokerCluster(self.keys, self.rng, self, self.is_cut)
         for name in names:
             self.start(name)
         self.cluster.expire()
 
     # --- processes and network ----------------------------------------------------------------
 
-    def start(self, name: str) -> Process:
+    def start(self, name: str) -> SimBroker:
         """Start a broker."""
         self.runs += 1
-        process = self.processes[name] = Process(self, name, self.runs)
+        process = self.processes[name] = SimBroker(self, name, self.runs)
         return process
 
     def kill(self, name: str, is_power: bool = False) -> None:
@@ -90,7 +90,7 @@ class World(Clock):
         """Return whether two machines cannot reach each other."""
         return frozenset((one, other)) in self.cuts
 
-    def connect(self, primary: Process, peer: BrokerId) -> None:
+    def connect(self, primary: SimBroker, peer: BrokerId) -> None:
         """Connect a primary to a peer."""
 
         def arrive() -> None:
@@ -101,14 +101,14 @@ class World(Clock):
             if target is None or not target.is_alive or target.is_paused or cut:
                 primary.feed(ev.BrokerLinkDown(peer, "connection refused"))
                 return
-            link = Link(self, primary, target, next(self._numbers))
+            link = SimBrokerLink(self, primary, target, next(self._numbers))
             self.links.append(link)
             target.feed(ev.PeerUp(link.number, primary.me))
             primary.feed(ev.BrokerLinkUp(peer))
 
         self.after(self.rng.randrange(MS // 4, 2 * MS), arrive)
 
-    def read_spool(self, process: Process, effect: ev.ReadSpool) -> None:
+    def read_spool(self, process: SimBroker, effect: ev.ReadSpool) -> None:
         """Read a part of a completed spool for another broker; sometimes, the disk flips a bit."""
 
         def answer() -> None:
@@ -122,11 +122,11 @@ class World(Clock):
 
     # --- effects ------------------------------------------------------------------------------
 
-    def kill_after(self, process: Process, effects: int) -> int | None:
+    def kill_after(self, process: SimBroker, effects: int) -> int | None:
         """Return the number of effects of a step after which its process is killed, or None."""
         return self.on_step(process, effects)
 
-    def on_effect(self, process: Process, effect: ev.BrokerEffect) -> None:
+    def on_effect(self, process: SimBroker, effect: ev.BrokerEffect) -> None:
         """Carry out an effect that concerns others than the process, its disk and its peers."""
         if isinstance(effect, ev.Transact):
             self.cluster.transact(process, effect)
@@ -141,7 +141,7 @@ class World(Clock):
         else:
             self._persist(process, effect)
 
-    def _persist(self, process: Process, effect: ev.BrokerEffect) -> None:
+    def _persist(self, process: SimBroker, effect: ev.BrokerEffect) -> None:
         if isinstance(effect, ev.ListStores):
             self.stores.list(process, effect)
         elif isinstance(effect, ev.UploadFragment):
@@ -231,7 +231,7 @@ class World(Clock):
         return not any(row.pending for row in self.keys.publishers.values())
 
 
-def _readable_end(process: Process, replica: JournalReplica, end: int) -> int:
+def _readable_end(process: SimBroker, replica: JournalReplica, end: int) -> int:
     """Return the offset up to which a broker serves reads, at most `end`.
 
     A broker without the bytes forwards the read to a whole one, which is examined itself.

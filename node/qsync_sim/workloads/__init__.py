@@ -11,14 +11,22 @@ from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Workload
 from qsync_sim.workloads.indexes import Indexes
-from qsync_sim.workloads.keys import Keys
-from qsync_sim.workloads.limits import Limits
-from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.keys import KeyWorkload
+from qsync_sim.workloads.limits import LimitWorkload
+from qsync_sim.workloads.order import ConfirmedOrder
 from qsync_sim.workloads.sequences import Sequences
 from qsync_sim.workloads.tables import Tables
 from qsync_sim.workloads.transactions import Transactions
 
-ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys, Access, Limits)
+ALL: tuple[type[Workload], ...] = (
+    Indexes,
+    Tables,
+    Transactions,
+    Sequences,
+    KeyWorkload,
+    Access,
+    LimitWorkload,
+)
 NONE = 1 / 3
 """The part of the schedules without a workload."""
 CHOSEN = 0.35
@@ -48,7 +56,7 @@ def check(world: Cluster, workloads: Sequence[Workload]) -> None:
     """
     if not workloads:
         return
-    order = Order(world)
+    order = ConfirmedOrder(world)
     for workload in workloads:
         workload.check(order)
         world.count(f"workload {workload.name}")

@@ -20,9 +20,9 @@ from qsync_node.format.keys import (
     SELECT,
     UPDATE,
 )
-from qsync_sim.workloads.base import Request, Script, Workload, body_of
+from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE
-from qsync_sim.workloads.order import PRIVILEGES, USERS, Order
+from qsync_sim.workloads.order import PRIVILEGES, USERS, ConfirmedOrder
 from qsync_sim.workloads.table import GE
 
 SPACE = 630
@@ -80,7 +80,7 @@ class Access(Workload):
             elif kind == "password":
                 ops = [["=", 4, _password(len(self.requests))]]
                 body = body_of(space=USERS, index=0, key=[number], tuple=ops)
-                yield self.sent(Request(kind, UPDATE, body))
+                yield self.sent(WorkloadRequest(kind, UPDATE, body))
             else:
                 yield from self._recreate(name, number)
 
@@ -95,11 +95,11 @@ class Access(Workload):
         row = [1, number, "universe", 0, LOG_IN | USAGE]
         yield self._put("grant", REPLACE, PRIVILEGES, row)
 
-    def _put(self, kind: str, row_type: int, space: int, row: list[Any]) -> Request:
-        return self.sent(Request(kind, row_type, body_of(space=space, tuple=row)))
+    def _put(self, kind: str, row_type: int, space: int, row: list[Any]) -> WorkloadRequest:
+        return self.sent(WorkloadRequest(kind, row_type, body_of(space=space, tuple=row)))
 
-    def _delete(self, kind: str, space: int, key: list[Any]) -> Request:
-        return self.sent(Request(kind, DELETE, body_of(space=space, index=0, key=key)))
+    def _delete(self, kind: str, space: int, key: list[Any]) -> WorkloadRequest:
+        return self.sent(WorkloadRequest(kind, DELETE, body_of(space=space, index=0, key=key)))
 
     def _use(self, user: str) -> Script:
         rng = self.rng
@@ -109,11 +109,11 @@ class Access(Workload):
             if rng.random() < 0.4:
                 isolation = rng.choice([0, LINEARIZABLE])
                 body = body_of(space=SPACE, key=[], iterator=GE, limit=100, isolation=isolation)
-                yield self.sent(Request("read", SELECT, body, user=user))
+                yield self.sent(WorkloadRequest("read", SELECT, body, user=user))
             else:
                 tag = self.new_tag()
                 body = body_of(space=SPACE, tuple=[rng.randrange(KEYS), tag])
-                yield self.sent(Request("write", REPLACE, body, tag, user=user))
+                yield self.sent(WorkloadRequest("write", REPLACE, body, tag, user=user))
 
     def _log_in(self, user: str) -> None:
         """Note whether a member accepts the password of a user at its confirmed index."""
@@ -131,7 +131,7 @@ class Access(Workload):
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check all answers to users, and all log-ins (P3, T6, R1)."""
         for request in self.requests:
             if request.user == "admin":
@@ -143,7 +143,7 @@ class Access(Workload):
         for log_in in self.log_ins:
             self._check_log_in(order, *log_in)
 
-    def _check_order(self, order: Order, request: Request) -> None:
+    def _check_order(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         """Check that a committed change of users and grants is in the order."""
         if request.outcome != "committed":
             return
@@ -156,7 +156,7 @@ class Access(Workload):
             self.fail(request, f"L3: another row is at {request.index}")
         self.world.count(f"access: {request.kind}")
 
-    def _check_write(self, order: Order, request: Request) -> None:
+    def _check_write(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         places = order.places.get(request.tag, [])
         if len(places) > 1:
             self.fail(request, f"T9: its row was confirmed at {places}")
@@ -175,7 +175,7 @@ class Access(Workload):
                 )
             self.world.count(f"access: {_NAMES[request.code]}")
 
-    def _check_read(self, order: Order, request: Request) -> None:
+    def _check_read(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         """Check that some state that the read may show allows its answer."""
         if request.outcome not in ("committed", "refused") or request.code in CIRCUMSTANCES:
             return
@@ -192,7 +192,7 @@ class Access(Workload):
         self.world.count(f"access: {what}")
 
     def _check_log_in(
-        self, order: Order, user: str, password: str, index: int, may_log_in: bool
+        self, order: ConfirmedOrder, user: str, password: str, index: int, may_log_in: bool
     ) -> None:
         row = _user_row(order, index, user)
         expected = row[4]["chap-sha1"] if row is not None else ""
@@ -211,12 +211,12 @@ def _password(number: int) -> dict[str, str]:
     return {"chap-sha1": b64encode(number.to_bytes(20, "big")).decode()}
 
 
-def _user_row(order: Order, index: int, name: str) -> list[Any] | None:
+def _user_row(order: ConfirmedOrder, index: int, name: str) -> list[Any] | None:
     rows = order.at(USERS, index).rows.values()
     return next((row for row in rows if row[2] == name), None)
 
 
-def _bits(order: Order, index: int, grantee: int, object_type: str, object_id: int) -> int:
+def _bits(order: ConfirmedOrder, index: int, grantee: int, object_type: str, object_id: int) -> int:
     """Return the privileges of a user or role on an object, with those of its roles."""
     bits = 0
     for row in order.at(PRIVILEGES, index).rows.values():
@@ -229,7 +229,7 @@ def _bits(order: Order, index: int, grantee: int, object_type: str, object_id: i
     return bits
 
 
-def _error(order: Order, index: int, name: str, privilege: int) -> int:
+def _error(order: ConfirmedOrder, index: int, name: str, privilege: int) -> int:
     """Return the code with which a request must be refused after the row at `index`, or 0."""
     row = _user_row(order, index, name)
     if row is None:

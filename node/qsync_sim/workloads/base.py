@@ -1,7 +1,7 @@
 """Sessions of workloads: each follows a script, sends one request at a time and records the answer.
 
-A script is a generator. It yields a `Request` to send, or a number of milliseconds to wait, and
-continues when the request is answered or its outcome is unknown. After the loss of a member the
+A script is a generator. It yields a `WorkloadRequest` to send, or a number of milliseconds to wait,
+and continues when the request is answered or its outcome is unknown. After the loss of a member the
 session connects to another one. A transaction is lost with its connection, so its next request gets
 the outcome `LOST` and is not sent.
 """
@@ -34,10 +34,10 @@ from qsync_sim import faults
 from qsync_sim.clients import BEGIN, ROLLED_BACK, UNKNOWN
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 if TYPE_CHECKING:
-    from qsync_sim.workloads.order import Order
+    from qsync_sim.workloads.order import ConfirmedOrder
 
 MILLISECOND = 1_000_000
 GIVE_UP_MS = 30_000
@@ -64,7 +64,7 @@ def body_of(**named: Any) -> bytes:
 
 
 @dataclass(slots=True)
-class Request:
+class WorkloadRequest:
     """A request and its answer; `outcome` is empty until then."""
 
     kind: str
@@ -94,10 +94,10 @@ class Request:
         return decoded
 
 
-Script = Generator[Request | int, Request | None, None]
+Script = Generator[WorkloadRequest | int, WorkloadRequest | None, None]
 
 
-class Session:
+class WorkloadSession:
     """A client of one workload."""
 
     def __init__(self, world: Cluster, number: int, rng: Random, script: Script) -> None:
@@ -106,14 +106,14 @@ class Session:
         self.session = SESSIONS_FROM * number
         self.script = script
         self.member: Shell | None = None
-        self.waiting: Request | None = None
+        self.waiting: WorkloadRequest | None = None
         self.is_stopped = False
         self._life = 0
         self._sync = 0
         self._streams: set[int] = set()  # of open transactions
         self._pause = 0  # counts pauses
         self._is_pausing = False
-        self._answered: Request | None = None  # before the pause
+        self._answered: WorkloadRequest | None = None  # before the pause
         world.guests.append(self)
         self._later(rng.choice(THINK_MS))
 
@@ -123,7 +123,7 @@ class Session:
             self.member.step([fx.SessionClosed(self.session)])
         self.member = None
 
-    def _later(self, milliseconds: int, answered: Request | None = None) -> None:
+    def _later(self, milliseconds: int, answered: WorkloadRequest | None = None) -> None:
         self._pause += 1
         self._is_pausing = True
         self._answered = answered
@@ -168,7 +168,7 @@ class Session:
         self._streams.clear()
         return True
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: WorkloadRequest) -> None:
         if self.is_stopped:
             return
         if not self._connect():
@@ -182,7 +182,7 @@ class Session:
             return
         self._submit(request)
 
-    def _submit(self, request: Request) -> None:
+    def _submit(self, request: WorkloadRequest) -> None:
         world, member = self.world, self.member
         assert member is not None
         self._sync += 1
@@ -248,7 +248,7 @@ class Session:
             self.waiting.outcome = "unknown"
             self._ended(self.waiting)
 
-    def _ended(self, request: Request) -> None:
+    def _ended(self, request: WorkloadRequest) -> None:
         request.returned_ns = self.world.now_ns
         request.ceiling_index = self.world.confirmed_anywhere
         self.waiting = None
@@ -267,8 +267,8 @@ class Workload(ABC):
     def __init__(self, world: Cluster) -> None:
         self.world = world
         self.rng = Random(f"{self.name} in {world.seed}")
-        self.sessions: list[Session] = []
-        self.requests: list[Request] = []
+        self.sessions: list[WorkloadSession] = []
+        self.requests: list[WorkloadRequest] = []
         self.is_stopped = False
 
     def settings(self) -> dict[str, Any]:
@@ -286,7 +286,9 @@ class Workload(ABC):
         """Start the sessions."""
         for position, script in enumerate(self.scripts()):
             rng = Random(self.rng.random())
-            self.sessions.append(Session(self.world, 10 * self.number + position, rng, script))
+            self.sessions.append(
+                WorkloadSession(self.world, 10 * self.number + position, rng, script)
+            )
         for _ in range(STRIKES):
             self.world.after(self.rng.randrange(*STRIKES_MS) * MILLISECOND, self._strike)
 
@@ -319,14 +321,14 @@ class Workload(ABC):
         return all(session.waiting is None for session in self.sessions)
 
     @abstractmethod
-    def check(self, order: "Order") -> None:
+    def check(self, order: "ConfirmedOrder") -> None:
         """Compare all answers with the order of confirmed rows.
 
         Raises:
             Violation: an answer breaks a rule.
         """
 
-    def sent(self, request: Request) -> Request:
+    def sent(self, request: WorkloadRequest) -> WorkloadRequest:
         """Note a request that is about to be sent, and return it."""
         self.requests.append(request)
         return request
@@ -339,9 +341,9 @@ class Workload(ABC):
         """Return a value that no other request of the schedule has."""
         return f"{self.name}-{len(self.requests)}-{self.rng.randrange(1_000_000)}"
 
-    def fail(self, request: Request, reason: str) -> None:
+    def fail(self, request: WorkloadRequest, reason: str) -> None:
         """Raise a violation that describes the request."""
-        raise Violation(
+        raise InvariantViolation(
             f"{reason}; {self.name}: {request.kind} {request.fields if request.body else ''} "
             f"of {request.user} at {request.member}, "
             f"{request.called_ns / 1e6:.3f} .. {request.returned_ns / 1e6:.3f} ms, answered "

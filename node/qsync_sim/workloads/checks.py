@@ -3,8 +3,8 @@
 from qsync_client.protocol.constants import Isolation
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import DELETE, KEY_SPACE_ID, KEY_TXN_ISOLATION
-from qsync_sim.workloads.base import Request, Workload
-from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.base import Workload, WorkloadRequest
+from qsync_sim.workloads.order import ConfirmedOrder
 from qsync_sim.workloads.table import (
     DUPLICATE,
     KEY_CHANGED,
@@ -14,8 +14,8 @@ from qsync_sim.workloads.table import (
     PARTIAL_KEY,
     TOO_SHORT,
     WRONG_TYPE,
-    Result,
-    Table,
+    TableResult,
+    TableWorkload,
 )
 
 STATEMENT = frozenset(
@@ -47,7 +47,7 @@ CIRCUMSTANCES = frozenset(
 LINEARIZABLE, DIRTY = int(Isolation.LINEARIZABLE), int(Isolation.READ_COMMITTED)
 
 
-def check_write(workload: Workload, order: Order, request: Request) -> None:
+def check_write(workload: Workload, order: ConfirmedOrder, request: WorkloadRequest) -> None:
     """Check a write outside a transaction: its place, its answer and its refusal (T6, T8)."""
     places = order.places.get(request.tag, []) if request.tag else []
     if len(places) > 1:
@@ -62,7 +62,9 @@ def check_write(workload: Workload, order: Order, request: Request) -> None:
         _check_committed(workload, order, request, places)
 
 
-def _check_committed(workload: Workload, order: Order, request: Request, places: list[int]) -> None:
+def _check_committed(
+    workload: Workload, order: ConfirmedOrder, request: WorkloadRequest, places: list[int]
+) -> None:
     if not 0 < request.index <= order.last:
         workload.fail(request, f"L3: acknowledged, but the order ends at {order.last}")
     row = order.rows.get(request.index)
@@ -83,7 +85,7 @@ def _check_committed(workload: Workload, order: Order, request: Request, places:
     workload.world.count(f"{workload.name}: writes checked")
 
 
-def _check_without_row(workload: Workload, order: Order, request: Request) -> None:
+def _check_without_row(workload: Workload, order: ConfirmedOrder, request: WorkloadRequest) -> None:
     """Check an answer that logged nothing at the index that it names (T8, R2)."""
     if not request.index:
         workload.fail(request, "T8: the answer names no index")
@@ -95,12 +97,12 @@ def _check_without_row(workload: Workload, order: Order, request: Request) -> No
     workload.world.count(f"{workload.name}: answers without a row checked")
 
 
-def expected_of(table: Table, request: Request) -> Result:
+def expected_of(table: TableWorkload, request: WorkloadRequest) -> TableResult:
     """Return the result that a statement must have in this version of its space."""
     return table.execute(request.type, request.fields)
 
 
-def check_read(workload: Workload, order: Order, request: Request) -> None:
+def check_read(workload: Workload, order: ConfirmedOrder, request: WorkloadRequest) -> None:
     """Check a SELECT outside a transaction against the versions that it may show (R1, R2)."""
     if request.outcome == "unknown" or not request.outcome:
         return
@@ -125,7 +127,7 @@ def check_read(workload: Workload, order: Order, request: Request) -> None:
     workload.fail(request, f"R1/R2: no state since {first} gives this; the last is {newest[:2]}")
 
 
-def check_dirty_read(workload: Workload, request: Request) -> None:
+def check_dirty_read(workload: Workload, request: WorkloadRequest) -> None:
     """Check that a dirty read returns no value of a write that was refused (R1)."""
     if request.outcome != "committed" or request.fields.get(KEY_TXN_ISOLATION) != DIRTY:
         return

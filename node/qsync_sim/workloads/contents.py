@@ -5,7 +5,7 @@ from typing import Any
 import msgpack
 
 from qsync_node.engine.database import Database
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 
 
 def check_indexes(member: str, database: Database) -> None:
@@ -21,14 +21,16 @@ def check_indexes(member: str, database: Database) -> None:
         for number, definition in space.index_defs.items():
             found = [packed for _, packed in space.indexes[number].entries()]
             if sorted(found) != tuples:
-                raise Violation(
+                raise InvariantViolation(
                     f"S1: {member}: index {number} of space {space_id} has {len(found)} tuples, "
                     f"not the {len(tuples)} of the primary index"
                 )
             fields = [part.field for part in definition.parts]
             places = [_place(packed, fields) for packed in found]
             if definition.is_tree and places != sorted(places):
-                raise Violation(f"S1: {member}: index {number} of space {space_id} is not sorted")
+                raise InvariantViolation(
+                    f"S1: {member}: index {number} of space {space_id} is not sorted"
+                )
 
 
 def _place(packed: bytes, fields: list[int]) -> list[tuple[bool, Any]]:

@@ -17,14 +17,14 @@ from qsync_node.format.keys import (
     UPDATE,
     UPSERT,
 )
-from qsync_sim.workloads.base import Request, Script, Workload, body_of
+from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import (
     LINEARIZABLE,
     check_dirty_read,
     check_read,
     check_write,
 )
-from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.order import ConfirmedOrder
 from qsync_sim.workloads.table import EQ, GE, GT, LE, LT, REQ
 
 SPACE, PAGED_SPACE = 600, 601
@@ -54,7 +54,7 @@ class Indexes(Workload):
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
-        self.paginations: list[list[Request]] = []
+        self.paginations: list[list[WorkloadRequest]] = []
 
     def set_up(self) -> None:
         """Create both spaces and the static rows."""
@@ -78,24 +78,24 @@ class Indexes(Workload):
             choose = self._read if self.rng.random() < 0.4 else self._write
             yield self.sent(choose())
 
-    def _write(self) -> Request:
+    def _write(self) -> WorkloadRequest:
         rng, tag = self.rng, self.new_tag()
         made = [rng.randrange(KEYS), tag, rng.randrange(VALUES), rng.randrange(GROUPS)]
         ops = [["=", 1, tag], ["=", rng.choice([2, 3]), rng.randrange(GROUPS)]]
         kind = rng.choice(["insert", "replace", "replace", "upsert", "update", "delete"])
         if kind in ("insert", "replace"):
             number = INSERT if kind == "insert" else REPLACE
-            return Request(kind, number, body_of(space=SPACE, tuple=made), tag)
+            return WorkloadRequest(kind, number, body_of(space=SPACE, tuple=made), tag)
         if kind == "upsert":
-            return Request(kind, UPSERT, body_of(space=SPACE, tuple=made, ops=ops), tag)
+            return WorkloadRequest(kind, UPSERT, body_of(space=SPACE, tuple=made, ops=ops), tag)
         index = rng.choice([0, 1, 1, 1, 2])
         key = [rng.randrange(KEYS if index == 0 else VALUES if index == 1 else GROUPS)]
         if kind == "delete":
-            return Request(kind, DELETE, body_of(space=SPACE, index=index, key=key))
+            return WorkloadRequest(kind, DELETE, body_of(space=SPACE, index=index, key=key))
         body = body_of(space=SPACE, index=index, key=key, tuple=ops)
-        return Request(kind, UPDATE, body, tag)
+        return WorkloadRequest(kind, UPDATE, body, tag)
 
-    def _read(self) -> Request:
+    def _read(self) -> WorkloadRequest:
         rng = self.rng
         index = rng.choice([0, 1, 2, 2, 3])
         key = [] if rng.random() < 0.3 else [rng.randrange(GROUPS)]
@@ -108,14 +108,14 @@ class Indexes(Workload):
             offset=rng.choice([0, 0, 1]),
             isolation=rng.choice([0, 1, 2, 3, LINEARIZABLE]),
         )
-        return Request("select", SELECT, body)
+        return WorkloadRequest("select", SELECT, body)
 
     def _paginate(self) -> Script:
         rng = self.rng
         for _ in range(PAGINATIONS):
             index, iterator = rng.choice([0, 1]), rng.choice([GE, LE])
             isolation = rng.choice([0, LINEARIZABLE])
-            pages: list[Request] = []
+            pages: list[WorkloadRequest] = []
             self.paginations.append(pages)
             more: dict[str, Any] = {}
             for _ in range(PAGES_MAX):
@@ -125,7 +125,7 @@ class Indexes(Workload):
                     space=PAGED_SPACE, index=index, key=[], iterator=iterator, limit=PAGE,
                     isolation=isolation, fetch_position=True, **more,
                 )  # fmt: skip
-                page = self.sent(Request("page", SELECT, body))
+                page = self.sent(WorkloadRequest("page", SELECT, body))
                 page.note = pages[-1].tuples[-1] if pages else None
                 answered = yield page
                 if answered is None or answered.outcome != "committed":
@@ -137,18 +137,18 @@ class Indexes(Workload):
                 if rng.random() < 0.3:
                     more = {"after_tuple": page.tuples[-1]}
 
-    def _change_between(self) -> Request:
+    def _change_between(self) -> WorkloadRequest:
         """Return a change of a static row, or of a row between them."""
         rng, tag = self.rng, self.new_tag()
         key = rng.choice([rng.choice(STATIC_KEYS), rng.choice(STATIC_KEYS) + 1])
         if key % 2 and rng.random() < 0.5:
-            return Request("delete", DELETE, body_of(space=PAGED_SPACE, key=[key]))
+            return WorkloadRequest("delete", DELETE, body_of(space=PAGED_SPACE, key=[key]))
         made = [key, tag, key % GROUPS]
-        return Request("replace", REPLACE, body_of(space=PAGED_SPACE, tuple=made), tag)
+        return WorkloadRequest("replace", REPLACE, body_of(space=PAGED_SPACE, tuple=made), tag)
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check writes, reads and pages (T6, T8, R1, R2)."""
         for request in self.requests:
             if request.type == SELECT:
@@ -159,7 +159,7 @@ class Indexes(Workload):
         for pages in self.paginations:
             self._check_pages(pages)
 
-    def _check_pages(self, pages: list[Request]) -> None:
+    def _check_pages(self, pages: list[WorkloadRequest]) -> None:
         """Check that complete pages return each static row exactly once (R1)."""
         found = [made[0] for page in pages for made in page.tuples]
         if pages and len(set(found)) < len(found):

@@ -16,9 +16,9 @@ from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import KEY_TUPLE, REPLACE
 from qsync_node.transactions.own_rows import KEY_WINDOW_KEY
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.workloads.base import LOST, Request, Script, Workload, body_of
+from qsync_sim.workloads.base import LOST, Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES
-from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.order import ConfirmedOrder
 
 SPACE, SCHEMA = 650, int(SystemSpace.SCHEMA)
 KEYS = 5
@@ -36,7 +36,7 @@ ABORTED = (int(ErrorCode.TRANSACTION_CONFLICT), int(ErrorCode.TRANSACTION_TIMEOU
 """Codes with which a COMMIT may be refused; the workload `transactions` makes timeouts short."""
 
 
-class Keys(Workload):
+class KeyWorkload(Workload):
     """Writes with idempotency keys, and their late retries."""
 
     name = "keys"
@@ -44,8 +44,8 @@ class Keys(Workload):
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
-        self.attempts: dict[int, list[Request]] = {}  # by the number of the key
-        self.commits: dict[int, list[Request]] = {}  # the same for keys of transactions
+        self.attempts: dict[int, list[WorkloadRequest]] = {}  # by the number of the key
+        self.commits: dict[int, list[WorkloadRequest]] = {}  # the same for keys of transactions
         self._windows: list[tuple[int, int, int]] = [(0, WINDOW_ROWS, 0)]  # index, rows, floor
 
     def set_up(self) -> None:
@@ -81,14 +81,14 @@ class Keys(Workload):
             if kind == "reuse":
                 tag = self.new_tag()
                 body = body_of(space=SPACE, tuple=[rng.randrange(KEYS), tag])
-            again = Request(kind, REPLACE, body, tag, key=first.key)
+            again = WorkloadRequest(kind, REPLACE, body, tag, key=first.key)
             self.attempts[number].append(again)
             yield self.sent(again)
 
-    def _send_new(self, mark: int) -> Request:
+    def _send_new(self, mark: int) -> WorkloadRequest:
         tag, number = self.new_tag(), len(self.attempts) + 1
         body = body_of(space=SPACE, tuple=[self.rng.randrange(KEYS), tag])
-        request = Request("first", REPLACE, body, tag, key=["workload", number, mark])
+        request = WorkloadRequest("first", REPLACE, body, tag, key=["workload", number, mark])
         self.attempts[number] = [request]
         return self.sent(request)
 
@@ -109,16 +109,16 @@ class Keys(Workload):
                 tag, mark = self.new_tag(), self.world.told_index
                 body = body_of(space=SPACE, tuple=[rng.randrange(KEYS), tag])
                 key = attempts[0].key if attempts else ["transactions", number, mark]
-            begin = Request("begin", BEGIN, b"", stream=stream)
+            begin = WorkloadRequest("begin", BEGIN, b"", stream=stream)
             yield self.sent(begin)
             if begin.outcome != "committed":
                 continue
-            statement = Request("statement", REPLACE, body, stream=stream)
+            statement = WorkloadRequest("statement", REPLACE, body, stream=stream)
             yield self.sent(statement)
             if statement.outcome != "committed":
-                yield self.sent(Request("rollback", ROLLBACK, b"", stream=stream))
+                yield self.sent(WorkloadRequest("rollback", ROLLBACK, b"", stream=stream))
                 continue
-            end = Request(kind, COMMIT, b"", tag, stream=stream, key=key, note=body)
+            end = WorkloadRequest(kind, COMMIT, b"", tag, stream=stream, key=key, note=body)
             self.commits.setdefault(number, []).append(end)
             yield self.sent(end)
 
@@ -134,7 +134,7 @@ class Keys(Workload):
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check all attempts of all keys (T9)."""
         self._windows = [(0, WINDOW_ROWS, 0)]
         for index, row in order.rows.items():
@@ -147,7 +147,9 @@ class Keys(Workload):
                     self._check_attempt(order, request, attempts)
             self._check_places(order, attempts)
 
-    def _check_attempt(self, order: Order, request: Request, attempts: list[Request]) -> None:
+    def _check_attempt(
+        self, order: ConfirmedOrder, request: WorkloadRequest, attempts: list[WorkloadRequest]
+    ) -> None:
         places = order.places.get(request.tag, [])
         mark = request.key[2]
         is_commit = request.type == COMMIT
@@ -179,7 +181,7 @@ class Keys(Workload):
         _, rows, floor = self._windows[position - 1]
         return max(floor, index - rows)
 
-    def _check_places(self, order: Order, attempts: list[Request]) -> None:
+    def _check_places(self, order: ConfirmedOrder, attempts: list[WorkloadRequest]) -> None:
         """Check that one request of a key took effect, and only if an attempt allows it."""
         found = sorted({place for one in attempts for place in order.places.get(one.tag, [])})
         if len(found) > 1 and found[1] - found[0] <= WINDOW_ROWS:

@@ -17,10 +17,17 @@ from qsync_node.consensus.entries import EntryKind
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPSERT
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.violation import Violation
-from qsync_sim.workloads.base import MILLISECOND, SESSIONS_FROM, Request, Script, Workload, body_of
+from qsync_sim.violation import InvariantViolation
+from qsync_sim.workloads.base import (
+    MILLISECOND,
+    SESSIONS_FROM,
+    Script,
+    Workload,
+    WorkloadRequest,
+    body_of,
+)
 from qsync_sim.workloads.checks import CIRCUMSTANCES
-from qsync_sim.workloads.order import INDEXES, Order
+from qsync_sim.workloads.order import INDEXES, ConfirmedOrder
 
 SPACE, LARGE_SPACE = 660, 661
 MEMORY, TOO_MANY = int(ErrorCode.MEMORY_ISSUE), int(ErrorCode.TOO_MANY)
@@ -43,7 +50,7 @@ _SETTINGS: dict[str, list[int]] = {
 _QUEUE = ("limbo_entries_max", "limbo_bytes_max")
 
 
-class Limits(Workload):
+class LimitWorkload(Workload):
     """Requests that exceed limits."""
 
     name = "limits"
@@ -53,7 +60,7 @@ class Limits(Workload):
         super().__init__(world)
         chosen = self.rng.sample(list(_SETTINGS), self.rng.choice([2, 3]))
         self.limits = {name: self.rng.choice(_SETTINGS[name]) for name in chosen}
-        self.statements: list[list[Request]] = []  # by transaction
+        self.statements: list[list[WorkloadRequest]] = []  # by transaction
         self.bursts: list[Burst] = []
         self.raised_ns = 1 << 62  # when the limit of memory ends
 
@@ -79,7 +86,7 @@ class Limits(Workload):
 
     def _exceed(self) -> Script:
         """Send requests that no setting allows."""
-        kinds: list[Callable[[str], Request]] = [
+        kinds: list[Callable[[str], WorkloadRequest]] = [
             _large_tuple, _many_operations, _many_keys, _deep_tuple, _many_parts, _long_client,
         ]  # fmt: skip
         self.rng.shuffle(kinds)
@@ -92,9 +99,9 @@ class Limits(Workload):
         for _ in range(TRANSACTIONS):
             yield self.rng.choice([0, 300, 900])
             stream = len(self.statements) + 1
-            statements: list[Request] = []
+            statements: list[WorkloadRequest] = []
             self.statements.append(statements)
-            begin = self.sent(Request("begin", BEGIN, b"", stream=stream))
+            begin = self.sent(WorkloadRequest("begin", BEGIN, b"", stream=stream))
             yield begin
             if begin.outcome != "committed":
                 continue
@@ -102,11 +109,13 @@ class Limits(Workload):
                 tag = self.new_tag()
                 made = [key, tag, "x" * self.rng.choice([50, 150, 250])]
                 body = body_of(space=SPACE, tuple=made)
-                statements.append(self.sent(Request("write", REPLACE, body, tag, stream=stream)))
+                statements.append(
+                    self.sent(WorkloadRequest("write", REPLACE, body, tag, stream=stream))
+                )
                 yield statements[-1]
             is_whole = all(one.outcome in ("committed", "refused") for one in statements)
             kind = COMMIT if is_whole else ROLLBACK
-            statements.append(self.sent(Request("end", kind, b"", stream=stream)))
+            statements.append(self.sent(WorkloadRequest("end", kind, b"", stream=stream)))
             yield statements[-1]
 
     def _fill(self) -> Script:
@@ -116,12 +125,12 @@ class Limits(Workload):
             yield self.rng.choice([0, 100, 400])
             tag = self.new_tag()
             body = body_of(space=LARGE_SPACE, tuple=[key, tag, "x" * LARGE_BYTES])
-            request = self.sent(Request("large write", REPLACE, body, tag))
+            request = self.sent(WorkloadRequest("large write", REPLACE, body, tag))
             yield request
             if request.code == MEMORY:
                 refusals += 1
                 body = body_of(space=LARGE_SPACE, index=0, key=[self.rng.randrange(key + 1)])
-                yield self.sent(Request("large delete", DELETE, body))
+                yield self.sent(WorkloadRequest("large delete", DELETE, body))
             if refusals == REFUSALS:
                 self._raise_memory()
                 return
@@ -171,11 +180,11 @@ class Limits(Workload):
             # Rows that a leader inherits were bounded by the leader before it.
             waiting = sum(entry.kind is EntryKind.USER and entry.is_own for entry in entries)
             if waiting > most:
-                raise Violation(f"T11: {leader.name} has a queue of {waiting}, not {most}")
+                raise InvariantViolation(f"T11: {leader.name} has a queue of {waiting}, not {most}")
         if not self.is_stopped:
             self.world.after(self.rng.randrange(1, 20) * MILLISECOND, self._watch_queue)
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check all refusals and all accepted requests (T6, T11)."""
         for request in self.requests:
             places = order.places.get(request.tag, []) if request.tag else []
@@ -189,7 +198,7 @@ class Limits(Workload):
         for burst in self.bursts:
             self._check_burst(burst)
 
-    def _check_code(self, request: Request) -> None:
+    def _check_code(self, request: WorkloadRequest) -> None:
         """Check the code of a refusal, and that a request beyond a fixed limit is refused."""
         expected = request.note
         if request.outcome == "committed" and expected:
@@ -209,7 +218,7 @@ class Limits(Workload):
         elif request.code not in _ALLOWED:
             self.fail(request, "T6: no rule allows this error")
 
-    def _check_memory(self, order: Order, request: Request) -> None:
+    def _check_memory(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         """Check that nothing was written while the known tuples exceed the limit."""
         limit = self.limits.get("memory_bytes_max")
         rows = order.at(LARGE_SPACE, request.floor_index).rows.values()
@@ -218,7 +227,7 @@ class Limits(Workload):
         if limit is not None and is_limited and size > limit:
             self.fail(request, f"T11: {size} bytes exceed the limit of memory")
 
-    def _check_transaction(self, order: Order, statements: list[Request]) -> None:
+    def _check_transaction(self, order: ConfirmedOrder, statements: list[WorkloadRequest]) -> None:
         """Check each statement against the size of those before it."""
         limit = self.limits.get("transaction_bytes_max", 1 << 30)
         all_limit = self.limits.get("transactions_bytes_max", 1 << 30)
@@ -247,10 +256,12 @@ class Limits(Workload):
     def _check_burst(self, burst: "Burst") -> None:
         accepted = sum(answer.code == 0 for answer in burst.answers)
         if accepted > STREAMS_MAX[burst.user]:
-            raise Violation(f"T11: {burst.user} has {accepted} open transactions")
+            raise InvariantViolation(f"T11: {burst.user} has {accepted} open transactions")
         for answer in burst.answers:
             if answer.code not in {0, TOO_MANY} | _ALLOWED:
-                raise Violation(f"T6: BEGIN of {burst.user}: {answer.code} {answer.reason}")
+                raise InvariantViolation(
+                    f"T6: BEGIN of {burst.user}: {answer.code} {answer.reason}"
+                )
         if any(answer.code == TOO_MANY for answer in burst.answers):
             self.world.count(f"limits: transactions of {burst.user}")
 
@@ -277,39 +288,41 @@ _ALLOWED = {
 # --- requests beyond fixed limits -----------------------------------------------------------------
 
 
-def _large_tuple(tag: str) -> Request:
+def _large_tuple(tag: str) -> WorkloadRequest:
     body = body_of(space=SPACE, tuple=[1, tag, "x" * (1 << 20)])
-    return Request("large tuple", INSERT, body, tag, note=110)
+    return WorkloadRequest("large tuple", INSERT, body, tag, note=110)
 
 
-def _many_operations(tag: str) -> Request:
+def _many_operations(tag: str) -> WorkloadRequest:
     ops = [["=", 1, tag]] * 4_001
     body = body_of(space=SPACE, tuple=[1, tag], ops=ops)
-    return Request("upsert of many operations", UPSERT, body, tag, note=1)
+    return WorkloadRequest("upsert of many operations", UPSERT, body, tag, note=1)
 
 
-def _many_keys(tag: str) -> Request:
+def _many_keys(tag: str) -> WorkloadRequest:
     fields = {
         KEY_SPACE_ID: SPACE,
         KEY_TUPLE: [1, tag],
         **{1_000 + number: 0 for number in range(1_024)},
     }
-    return Request("body of many keys", REPLACE, msgpack.packb(fields), tag, note=20)
+    return WorkloadRequest("body of many keys", REPLACE, msgpack.packb(fields), tag, note=20)
 
 
-def _deep_tuple(tag: str) -> Request:
+def _deep_tuple(tag: str) -> WorkloadRequest:
     value: list[Any] = []
     for _ in range(100):
         value = [value]
-    return Request("deep tuple", REPLACE, body_of(space=SPACE, tuple=[1, tag, value]), tag, note=20)
+    return WorkloadRequest(
+        "deep tuple", REPLACE, body_of(space=SPACE, tuple=[1, tag, value]), tag, note=20
+    )
 
 
-def _many_parts(tag: str) -> Request:
+def _many_parts(tag: str) -> WorkloadRequest:
     parts = [[number, "unsigned"] for number in range(256)]
     body = body_of(space=INDEXES, tuple=[SPACE, 1, tag, "tree", {"unique": False}, parts])
-    return Request("index of many parts", INSERT, body, tag, note=14)
+    return WorkloadRequest("index of many parts", INSERT, body, tag, note=14)
 
 
-def _long_client(tag: str) -> Request:
+def _long_client(tag: str) -> WorkloadRequest:
     body = body_of(space=SPACE, tuple=[1, tag])
-    return Request("long client of a key", REPLACE, body, tag, key=["c" * 65, 1, 0], note=1)
+    return WorkloadRequest("long client of a key", REPLACE, body, tag, key=["c" * 65, 1, 0], note=1)

@@ -1,8 +1,8 @@
 """The order of confirmed rows, replayed space by space without the engine.
 
-`Order` keeps every version of every space: its definition and its tuples after each row that
-changed one of them. The checks of workloads ask it for the version at an index, or for all versions
-between two indexes.
+`ConfirmedOrder` keeps every version of every space: its definition and its tuples after each row
+that changed one of them. The checks of workloads ask it for the version at an index, or for all
+versions between two indexes.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ from qsync_node.format.keys import (
     UPSERT,
 )
 from qsync_sim.cluster import Cluster
-from qsync_sim.workloads.table import Index, Table, changed
+from qsync_sim.workloads.table import TableIndex, TableWorkload, changed
 
 SPACES: Final = int(SystemSpace.SPACE)
 INDEXES: Final = int(SystemSpace.INDEX)
@@ -42,7 +42,7 @@ _NAMES = {SPACES: (2,), SEQUENCES: (2,), USERS: (2,), INDEXES: (0, 2)}
 """Fields of the unique index of names."""
 
 
-class Row(NamedTuple):
+class OrderRow(NamedTuple):
     """A confirmed row that changes a space."""
 
     type: int
@@ -50,27 +50,27 @@ class Row(NamedTuple):
     fields: dict[int, Any]
 
 
-class Order:
+class ConfirmedOrder:
     """All versions of all spaces."""
 
     def __init__(self, world: Cluster) -> None:
         self.last = world.confirmed_anywhere
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, OrderRow] = {}
         self.places: dict[str, list[int]] = {}
-        self._versions: dict[int, list[tuple[int, Table]]] = {}
+        self._versions: dict[int, list[tuple[int, TableWorkload]]] = {}
         for index in range(1, self.last + 1):
             _, _, body, is_taken, row_type = world.ledger[index]
             if is_taken and row_type in CHANGES:
                 fields = msgpack.unpackb(body, strict_map_key=False)
-                self._take(index, Row(row_type, fields[KEY_SPACE_ID], fields))
+                self._take(index, OrderRow(row_type, fields[KEY_SPACE_ID], fields))
 
-    def at(self, space: int, index: int) -> Table:
+    def at(self, space: int, index: int) -> TableWorkload:
         """Return a space after the row at `index`; an unknown one does not exist."""
         versions = self._versions.get(space, [])
         position = bisect_right(versions, index, key=lambda version: version[0])
         return versions[position - 1][1] if position else _first(space)
 
-    def between(self, space: int, first: int, last: int) -> Iterator[Table]:
+    def between(self, space: int, first: int, last: int) -> Iterator[TableWorkload]:
         """Yield the versions that were current at `first` to `last`, the newest one first."""
         versions = self._versions.get(space, [])
         position = bisect_right(versions, last, key=lambda version: version[0])
@@ -82,7 +82,7 @@ class Order:
 
     # --- replay -------------------------------------------------------------------------------
 
-    def _take(self, index: int, row: Row) -> None:
+    def _take(self, index: int, row: OrderRow) -> None:
         self.rows[index] = row
         table = self.at(row.space, index)
         key = self._key_of(row, table)
@@ -128,12 +128,12 @@ class Order:
             return None
         return int(least if step > 0 else greatest)
 
-    def _key_of(self, row: Row, table: Table) -> tuple[Any, ...]:
+    def _key_of(self, row: OrderRow, table: TableWorkload) -> tuple[Any, ...]:
         if row.type in (UPDATE, DELETE):
             return tuple(row.fields[KEY_KEY])
         return table.key_of(row.fields[KEY_TUPLE])
 
-    def _put(self, index: int, table: Table) -> None:
+    def _put(self, index: int, table: TableWorkload) -> None:
         self._versions.setdefault(table.id, []).append((index, table))
 
     def _define(self, index: int, space: int, old: list[Any] | None, new: list[Any] | None) -> None:
@@ -143,7 +143,7 @@ class Order:
             return
         table = self.at(row[0], index)
         if space == SPACES and new is None:
-            table = Table(row[0])
+            table = TableWorkload(row[0])
         elif space == SPACES:
             table = replace(table, exists=True, name=row[2], format=row[6])
         elif space == TRUNCATIONS and new is not None:
@@ -152,7 +152,7 @@ class Order:
             indexes = {**table.indexes}
             indexes.pop(row[1], None)
             if new is not None:
-                indexes[row[1]] = Index.of(row)
+                indexes[row[1]] = TableIndex.of(row)
             table = replace(table, indexes=indexes)
             table = replace(table, rows={})
             if 0 in indexes:
@@ -163,21 +163,21 @@ class Order:
         self._put(index, table)
 
 
-def _first(space: int) -> Table:
+def _first(space: int) -> TableWorkload:
     """Return a space before the first row: only system spaces exist, here without their rows."""
     if space >= FIRST_USER_SPACE:
-        return Table(space)
-    indexes = {0: Index("primary", True, _parts(_KEY_FIELDS.get(space, (0,))))}
+        return TableWorkload(space)
+    indexes = {0: TableIndex("primary", True, _parts(_KEY_FIELDS.get(space, (0,))))}
     if space in _NAMES:
-        indexes[2] = Index("name", True, _parts(_NAMES[space]))
-    return Table(space, exists=True, indexes=indexes)
+        indexes[2] = TableIndex("name", True, _parts(_NAMES[space]))
+    return TableWorkload(space, exists=True, indexes=indexes)
 
 
 def _parts(fields: tuple[int, ...]) -> tuple[tuple[int, str], ...]:
     return tuple((number, "any") for number in fields)
 
 
-def _after(row: Row, old: list[Any] | None) -> list[Any] | None:
+def _after(row: OrderRow, old: list[Any] | None) -> list[Any] | None:
     """Return the tuple after a row, over the tuple before it."""
     if row.type == DELETE:
         return None
@@ -189,7 +189,7 @@ def _after(row: Row, old: list[Any] | None) -> list[Any] | None:
     return made
 
 
-def _tag_of(row: Row) -> str:
+def _tag_of(row: OrderRow) -> str:
     """Return the value that identifies the writer of a row, or an empty one."""
     if row.type == DELETE:
         return ""

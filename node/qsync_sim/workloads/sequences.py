@@ -17,10 +17,10 @@ from qsync_node.format.keys import (
     SELECT,
     UPDATE,
 )
-from qsync_sim.workloads.base import Request, Script, Workload, body_of
+from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read
-from qsync_sim.workloads.order import SEQUENCE_DATA, SEQUENCES, SPACE_SEQUENCES, Order
-from qsync_sim.workloads.table import DUPLICATE, GE, Result
+from qsync_sim.workloads.order import SEQUENCE_DATA, SEQUENCES, SPACE_SEQUENCES, ConfirmedOrder
+from qsync_sim.workloads.table import DUPLICATE, GE, TableResult
 
 SPACE = SEQUENCE = 620
 GREATEST = 60
@@ -58,7 +58,7 @@ class Sequences(Workload):
             key = None if rng.random() < 0.8 else rng.randrange(1, GREATEST)
             kind = INSERT if rng.random() < 0.8 else REPLACE
             body = body_of(space=SPACE, tuple=[key, tag])
-            yield self.sent(Request("draw" if key is None else "put", kind, body, tag))
+            yield self.sent(WorkloadRequest("draw" if key is None else "put", kind, body, tag))
 
     def _change(self) -> Script:
         rng = self.rng
@@ -68,16 +68,18 @@ class Sequences(Workload):
             key = [SEQUENCE]
             if kind == "set":
                 body = body_of(space=SEQUENCE_DATA, tuple=[SEQUENCE, rng.randrange(1, GREATEST)])
-                request = Request(kind, REPLACE, body)
+                request = WorkloadRequest(kind, REPLACE, body)
             elif kind == "reset":
-                request = Request(kind, DELETE, body_of(space=SEQUENCE_DATA, index=0, key=key))
+                request = WorkloadRequest(
+                    kind, DELETE, body_of(space=SEQUENCE_DATA, index=0, key=key)
+                )
             elif kind == "alter":
                 ops = [["=", 3, rng.choice([1, 2, 3])]]
                 body = body_of(space=SEQUENCES, index=0, key=key, tuple=ops)
-                request = Request(kind, UPDATE, body)
+                request = WorkloadRequest(kind, UPDATE, body)
             elif kind == "delete":
                 body = body_of(space=SPACE, index=0, key=[rng.randrange(1, GREATEST)])
-                request = Request(kind, DELETE, body)
+                request = WorkloadRequest(kind, DELETE, body)
             else:
                 space = rng.choice([SEQUENCE_DATA, SPACE])
                 body = body_of(
@@ -85,12 +87,12 @@ class Sequences(Workload):
                     iterator=0 if space == SEQUENCE_DATA else GE,
                     isolation=rng.choice([0, LINEARIZABLE]),
                 )  # fmt: skip
-                request = Request(kind, SELECT, body)
+                request = WorkloadRequest(kind, SELECT, body)
             yield self.sent(request)
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check every value that was drawn, and the reads (T6, T8, R1, R2)."""
         for request in self.requests:
             if request.kind == "read":
@@ -98,7 +100,7 @@ class Sequences(Workload):
             else:
                 self._check_write(order, request)
 
-    def _check_write(self, order: Order, request: Request) -> None:
+    def _check_write(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         places = order.places.get(request.tag, []) if request.tag else []
         if len(places) > 1:
             self.fail(request, f"T9: its row was confirmed at {places}")
@@ -128,12 +130,12 @@ class Sequences(Workload):
         self.world.count(f"sequences: {what} checked")
 
     @staticmethod
-    def _logged(request: Request) -> dict[int, Any]:
+    def _logged(request: WorkloadRequest) -> dict[int, Any]:
         """Return the body of a row as it is in the log, without the number of the index."""
         return {key: value for key, value in request.fields.items() if key != KEY_INDEX_ID}
 
     @staticmethod
-    def _expected(order: Order, at: int, request: Request) -> Result:
+    def _expected(order: ConfirmedOrder, at: int, request: WorkloadRequest) -> TableResult:
         """Return the result of a write over the state after the row at `at`."""
         fields = request.fields
         table = order.at(fields[KEY_SPACE_ID], at)
@@ -141,8 +143,8 @@ class Sequences(Workload):
             return table.execute(request.type, fields)
         value = order.next_value(SEQUENCE, at)
         if value is None:
-            return Result(OVERFLOW, [])
+            return TableResult(OVERFLOW, [])
         made = [value, fields[KEY_TUPLE][1]]
         if (value,) in table.rows and request.type == INSERT:
-            return Result(DUPLICATE, [])
-        return Result(0, [made], table.rows.get((value,)), made)
+            return TableResult(DUPLICATE, [])
+        return TableResult(0, [made], table.rows.get((value,)), made)

@@ -39,7 +39,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-class Index(NamedTuple):
+class TableIndex(NamedTuple):
     """The definition of an index."""
 
     name: str
@@ -56,7 +56,7 @@ class Index(NamedTuple):
         return tuple(made[number] for number, _ in self.parts)
 
 
-class Result(NamedTuple):
+class TableResult(NamedTuple):
     """The answer of a statement, and the tuple that it removes and the one that it stores."""
 
     code: int
@@ -69,19 +69,19 @@ class Result(NamedTuple):
         return self.old != self.new
 
 
-Rows = dict[tuple[Any, ...], list[Any]]
+TableRows = dict[tuple[Any, ...], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableWorkload:
     """A space at one index of the order; one without `exists` has no row in `_space`."""
 
     id: int
     exists: bool = False
     name: str = ""
     format: list[Any] = field(default_factory=list)
-    indexes: dict[int, Index] = field(default_factory=dict)
-    rows: Rows = field(default_factory=dict)
+    indexes: dict[int, TableIndex] = field(default_factory=dict)
+    rows: TableRows = field(default_factory=dict)
 
     def key_of(self, made: list[Any]) -> tuple[Any, ...]:
         """Return the primary key of a tuple."""
@@ -89,11 +89,11 @@ class Table:
 
     # --- reads --------------------------------------------------------------------------------
 
-    def select(self, fields: dict[int, Any], after: list[Any] | None = None) -> Result:
+    def select(self, fields: dict[int, Any], after: list[Any] | None = None) -> TableResult:
         """Return the answer of a SELECT with this body, after a tuple of the page before it."""
         found = self._index(fields.get(KEY_INDEX_ID, 0))
         if isinstance(found, int):
-            return Result(found, [])
+            return TableResult(found, [])
         iterator, key = fields.get(KEY_ITERATOR, EQ), tuple(fields[KEY_KEY])
         tuples = [made for place, made in self.sorted_by(found) if _is_in(place, iterator, key)]
         if iterator in REVERSE:
@@ -109,16 +109,16 @@ class Table:
                     else self._place(found, made) > last
                 )
             ]
-        return Result(0, tuples[fields.get(KEY_OFFSET, 0) :][: fields[KEY_LIMIT]])
+        return TableResult(0, tuples[fields.get(KEY_OFFSET, 0) :][: fields[KEY_LIMIT]])
 
-    def sorted_by(self, index: Index) -> list[tuple[tuple[Any, ...], list[Any]]]:
+    def sorted_by(self, index: TableIndex) -> list[tuple[tuple[Any, ...], list[Any]]]:
         """Return the tuples in the order of an index, each with its place."""
         return sorted((self._place(index, made), made) for made in self.rows.values())
 
-    def _place(self, index: Index, made: list[Any]) -> tuple[Any, ...]:
+    def _place(self, index: TableIndex, made: list[Any]) -> tuple[Any, ...]:
         return (*index.key_of(made), *self.key_of(made))
 
-    def _index(self, number: int) -> Index | int:
+    def _index(self, number: int) -> TableIndex | int:
         """Return the index, or the code of the error."""
         if not self.exists:
             return NO_SUCH_SPACE
@@ -126,53 +126,53 @@ class Table:
 
     # --- writes -------------------------------------------------------------------------------
 
-    def execute(self, row_type: int, fields: dict[int, Any]) -> Result:
+    def execute(self, row_type: int, fields: dict[int, Any]) -> TableResult:
         """Return the answer and the effect of a writing statement."""
         if not self.exists:
-            return Result(NO_SUCH_SPACE, [])
+            return TableResult(NO_SUCH_SPACE, [])
         if row_type in (UPDATE, DELETE):
             return self._change(row_type, fields)
         made = fields[KEY_TUPLE]
         code = self.wrong(made)
         if code or not self.indexes:
-            return Result(code or NO_SUCH_INDEX, [])
+            return TableResult(code or NO_SUCH_INDEX, [])
         old = self.rows.get(self.key_of(made))
         if row_type == UPSERT and old is not None:
             made = changed(old, fields[KEY_OPS])
         if (row_type == INSERT and old is not None) or self._is_duplicate(old, made):
-            return Result(DUPLICATE, [])
-        return Result(0, [] if row_type == UPSERT else [made], old, made)
+            return TableResult(DUPLICATE, [])
+        return TableResult(0, [] if row_type == UPSERT else [made], old, made)
 
-    def _change(self, row_type: int, fields: dict[int, Any]) -> Result:
+    def _change(self, row_type: int, fields: dict[int, Any]) -> TableResult:
         index = self._index(fields.get(KEY_INDEX_ID, 0))
         if isinstance(index, int):
-            return Result(index, [])
+            return TableResult(index, [])
         if not index.is_unique:
-            return Result(NOT_UNIQUE, [])
+            return TableResult(NOT_UNIQUE, [])
         key = tuple(fields[KEY_KEY])
         if len(key) < len(index.parts):
-            return Result(PARTIAL_KEY, [])
+            return TableResult(PARTIAL_KEY, [])
         old = next((made for made in self.rows.values() if index.key_of(made) == key), None)
         if old is None:
-            return Result(0, [])
+            return TableResult(0, [])
         if row_type == DELETE:
-            return Result(0, [old], old, None)
+            return TableResult(0, [old], old, None)
         new = changed(old, fields[KEY_TUPLE])
         code = self.wrong(new)
         if not code and self.key_of(new) != self.key_of(old):
             code = DUPLICATE if self.key_of(new) in self.rows else KEY_CHANGED
         if code or self._is_duplicate(old, new):
-            return Result(code or DUPLICATE, [])
-        return Result(0, [new], old, new)
+            return TableResult(code or DUPLICATE, [])
+        return TableResult(0, [new], old, new)
 
-    def after(self, result: Result) -> "Table":
+    def after(self, result: TableResult) -> "TableWorkload":
         """Return this space after a statement with this result."""
         rows = {**self.rows}
         if result.old is not None:
             del rows[self.key_of(result.old)]
         if result.new is not None:
             rows[self.key_of(result.new)] = result.new
-        return Table(self.id, self.exists, self.name, self.format, self.indexes, rows)
+        return TableWorkload(self.id, self.exists, self.name, self.format, self.indexes, rows)
 
     def wrong(self, made: list[Any]) -> int:
         """Return the code of the error if a tuple does not fit the format or an index."""

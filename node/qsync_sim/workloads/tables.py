@@ -19,10 +19,10 @@ from qsync_node.format.keys import (
     UPDATE,
 )
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.workloads.base import Request, Script, Workload, body_of
+from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read, check_write
-from qsync_sim.workloads.order import INDEXES, SPACES, TRUNCATIONS, Order
-from qsync_sim.workloads.table import DUPLICATE, GE, NO_SUCH_SPACE, Index, Table
+from qsync_sim.workloads.order import INDEXES, SPACES, TRUNCATIONS, ConfirmedOrder
+from qsync_sim.workloads.table import DUPLICATE, GE, NO_SUCH_SPACE, TableIndex, TableWorkload
 
 IDS = (610, 611)
 SYSTEM = (SPACES, INDEXES, TRUNCATIONS)
@@ -55,7 +55,9 @@ class Tables(Workload):
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
-        self.created: list[tuple[Request, Request, Request]] = []  # in transactions
+        self.created: list[
+            tuple[WorkloadRequest, WorkloadRequest, WorkloadRequest]
+        ] = []  # in transactions
 
     def scripts(self) -> list[Script]:
         return [self._define(IDS[0]), self._define(IDS[1]), self._use()]
@@ -80,17 +82,17 @@ class Tables(Workload):
         stream = len(self.created) + 1
         create, index = self._change("create", space)
         create.stream = index.stream = stream
-        commit = Request("commit", COMMIT, b"", stream=stream)
+        commit = WorkloadRequest("commit", COMMIT, b"", stream=stream)
         self.created.append((create, index, commit))
-        for request in (Request("begin", BEGIN, b"", stream=stream), create, index, commit):
+        for request in (WorkloadRequest("begin", BEGIN, b"", stream=stream), create, index, commit):
             yield request
             if request.outcome != "committed":
                 break
         else:
             return
-        yield Request("rollback", ROLLBACK, b"", stream=stream)
+        yield WorkloadRequest("rollback", ROLLBACK, b"", stream=stream)
 
-    def _change(self, kind: str, space: int) -> list[Request]:
+    def _change(self, kind: str, space: int) -> list[WorkloadRequest]:
         rng, name = self.rng, self.new_tag()
         if kind == "create":
             row = [space, 1, name, "memtx", 0, {}, rng.choice(_FORMATS)]
@@ -111,9 +113,9 @@ class Tables(Workload):
             number = 0 if kind == "primary" else rng.choice([1, 2])
             return [self._index(space, number, INSERT if kind == "index" else REPLACE)]
         body = body_of(space=SPACES, index=0, key=[space], tuple=ops)
-        return [Request(kind, UPDATE, body, tag)]
+        return [WorkloadRequest(kind, UPDATE, body, tag)]
 
-    def _index(self, space: int, number: int, row_type: int) -> Request:
+    def _index(self, space: int, number: int, row_type: int) -> WorkloadRequest:
         rng, name = self.rng, f"{self.new_tag()}-{self.rng.random()}"
         parts = rng.choice(_PARTS)
         if number == 0:
@@ -124,11 +126,13 @@ class Tables(Workload):
         kind = "index" if row_type == INSERT else "alter index"
         return self._put(kind, row_type, INDEXES, row, name)
 
-    def _put(self, kind: str, row_type: int, space: int, row: list[Any], tag: str) -> Request:
-        return Request(kind, row_type, body_of(space=space, tuple=row), tag)
+    def _put(
+        self, kind: str, row_type: int, space: int, row: list[Any], tag: str
+    ) -> WorkloadRequest:
+        return WorkloadRequest(kind, row_type, body_of(space=space, tuple=row), tag)
 
-    def _delete(self, kind: str, space: int, key: list[Any]) -> Request:
-        return Request(kind, DELETE, body_of(space=space, index=0, key=key))
+    def _delete(self, kind: str, space: int, key: list[Any]) -> WorkloadRequest:
+        return WorkloadRequest(kind, DELETE, body_of(space=space, index=0, key=key))
 
     def _use(self) -> Script:
         rng = self.rng
@@ -140,7 +144,7 @@ class Tables(Workload):
                     space=space, index=rng.choice([0, 0, 1, 2]), key=[], iterator=GE, limit=100,
                     isolation=isolation,
                 )  # fmt: skip
-                yield self.sent(Request("select", SELECT, body))
+                yield self.sent(WorkloadRequest("select", SELECT, body))
             elif rng.random() < 0.15:
                 yield self.sent(self._delete("delete", space, [key]))
             else:
@@ -148,12 +152,12 @@ class Tables(Workload):
                 made = [key, tag, rng.choice([key % 4, key, key, "text"]), "more"]
                 made = made[: rng.choice([2, 3, 4, 4])]
                 body = body_of(space=space, tuple=made)
-                yield self.sent(Request("put", rng.choice([INSERT, REPLACE]), body, tag))
+                yield self.sent(WorkloadRequest("put", rng.choice([INSERT, REPLACE]), body, tag))
             yield rng.choice([0, 0, 50, 200])
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check all requests (P3, T6, T8, R1, R2)."""
         for request in self.requests:
             space = request.fields[KEY_SPACE_ID]
@@ -167,7 +171,11 @@ class Tables(Workload):
             self._check_created(order, create, index, commit)
 
     def _check_created(
-        self, order: Order, create: Request, index: Request, commit: Request
+        self,
+        order: ConfirmedOrder,
+        create: WorkloadRequest,
+        index: WorkloadRequest,
+        commit: WorkloadRequest,
     ) -> None:
         """Check that a space and its index are in the order together, or neither (T6, T8)."""
         places = [order.places.get(one.tag, []) for one in (create, index)]
@@ -183,7 +191,7 @@ class Tables(Workload):
         elif bool(places[0]) != bool(places[1]):
             self.fail(commit, f"T6: a part of it is in the order, at {places}")
 
-    def _check_change(self, order: Order, request: Request) -> None:
+    def _check_change(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         places = order.places.get(request.tag, []) if request.tag else []
         if len(places) > 1:
             self.fail(request, f"T9: its row was confirmed at {places}")
@@ -199,7 +207,7 @@ class Tables(Workload):
             self._check_committed(order, request)
             self.world.count(f"schema changes: {request.kind}")
 
-    def _check_committed(self, order: Order, request: Request) -> None:
+    def _check_committed(self, order: ConfirmedOrder, request: WorkloadRequest) -> None:
         fields = request.fields
         row = order.rows.get(request.index)
         # A DELETE that has found nothing may name the index of an equal one before it.
@@ -218,7 +226,7 @@ class Tables(Workload):
         if expected.is_change != is_logged:
             self.fail(request, f"L3: it changes something, but {row} is at {request.index}")
 
-    def _errors(self, order: Order, at: int, request: Request) -> set[int]:
+    def _errors(self, order: ConfirmedOrder, at: int, request: WorkloadRequest) -> set[int]:
         """Return the errors that a schema change may get after the row at `at`, {} for none."""
         space = request.fields[KEY_SPACE_ID]
         result = order.at(space, at).execute(request.type, request.fields)
@@ -238,22 +246,22 @@ class Tables(Workload):
         return _errors_of_index(table, row, new) if space == INDEXES else set()
 
 
-def _errors_of_space(table: Table, new: list[Any] | None, is_truncated: bool) -> set[int]:
+def _errors_of_space(table: TableWorkload, new: list[Any] | None, is_truncated: bool) -> set[int]:
     if new is None:
         return {HAS_INDEXES} if table.indexes or is_truncated else set()
-    changed = Table(table.id, True, new[2], new[6], table.indexes, table.rows)
+    changed = TableWorkload(table.id, True, new[2], new[6], table.indexes, table.rows)
     return {changed.wrong(made) for made in table.rows.values()} - {0}
 
 
-def _errors_of_index(table: Table, row: list[Any], new: list[Any] | None) -> set[int]:
+def _errors_of_index(table: TableWorkload, row: list[Any], new: list[Any] | None) -> set[int]:
     number = row[1]
     if new is None:
         return {HAS_SECONDARY} if number == 0 and len(table.indexes) > 1 else set()
     if number and 0 not in table.indexes:
         return {CANNOT_ALTER}
-    index = Index.of(new)
+    index = TableIndex.of(new)
     indexes = {**table.indexes, number: index}
-    changed = Table(table.id, True, table.name, table.format, indexes, table.rows)
+    changed = TableWorkload(table.id, True, table.name, table.format, indexes, table.rows)
     errors = {changed.wrong(made) for made in table.rows.values()} - {0}
     if not errors and index.is_unique:
         keys = [index.key_of(made) for made in table.rows.values()]

@@ -20,10 +20,10 @@ from qsync_node.format.keys import (
     UPSERT,
 )
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.workloads.base import LOST, MILLISECOND, Request, Script, Workload, body_of
+from qsync_sim.workloads.base import LOST, MILLISECOND, Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
-from qsync_sim.workloads.order import Order
-from qsync_sim.workloads.table import EQ, GE, LE, Table
+from qsync_sim.workloads.order import ConfirmedOrder
+from qsync_sim.workloads.table import EQ, GE, LE, TableWorkload
 
 SPACE, OTHER_SPACE = 640, 641
 KEYS, VALUES = 4, 4
@@ -37,14 +37,14 @@ TIMED_OUT, CONFLICT = int(ErrorCode.TRANSACTION_TIMEOUT), int(ErrorCode.TRANSACT
 
 
 @dataclass(slots=True)
-class Transaction:
+class TransactionWorkload:
     """The requests of one transaction; `end` is its COMMIT or ROLLBACK, if it was sent."""
 
-    begin: Request
+    begin: WorkloadRequest
     isolation: int
     timeout_ms: int
-    statements: list[Request] = field(default_factory=list)
-    end: Request | None = None
+    statements: list[WorkloadRequest] = field(default_factory=list)
+    end: WorkloadRequest | None = None
 
     @property
     def outcome(self) -> str:
@@ -54,7 +54,7 @@ class Transaction:
         return self.end.outcome
 
     @property
-    def rows(self) -> list[Request]:
+    def rows(self) -> list[WorkloadRequest]:
         """Return the statements that wrote a row, by their answers."""
         return [
             one
@@ -73,7 +73,7 @@ class Transactions(Workload):
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
-        self.transactions: list[Transaction] = []
+        self.transactions: list[TransactionWorkload] = []
         self.default_ms = self.rng.choice([300_000, 300_000, 400])
 
     def settings(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Transactions(Workload):
             if transaction.begin.outcome == "committed":
                 yield from self._continue(transaction)
 
-    def _new_transaction(self) -> Transaction:
+    def _new_transaction(self) -> TransactionWorkload:
         rng = self.rng
         isolation = rng.randrange(len(LEVELS))
         timeout_ms = rng.choice([0, 0, SHORT_MS])
@@ -111,12 +111,12 @@ class Transactions(Workload):
         if timeout_ms:
             options["timeout"] = timeout_ms / 1000
         stream = len(self.transactions) + 1
-        begin = Request("begin", BEGIN, body_of(**options), stream=stream)
+        begin = WorkloadRequest("begin", BEGIN, body_of(**options), stream=stream)
         timeout_ms = min(timeout_ms or self.default_ms, self.default_ms)
-        self.transactions.append(Transaction(begin, isolation, timeout_ms))
+        self.transactions.append(TransactionWorkload(begin, isolation, timeout_ms))
         return self.transactions[-1]
 
-    def _continue(self, transaction: Transaction) -> Script:
+    def _continue(self, transaction: TransactionWorkload) -> Script:
         rng = self.rng
         for _ in range(rng.randrange(1, 4)):
             statement = self._statement(transaction.begin.stream)
@@ -129,10 +129,10 @@ class Transactions(Workload):
         is_whole = transaction.statements[-1].outcome in ("committed", "refused")
         kind = COMMIT if is_whole and rng.random() < 0.9 else ROLLBACK
         name = "commit" if kind == COMMIT else "rollback"
-        transaction.end = Request(name, kind, b"", stream=transaction.begin.stream)
+        transaction.end = WorkloadRequest(name, kind, b"", stream=transaction.begin.stream)
         yield self.sent(transaction.end)
 
-    def _statement(self, stream: int) -> Request:
+    def _statement(self, stream: int) -> WorkloadRequest:
         rng, tag = self.rng, self.new_tag()
         space, key = rng.choice([SPACE, OTHER_SPACE]), rng.randrange(KEYS)
         made, ops = [key, tag, rng.randrange(VALUES)], [["=", 1, tag], ["+", 2, 1]]
@@ -144,7 +144,7 @@ class Transactions(Workload):
                 space=space, index=index, key=[key] if iterator == EQ else [], limit=10,
                 iterator=iterator, isolation=rng.choice([0, 0, 1, LINEARIZABLE]),
             )  # fmt: skip
-            return Request("select", SELECT, body, stream=stream)
+            return WorkloadRequest("select", SELECT, body, stream=stream)
         if kind in (INSERT, REPLACE):
             body = body_of(space=space, tuple=made)
         elif kind == UPSERT:
@@ -152,14 +152,14 @@ class Transactions(Workload):
         elif kind == UPDATE:
             body = body_of(space=space, index=index, key=[key], tuple=ops)
         else:
-            return Request(
+            return WorkloadRequest(
                 "delete", DELETE, body_of(space=space, index=index, key=[key]), stream=stream
             )
-        return Request("write", kind, body, tag, stream=stream)
+        return WorkloadRequest("write", kind, body, tag, stream=stream)
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, order: Order) -> None:
+    def check(self, order: ConfirmedOrder) -> None:
         """Check all transactions (T6, T8, R2)."""
         for transaction in self.transactions:
             self._check_timeout(transaction)
@@ -171,7 +171,7 @@ class Transactions(Workload):
             else:
                 self._check_whole(order, transaction)
 
-    def _check_timeout(self, transaction: Transaction) -> None:
+    def _check_timeout(self, transaction: TransactionWorkload) -> None:
         """Check that only a transaction older than its timeout gets error 231, and each does."""
         limit_ns = transaction.timeout_ms * MILLISECOND
         end = transaction.end
@@ -186,7 +186,7 @@ class Transactions(Workload):
             if open_ns > limit_ns * CLOCKS:
                 self.fail(end, f"T6: it was committed after {open_ns / 1e6:.3f} ms")
 
-    def _check_reads(self, order: Order, transaction: Transaction) -> None:
+    def _check_reads(self, order: ConfirmedOrder, transaction: TransactionWorkload) -> None:
         """Check linearizable reads before the first write of the transaction (R2)."""
         for request in transaction.statements:
             if request.type != SELECT:
@@ -200,7 +200,7 @@ class Transactions(Workload):
                 self.fail(request, f"R2: no state since {request.floor_index} gives this")
             self.world.count("transactions: linearizable reads checked")
 
-    def _check_absent(self, order: Order, transaction: Transaction) -> None:
+    def _check_absent(self, order: ConfirmedOrder, transaction: TransactionWorkload) -> None:
         end = transaction.end
         if end is not None and end.outcome == "refused":
             allowed = end.code in CIRCUMSTANCES or end.code in (CONFLICT, TIMED_OUT)
@@ -212,14 +212,14 @@ class Transactions(Workload):
             if request.tag and request.tag in order.places:
                 self.fail(request, f"T6: {transaction.outcome}, but at {order.places[request.tag]}")
 
-    def _check_whole(self, order: Order, transaction: Transaction) -> None:
+    def _check_whole(self, order: ConfirmedOrder, transaction: TransactionWorkload) -> None:
         """Check that a transaction with an unknown outcome is in the order as a whole or not."""
         tagged = [request for request in transaction.rows if request.tag]
         found = [order.places[one.tag][0] for one in tagged if one.tag in order.places]
         if found and len(found) < len(tagged):
             self.fail(tagged[0], f"T6: a part of its transaction is in the order, at {found}")
 
-    def _check_committed(self, order: Order, transaction: Transaction) -> None:
+    def _check_committed(self, order: ConfirmedOrder, transaction: TransactionWorkload) -> None:
         """Check that all answers hold at the place of the transaction (T8)."""
         end, rows = transaction.end, transaction.rows
         assert end is not None
@@ -227,7 +227,7 @@ class Transactions(Workload):
         if (has_writes or transaction.isolation == LINEARIZABLE) and end.index < end.floor_index:
             self.fail(end, f"R2: older than an answer at {end.floor_index}")
         first = end.index - len(rows) + 1
-        tables: dict[int, Table] = {}
+        tables: dict[int, TableWorkload] = {}
         for request in transaction.statements:
             if request.outcome == "refused" and request.code not in STATEMENT:
                 continue

@@ -6,7 +6,7 @@ from qsync_broker.requests import Append, Appended
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, Route, decode_row
 from qsync_sim.journals.clock import MS, SECOND
-from qsync_sim.journals.world import World
+from qsync_sim.journals.world import BrokerWorld
 
 NAMES = ["broker-a", "broker-b", "broker-c"]
 JOURNAL = "orders/eu"
@@ -24,7 +24,7 @@ class Bench:
         are_stores_down: bool = False,
         **spec: Any,
     ) -> None:
-        self.world = World(seed, names or NAMES)
+        self.world = BrokerWorld(seed, names or NAMES)
         self.world.stores.are_down = are_stores_down
         self.world.keys.create(JOURNAL, replication, **spec)
         self.results: list[Appended] = []

@@ -24,7 +24,7 @@ HEADER = re.compile(rb"#([a-z0-9-]+) (\d+) ([0-9a-f]{40})\n")
 OUTCOMES = ("acknowledged", "unknown", "refused", "broken")
 
 
-class Record(NamedTuple):
+class AppendRecord(NamedTuple):
     """One append, as it was found in a journal."""
 
     name: str
@@ -38,9 +38,9 @@ def record_of(name: str, payload: bytes) -> bytes:
     return b"#%s %d %s\n%s\n" % (name.encode(), len(payload), digest.encode(), payload)
 
 
-def parse(content: bytes) -> tuple[list[Record], str]:
+def parse(content: bytes) -> tuple[list[AppendRecord], str]:
     """Return the records of a journal, and a sentence about the first byte that fits none."""
-    records: list[Record] = []
+    records: list[AppendRecord] = []
     at = 0
     while at < len(content):
         header = HEADER.match(content, at)
@@ -53,7 +53,7 @@ def parse(content: bytes) -> tuple[list[Record], str]:
             return records, f"a part of append {name} is at offset {at}"
         if hashlib.sha1(payload).hexdigest() != digest:
             return records, f"append {name} at offset {at} has other bytes"
-        records.append(Record(name, at, end))
+        records.append(AppendRecord(name, at, end))
         at = end
     return records, ""
 
@@ -110,11 +110,13 @@ def _first_difference(one: bytes, other: bytes) -> int:
     return next(at for at in range(length) if one[at] != other[at])
 
 
-def _check_appends(appends: list[dict[str, Any]], records: list[Record], end: int) -> list[str]:
+def _check_appends(
+    appends: list[dict[str, Any]], records: list[AppendRecord], end: int
+) -> list[str]:
     """Check each append against the records, which end at the offset `end`."""
     found: list[str] = []
     after: list[int] = []  # begins of acknowledged appends that no broker returns
-    places: dict[str, Record] = {}
+    places: dict[str, AppendRecord] = {}
     for record in records:
         if record.name in places:
             found.append(f"append {record.name} is there twice: {places[record.name]}, {record}")
@@ -161,7 +163,9 @@ def _check_order(appends: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _check_reads(reads: list[dict[str, Any]], content: bytes, records: list[Record]) -> list[str]:
+def _check_reads(
+    reads: list[dict[str, Any]], content: bytes, records: list[AppendRecord]
+) -> list[str]:
     found: list[str] = []
     ends = {0, *(record.end for record in records)}
     for read in reads:

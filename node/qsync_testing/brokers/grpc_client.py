@@ -7,22 +7,22 @@ import grpc
 
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
-from qsync_testing.brokers.servers import Node
+from qsync_testing.brokers.servers import BrokerNode
 
 JOURNAL = "a/journal"
 LOST = "Internal error from Core"
 """gRPC may replace the error of a call that the broker ends while the client still writes."""
 
 
-class Client:
+class GrpcClient:
     """A client of one broker."""
 
-    def __init__(self, node: Node, token: str = "") -> None:
+    def __init__(self, node: BrokerNode, token: str = "") -> None:
         self.channel = grpc.aio.insecure_channel(node.url.removeprefix("http://"))
         self.stub: Any = pb_grpc.JournalStub(self.channel)
         self.metadata = [("authorization", f"Bearer {token}")] if token else []
 
-    async def __aenter__(self) -> "Client":
+    async def __aenter__(self) -> "GrpcClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -141,7 +141,7 @@ def _place(response: aiohttp.ClientResponse, record: bytes) -> dict[str, int]:
     return {"begin": begin, "end": end}
 
 
-class Load:
+class JournalLoad:
     """The writers and readers."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=6)
     parser.add_argument("--readers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    asyncio.run(Load(parser.parse_args()).run())
+    asyncio.run(JournalLoad(parser.parse_args()).run())
 
 
 if __name__ == "__main__":

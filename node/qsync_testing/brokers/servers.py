@@ -14,14 +14,14 @@ from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow
-from qsync_sim.journals.keys import SPEC, Keys
+from qsync_sim.journals.keys import SPEC, SimKeySpace
 from qsync_testing.ports import free_ports
 
 
 class FakeCoordination:
     """A key space in memory that several brokers share."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: SimKeySpace) -> None:
         self.keys = keys
         self.cluster = "c9a646d3-9c61-4cb7-bfcd-ee2522c8f633"
         self.is_cut = False
@@ -57,10 +57,10 @@ class FakeCoordination:
         """Do nothing."""
 
 
-class Node:
+class BrokerNode:
     """One broker with its interfaces."""
 
-    def __init__(self, server: BrokerServer, interfaces: Interfaces, keys: Keys) -> None:
+    def __init__(self, server: BrokerServer, interfaces: Interfaces, keys: SimKeySpace) -> None:
         self.server = server
         self.interfaces = interfaces
         self.keys = keys
@@ -75,8 +75,8 @@ class Node:
 
 
 async def start_broker(
-    directory: Path, name: str, ports: list[int], keys: Keys, **settings: Any
-) -> Node:
+    directory: Path, name: str, ports: list[int], keys: SimKeySpace, **settings: Any
+) -> BrokerNode:
     """Start one broker."""
     folder = directory / name
     folder.mkdir(exist_ok=True)
@@ -101,10 +101,10 @@ async def start_broker(
     interfaces = Interfaces(server)
     await server.start()
     await interfaces.start()
-    return Node(server, interfaces, keys)
+    return BrokerNode(server, interfaces, keys)
 
 
-def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:
+def create(keys: SimKeySpace, journal: str, replication: int, **spec: Any) -> None:
     """Create a journal."""
     revision = keys.revision + 1
     fields = {"replication": replication, **SPEC, **spec}
@@ -120,11 +120,11 @@ async def brokers(
     auth_keys_file: Path | None = None,
     tls: dict[str, str] | None = None,
     **fragment: Any,
-) -> AsyncIterator[list[Node]]:
+) -> AsyncIterator[list[BrokerNode]]:
     """Run brokers, with a journal `a/journal` that all of them have."""
-    keys = Keys()
+    keys = SimKeySpace()
     ports = free_ports(2 * count)
-    nodes: list[Node] = []
+    nodes: list[BrokerNode] = []
     try:
         for number in range(count):
             pair = ports[2 * number : 2 * number + 2]
@@ -144,7 +144,7 @@ async def brokers(
             await node.stop()
 
 
-def is_ready(node: Node, count: int) -> bool:
+def is_ready(node: BrokerNode, count: int) -> bool:
     keys = node.server.core.keys
     row = keys.journals.get("a/journal")
     return row is not None and len(row.route.members) == count

@@ -39,7 +39,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Model:
+class SpoolModel:
     """All spools of a broker. Models are compared as a whole and are never changed."""
 
     open: dict[str, Open] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Batches:
         self.next_id = 10
         self.partial: dict[str, bytes] = {}  # uncommitted content of earlier batches
 
-    def make(self, model: Model) -> tuple[list[SpoolOperation], list[Model]]:
+    def make(self, model: SpoolModel) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         """Return a batch, and the models after each of its operations."""
         batch: list[SpoolOperation] = []
         models = [model]
@@ -87,7 +87,7 @@ class Batches:
             models += after
         return batch, models
 
-    def _step(self, model: Model, name: str) -> tuple[list[SpoolOperation], list[Model]]:
+    def _step(self, model: SpoolModel, name: str) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         spool = model.open.get(name)
         if spool is None:
             self.next_id += 1
@@ -101,12 +101,12 @@ class Batches:
     def _bytes(self) -> bytes:
         return self.rng.randbytes(self.rng.choice([1, 10, 60, 200, 290, 700]))
 
-    def _with(self, model: Model, name: str, spool: Open) -> Model:
+    def _with(self, model: SpoolModel, name: str, spool: Open) -> SpoolModel:
         return replace(model, open={**model.open, name: spool})
 
     def _append(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         partial = self.partial.pop(name, b"")
         if partial and self.rng.random() < 0.3:
             partial = b""  # the client broke off
@@ -123,15 +123,15 @@ class Batches:
         return operations, [self._with(model, name, after)]
 
     def _content(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         data = self._bytes()
         self.partial[name] = data
         return [WriteContent(spool.state.key, spool.state.end, data)], []
 
     def _confirm(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         confirmed = self.rng.randint(spool.state.confirmed, spool.state.end)
         epoch = spool.state.epoch + self.rng.randint(0, 1)
         after = Open(spool.state._replace(confirmed=confirmed, epoch=epoch), spool.data)
@@ -143,16 +143,16 @@ class Batches:
         return Open(spool.state._replace(end=end, sum=sum_of(data)), data)
 
     def _undo(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         self.partial.pop(name, None)
         after = self._cut(spool)
         after = replace(after, state=after.state._replace(epoch=after.state.epoch + 1))
         return [CommitAppend(after.state)], [self._with(model, name, after)]
 
     def _roll(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         self.partial.pop(name, None)
         if self.rng.random() < 0.5:
             spool = self._cut(spool)
@@ -168,8 +168,8 @@ class Batches:
         return [Roll(key, end, spool.state.sum, begun.state)], [after]
 
     def _drop_completed(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         keys = list(model.completed)
         if not keys:
             return [], []
@@ -178,16 +178,16 @@ class Batches:
         return [Drop(key)], [replace(model, completed=rest)]
 
     def _delete(
-        self, model: Model, name: str, spool: Open
-    ) -> tuple[list[SpoolOperation], list[Model]]:
+        self, model: SpoolModel, name: str, spool: Open
+    ) -> tuple[list[SpoolOperation], list[SpoolModel]]:
         self.partial.pop(name, None)
         rest = {one: value for one, value in model.open.items() if one != name}
         return [Drop(spool.state.key)], [replace(model, open=rest)]
 
 
-def found(storage: SpoolStorage) -> Model:
+def found(storage: SpoolStorage) -> SpoolModel:
     """Return the recovered state as a model, after checks of sums and histories."""
-    model = Model()
+    model = SpoolModel()
     for state, history in storage.recovered.open:
         key = state.key
         data = storage.read(key, key.begin, state.end - key.begin)

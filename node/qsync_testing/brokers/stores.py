@@ -61,7 +61,7 @@ async def _make_store(folder: Path, codec: Codec, url: str) -> None:
     ledger.close()
 
 
-class Store:
+class JournalStore:
     """A copy of a store that a test can change."""
 
     def __init__(self, source: Path, folder: Path, server: ObjectServer | None = None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qsync_broker.auth import Authorizer, Capability
-from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.servers import BrokerNode, brokers
 
 
 def claims(
@@ -20,7 +20,7 @@ def claims(
 
 
 @contextlib.asynccontextmanager
-async def guarded(folder: Path, count: int = 1) -> AsyncIterator[list[Node]]:
+async def guarded(folder: Path, count: int = 1) -> AsyncIterator[list[BrokerNode]]:
     keys = folder / "keys"
     keys.write_text("c2VjcmV0")
     async with brokers(folder, count, auth_keys_file=keys) as nodes:

@@ -5,7 +5,7 @@ from typing import Any
 KEYS = {304: (0,), 312: (1, 2, 3), 280: (0,), 296: (0,)}
 
 
-class Catalogue:
+class AccessCatalogue:
     """The system spaces `_space`, `_user` and `_priv` in memory, with the operator's requests."""
 
     def __init__(self) -> None:

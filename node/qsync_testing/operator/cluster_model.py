@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from qsync_node.consensus.quorum import needed
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.plan import actions as act
 from qsync_operator.plan.failover import after_nomination, track_leader
@@ -17,7 +17,7 @@ from qsync_operator.plan.observed import (
     Memory,
     NodeStatus,
     Observed,
-    Record,
+    RecordedMember,
     Registered,
     SchemaView,
 )
@@ -38,10 +38,10 @@ def ordered_member(action: act.Action) -> str:
 
 
 @dataclass
-class Life:
+class Incarnation:
     """State of one member: its disk, its process and its configuration."""
 
-    kind: Kind
+    kind: MemberKind
     uuid: str
     is_running: bool = True
     is_dead: bool = False  # its process never starts again
@@ -57,7 +57,7 @@ class Life:
 
 
 @dataclass
-class Entry:
+class ModelEntry:
     """One registration in the membership of the cluster."""
 
     name: str
@@ -66,14 +66,14 @@ class Entry:
 
 
 @dataclass
-class World:
+class ModelWorld:
     """Members, registrations and leader of a cluster, and the memory of its controller."""
 
     cluster: QsyncCluster
-    lives: dict[str, Life] = field(default_factory=dict)
-    registered: dict[str, Entry] = field(default_factory=dict)
+    lives: dict[str, Incarnation] = field(default_factory=dict)
+    registered: dict[str, ModelEntry] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
-    record: Record = field(default_factory=lambda: Record("rs"))
+    record: RecordedMember = field(default_factory=lambda: RecordedMember("rs"))
     leader: str = ""
     term: int = 1
     spaces: set[str] = field(default_factory=set)
@@ -105,7 +105,7 @@ class World:
         replication = self.cluster.spec.replication
         return needed(voters, replication.quorum) if voters else 0
 
-    def _life_of(self, uuid: str) -> Life | None:
+    def _life_of(self, uuid: str) -> Incarnation | None:
         return next((m for m in self.lives.values() if m.uuid == uuid and m.is_running), None)
 
     def observe(self) -> Observed:
@@ -118,7 +118,7 @@ class World:
             previous=self.status,
         )
 
-    def _view(self, name: str, life: Life) -> MemberView:
+    def _view(self, name: str, life: Incarnation) -> MemberView:
         said = self._status(name, life) if life.is_running else None
         return MemberView(
             name=name,
@@ -131,7 +131,7 @@ class World:
             drift=life.drift,
         )
 
-    def _status(self, name: str, life: Life) -> NodeStatus:
+    def _status(self, name: str, life: Incarnation) -> NodeStatus:
         entry = self.registered.get(life.uuid)
         is_leader = name == self.leader
         role = "joining"
@@ -217,7 +217,7 @@ class World:
                 continue
             life.has_joined = True
             if life.kind != "anonymous":
-                self.registered[life.uuid] = Entry(name, life.kind, False)
+                self.registered[life.uuid] = ModelEntry(name, life.kind, False)
                 return
 
     # --- actions ------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class World:
                 assert self.record.bootstrap_uuid == uuid, "recorded before ordered (M1)"
                 assert not self.registered, "a cluster is founded once (M1)"
                 assert voters == self.cluster.spec.replicas
-                self.registered[uuid] = Entry(name, "voter", True)
+                self.registered[uuid] = ModelEntry(name, "voter", True)
                 self.lives[name].has_joined = True
                 self.leader = name
             case act.RecordFormed():
@@ -274,7 +274,7 @@ class World:
             case act.Unfence(name):
                 self.lives[name].is_fenced = False
 
-    def _create(self, name: str, kind: Kind) -> None:
+    def _create(self, name: str, kind: MemberKind) -> None:
         old = self.lives.get(name)
         assert old is None or not old.has_disk, "a disk is never overwritten"
         if self.registered and kind == "voter":
@@ -283,7 +283,7 @@ class World:
             )
             assert len(self.live_voters()) + 1 >= self.quorum(len(self.voters()) + 1)
         self.born += 1
-        self.lives[name] = Life(kind, f"new-{self.born}", index=0)
+        self.lives[name] = Incarnation(kind, f"new-{self.born}", index=0)
 
     def _nominate(self, action: act.Nominate, name: str, term: int) -> None:
         assert not self.leader, "no member is nominated while another leads"
@@ -293,7 +293,7 @@ class World:
         if self.lives[name].index >= best and self.has_quorum():
             self.leader, self.term = name, self.term + 1
 
-    def _can_win(self, life: Life) -> bool:
+    def _can_win(self, life: Incarnation) -> bool:
         entry = self.registered.get(life.uuid)
         return life.is_running and entry is not None and entry.is_voting
 

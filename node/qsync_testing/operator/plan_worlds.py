@@ -8,7 +8,7 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import wanted_members
 from qsync_operator.plan.observed import Memory
 from qsync_operator.plan.planner import plan
-from qsync_testing.operator.cluster_model import Entry, Life, World
+from qsync_testing.operator.cluster_model import Incarnation, ModelEntry, ModelWorld
 
 STEPS_MAX = 250
 QUIET_STEPS = 12
@@ -37,27 +37,27 @@ def cluster_of(
 
 def formed(
     wanted: QsyncCluster, existing: QsyncCluster | None = None, leader: str = "c-0"
-) -> World:
+) -> ModelWorld:
     """Return a healthy cluster of the shape `existing` whose manifest is `wanted`.
 
     Without `existing`, the cluster already has the shape of its manifest.
     """
-    world = World(wanted)
+    world = ModelWorld(wanted)
     for name, kind in wanted_members("c", (existing or wanted).spec).items():
-        world.lives[name] = Life(kind, f"uuid-{name}", has_joined=True)
+        world.lives[name] = Incarnation(kind, f"uuid-{name}", has_joined=True)
         if kind != "anonymous":
-            world.registered[f"uuid-{name}"] = Entry(name, kind, kind == "voter")
+            world.registered[f"uuid-{name}"] = ModelEntry(name, kind, kind == "voter")
     world.record = replace(world.record, is_formed=True)
     world.leader = leader
     world.memory = Memory(leader=leader, leader_term=1)
     return world
 
 
-def decide(world: World) -> tuple[object, ...]:
+def decide(world: ModelWorld) -> tuple[object, ...]:
     return plan(world.cluster, world.observe(), world.now_ns, 0).actions
 
 
-def run(world: World) -> list[str]:
+def run(world: ModelWorld) -> list[str]:
     """Run turns until the cluster is Ready and a turn has no actions; return all actions.
 
     The test fails after `STEPS_MAX` turns.

@@ -90,7 +90,7 @@ MODULES = {
 }  # fmt: skip
 
 
-class Model(NamedTuple):
+class CheckedModel(NamedTuple):
     """A specification with bounds.
 
     Attributes:
@@ -133,144 +133,144 @@ ONE_CRASH = MappingProxyType({**APPENDS, "CrashMax": 1})
 MANY_EPOCHS = MappingProxyType({"EpochMax": 4, "AppendMax": 4, "CrashMax": 3})
 THREE_EPOCHS = MappingProxyType({"EpochMax": 3, "AppendMax": 1, "CrashMax": 1})
 MODELS = {
-    "elections": Model(3, 3, 3, "WithRestarts", is_led=False, is_large=True),
-    "rollbacks": Model(3, 2, 3, "WithRollbacks WithConfirms WithRestarts", is_led=False),
-    "changes": Model(3, 2, 4, "WithChanges WithRollbacks"),
-    "four voters": Model(4, 2, 5, "WithChanges WithRollbacks", is_scripted=True),
-    "restored when confirmed": Model(
+    "elections": CheckedModel(3, 3, 3, "WithRestarts", is_led=False, is_large=True),
+    "rollbacks": CheckedModel(3, 2, 3, "WithRollbacks WithConfirms WithRestarts", is_led=False),
+    "changes": CheckedModel(3, 2, 4, "WithChanges WithRollbacks"),
+    "four voters": CheckedModel(4, 2, 5, "WithChanges WithRollbacks", is_scripted=True),
+    "restored when confirmed": CheckedModel(
         4, 2, 5, "WithChanges WithRollbacks RestoreOnConfirm",
         violated="CommittedSurvives", is_scripted=True,
     ),
-    "inherited rows are counted": Model(
+    "inherited rows are counted": CheckedModel(
         3, 4, 3, "WithRestarts CountInherited", is_led=False, violated="CommittedSurvives"
     ),
-    "votes for shorter logs": Model(
+    "votes for shorter logs": CheckedModel(
         3, 2, 3, "WithRestarts VoteForShorterLogs", violated="CommittedSurvives"
     ),
-    "covered rows are counted": Model(
+    "covered rows are counted": CheckedModel(
         3, 2, 4, "WithRollbacks CountCovered", violated="OneOutcome"
     ),
-    "proof by the own majority": Model(
+    "proof by the own majority": CheckedModel(
         4, 2, 5, "WithChanges WithRollbacks ProveByOwnMajority",
         violated="CommittedSurvives", is_scripted=True,
     ),
-    "keys": Model(3, 2, 4, "WithRollbacks", keys=1),
-    "pending keys are forgotten": Model(
+    "keys": CheckedModel(3, 2, 4, "WithRollbacks", keys=1),
+    "pending keys are forgotten": CheckedModel(
         3, 2, 4, "WithRollbacks ForgetPendingKeys", violated="OneRowPerKey", keys=1
     ),
-    "steps": Model(3, 2, 2, "WithSnapshots", module="Steps"),
-    "steps, votes for shorter logs": Model(
+    "steps": CheckedModel(3, 2, 2, "WithSnapshots", module="Steps"),
+    "steps, votes for shorter logs": CheckedModel(
         3, 2, 3, "VoteForShorterLogs", module="Steps", violated="CommittedSurvives"
     ),
-    "random steps": Model(
+    "random steps": CheckedModel(
         5, 4, 8, f"{ALL_STEPS} WithChanges WithNacks", module="Simulation", is_large=True,
         simulation_s=60,
     ),
-    "random steps, votes for shorter logs": Model(
+    "random steps, votes for shorter logs": CheckedModel(
         5, 4, 8, f"{ALL_STEPS} VoteForShorterLogs", module="Simulation",
         violated="CommittedSurvives", is_large=True, simulation_s=120,
     ),
-    "reads": Model(3, 2, 3, "", module="Reads", bounds=ROUNDS),
-    "reads and older rounds": Model(3, 2, 2, "", module="Reads", bounds={"RoundMax": 2}),
-    "read without a round": Model(
+    "reads": CheckedModel(3, 2, 3, "", module="Reads", bounds=ROUNDS),
+    "reads and older rounds": CheckedModel(3, 2, 2, "", module="Reads", bounds={"RoundMax": 2}),
+    "read without a round": CheckedModel(
         3, 2, 2, "ReadWithoutRound", module="Reads", bounds=ROUNDS, violated="Linearizable"
     ),
-    "round before the read": Model(
+    "round before the read": CheckedModel(
         3, 2, 2, "RoundBeforeRead", module="Reads", bounds={"RoundMax": 2},
         violated="Linearizable",
     ),
-    "read before the PROMOTE": Model(
+    "read before the PROMOTE": CheckedModel(
         3, 2, 3, "ReadBeforePromote", module="Reads", bounds=ROUNDS, violated="Linearizable"
     ),
-    "any confirmed row proves": Model(
+    "any confirmed row proves": CheckedModel(
         3, 2, 3, "AnyRowProves", module="Reads", bounds=ROUNDS, violated="Linearizable"
     ),
-    "lease of a leader": Model(3, 0, 0, "", module="LeaderLease", bounds=LEASE),
-    "lease from the reply": Model(
+    "lease of a leader": CheckedModel(3, 0, 0, "", module="LeaderLease", bounds=LEASE),
+    "lease from the reply": CheckedModel(
         3, 0, 0, "CountFromReply", module="LeaderLease", bounds=LEASE, violated="EndsInTime"
     ),
-    "one remembered round": Model(
+    "one remembered round": CheckedModel(
         3, 0, 0, "RememberOneRound", module="LeaderLease", bounds=LEASE, violated="IsKept"
     ),
-    "lease of a broker": Model(0, 0, 0, "", False, module="BrokerLease", bounds=RENEWALS),
-    "lease from its confirmation": Model(
+    "lease of a broker": CheckedModel(0, 0, 0, "", False, module="BrokerLease", bounds=RENEWALS),
+    "lease from its confirmation": CheckedModel(
         0, 0, 0, "CountFromConfirmation", False, module="BrokerLease", bounds=RENEWALS,
         violated="ServesWithItsRow",
     ),
-    "removed while a renewal waits": Model(
+    "removed while a renewal waits": CheckedModel(
         0, 0, 0, "RemoveWhilePending", False, module="BrokerLease", bounds=RENEWALS,
         violated="ServesWithItsRow",
     ),
-    "no period after an election": Model(
+    "no period after an election": CheckedModel(
         0, 0, 0, "CountOnElection", False, module="BrokerLease", bounds=RENEWALS,
         violated="ServesWithItsRow",
     ),
-    "lease of a former process": Model(
+    "lease of a former process": CheckedModel(
         0, 0, 0, "IgnoreProcess", False, module="BrokerLease", bounds=RENEWALS,
         violated="ServesWithItsRow",
     ),
-    "a broker's clock is slow": Model(
+    "a broker's clock is slow": CheckedModel(
         0, 0, 0, "SlowClock", False, module="BrokerLease", bounds=RENEWALS,
         violated="ServesWithItsRow",
     ),
-    "appends": Model(
+    "appends": CheckedModel(
         3, 0, 0, "", False, module="Journals", bounds=APPENDS,
     ),
-    "appends in three epochs": Model(
+    "appends in three epochs": CheckedModel(
         3, 0, 0, "", False, module="Journals", bounds=THREE_EPOCHS,
         is_large=True,
     ),
-    "promise before the flush": Model(
+    "promise before the flush": CheckedModel(
         3, 0, 0, "PromiseBeforeFlush", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "any epoch chosen": Model(
+    "any epoch chosen": CheckedModel(
         3, 0, 0, "AnyEpochChosen", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "missing bytes accepted": Model(
+    "missing bytes accepted": CheckedModel(
         3, 0, 0, "MissingAccepted", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "others adopt before the record": Model(
+    "others adopt before the record": CheckedModel(
         3, 0, 0, "AllAdoptAtOnce", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "appends before the record": Model(
+    "appends before the record": CheckedModel(
         3, 0, 0, "AppendBeforeRecord", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "primary alone acknowledges": Model(
+    "primary alone acknowledges": CheckedModel(
         3, 0, 0, "PrimaryAlone", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "peer acknowledges before its flush": Model(
+    "peer acknowledges before its flush": CheckedModel(
         3, 0, 0, "AckBeforeFlush", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "proposed bytes are visible": Model(
+    "proposed bytes are visible": CheckedModel(
         3, 0, 0, "ProposedVisible", False, module="Journals", bounds=ONE_CRASH,
         violated="VisibleSurvives",
     ),
-    "recovery confirms all bytes": Model(
+    "recovery confirms all bytes": CheckedModel(
         3, 0, 0, "ConfirmRecovered", False, module="Journals", bounds=ONE_CRASH,
         violated="RouteHasVisible",
     ),
-    "recovery forgets the epoch": Model(
+    "recovery forgets the epoch": CheckedModel(
         3, 0, 0, "ForgetEpoch", False, module="Journals", bounds=THREE_EPOCHS,
         violated="VisibleSurvives", is_large=True,
     ),
-    "random appends": Model(
+    "random appends": CheckedModel(
         4, 0, 0, "", False, module="Journals", bounds=MANY_EPOCHS, is_large=True, simulation_s=60
     ),
-    "random appends, any epoch chosen": Model(
+    "random appends, any epoch chosen": CheckedModel(
         4, 0, 0, "AnyEpochChosen", False, module="Journals", bounds=MANY_EPOCHS,
         violated="RouteHasVisible", is_large=True, simulation_s=120,
     ),
 }  # fmt: skip
 
 
-def settings_of(model: Model) -> str:
+def settings_of(model: CheckedModel) -> str:
     """Return the file that configures TLC for a model."""
     if not MODULES[model.module].is_replication:
         return other_settings_of(model)
@@ -298,7 +298,7 @@ def settings_of(model: Model) -> str:
     )
 
 
-def other_settings_of(model: Model) -> str:
+def other_settings_of(model: CheckedModel) -> str:
     """Return the file that configures TLC for a model of a module without the log of members."""
     nodes = [f"n{number + 1}" for number in range(model.nodes)]
     module = MODULES[model.module]

@@ -24,7 +24,7 @@ DEPTH = 80
 """Number of steps of a random behaviour."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search.
 
     Attributes:
@@ -70,7 +70,7 @@ def search(
     timeout_s: float,
     workers: int = 0,
     simulation_s: int = 0,
-) -> Found:
+) -> SearchResult:
     """Search the states of a module.
 
     Args:
@@ -113,4 +113,4 @@ def search(
     if not (violated or is_complete) or not states:
         raise RuntimeError(f"TLC failed: {(text + done.stderr)[-2000:]}")
     found = (violated[1] or violated[2]) if violated else ""
-    return Found(found, int(states[-1]), int(depth[1]) if depth else 0, text)
+    return SearchResult(found, int(states[-1]), int(depth[1]) if depth else 0, text)

@@ -23,9 +23,9 @@ from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.node import Node
 from qsync_node.server.trace import Birth, TraceStep, read_trace
 from qsync_sim import faults
-from qsync_sim.clients import Client
-from qsync_sim.recorder import Event, Recorder, Recording
-from qsync_sim.violation import Violation
+from qsync_sim.clients import SimClient
+from qsync_sim.recorder import RecordedEvent, Recorder, Recording
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.world import World
 from qsync_testing.specification.tlc import INVARIANTS, SPEC, STEPS_SWITCHES, configuration, search
 
@@ -53,7 +53,7 @@ def record(seed: int) -> Recording:
     )
     if not world.run_for(20 * SECOND, lambda: recording.begin(_nodes(world))):
         raise RuntimeError(f"seed {seed}: the members do not agree after the start")
-    client = Client(world, 0)
+    client = SimClient(world, 0)
     world.clients = [client]
     client.act()
     weights, kinds = zip(*faults.ALL, strict=True)
@@ -63,7 +63,7 @@ def record(seed: int) -> Recording:
         try:
             rng.choices(kinds, weights)[0](world)
             world.run_for(rng.randrange(5 * MILLISECOND, 400 * MILLISECOND))
-        except (Violation, AssertionError) as error:
+        except (InvariantViolation, AssertionError) as error:
             recording.violation = str(error)
             break
     return recording
@@ -105,7 +105,7 @@ def _timed(path: Path) -> Iterator[tuple[int, Path, Birth | TraceStep]]:
 # --- events in TLA+ -------------------------------------------------------------------------------
 
 
-def abstracted(events: Sequence[Event]) -> list[Event]:
+def abstracted(events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
     """Return the events with the indexes and terms of `Trace.tla`.
 
     The last row before the beginning has index 2, and the term of the beginning is 1. Index 1
@@ -150,7 +150,7 @@ def to_tla(value: Any) -> str:
     return "<<" + ",\n".join(to_tla(one) for one in value) + ">>"
 
 
-class Refusal(NamedTuple):
+class TraceRefusal(NamedTuple):
     """The event at which a run leaves the specification.
 
     Attributes:
@@ -164,12 +164,12 @@ class Refusal(NamedTuple):
     run: int
     number: int
     reason: str
-    events: list[Event]
+    events: list[RecordedEvent]
 
 
 def compare(
-    jar: Path, runs: Sequence[Sequence[Event]], planted: Sequence[str] = ()
-) -> Refusal | None:
+    jar: Path, runs: Sequence[Sequence[RecordedEvent]], planted: Sequence[str] = ()
+) -> TraceRefusal | None:
     """Let TLC follow the events of runs; return the first refusal, or None.
 
     Args:
@@ -201,7 +201,7 @@ def compare(
     # `next` counts from 1: after a deadlock it is the refused event, else the one after the last.
     at = int(re.findall(r"/\\ next = (\d+)", found.text)[-1]) - 1
     number = at if found.violated == "Deadlock" else at - 1
-    return Refusal(run, number, found.violated, shown[run][max(0, number - 5) : number + 1])
+    return TraceRefusal(run, number, found.violated, shown[run][max(0, number - 5) : number + 1])
 
 
 def main() -> int:

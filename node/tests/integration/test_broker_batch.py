@@ -24,25 +24,25 @@ from qsync_broker.pipelining import AppendPipeline
 from qsync_broker.requests import Append, Finish, Piece
 from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
-from qsync_testing.brokers.grpc_client import Client
-from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.grpc_client import GrpcClient
+from qsync_testing.brokers.servers import BrokerNode, brokers
 from qsync_testing.paths import DOCS
 
 JOURNAL = "a/journal"
 
 
-def primary(nodes: list[Node]) -> Node:
+def primary(nodes: list[BrokerNode]) -> BrokerNode:
     """Return the broker that is the journal's primary."""
     route = nodes[0].server.core.keys.route(JOURNAL)
     return next(node for node in nodes if node.server.core.me == route.members[route.primary])
 
 
-async def content(node: Node) -> bytes:
+async def content(node: BrokerNode) -> bytes:
     async with aiohttp.ClientSession() as http, http.get(f"{node.url}/{JOURNAL}") as answer:
         return await answer.read()
 
 
-def begun(node: Node) -> list[AppendBegun]:
+def begun(node: BrokerNode) -> list[AppendBegun]:
     """Return the list of appends that the core gets from now on."""
     found: list[AppendBegun] = []
     feed = node.server.feed
@@ -131,14 +131,14 @@ async def test_concurrent_appends_by_grpc_and_http_are_each_whole(tmp_path: Path
                 assert answer.status == 204, await answer.text()
                 spans[int(answer.headers["X-Commit-Begin"])] = data
 
-        async def by_grpc(client: Client, number: int) -> None:
+        async def by_grpc(client: GrpcClient, number: int) -> None:
             data = b"<grpc %d>" % number * 20
             answer = await client.append(data[:50], data[50:])
             assert answer.commit.end - answer.commit.begin == len(data)
             assert answer.total_chunks == 3
             spans[answer.commit.begin] = data
 
-        async with Client(nodes[0]) as first, Client(nodes[1]) as second:
+        async with GrpcClient(nodes[0]) as first, GrpcClient(nodes[1]) as second:
             await asyncio.gather(
                 *(by_http(number) for number in range(40)),
                 *(by_grpc((first, second)[number % 2], number) for number in range(40)),

@@ -40,7 +40,7 @@ from qsync_testing.processes import (
     PASSWORD,
     REPLICASET,
     USER,
-    Cluster,
+    ProcessCluster,
     running_cluster,
 )
 from qsync_testing.raw import Raw
@@ -57,7 +57,7 @@ def causes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "qsync.broker")
 
 
-def enable(cluster: Cluster) -> Raw:
+def enable(cluster: ProcessCluster) -> Raw:
     raw = Raw(cluster.leader().address)
     raw.log_in()
     for space, fields in definitions():
@@ -65,7 +65,7 @@ def enable(cluster: Cluster) -> Raw:
     return raw
 
 
-class Watcher:
+class KeyWatcher:
     """A key space that follows the watch of one member."""
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ class Watcher:
 
 
 @contextlib.asynccontextmanager
-async def watching(address: str) -> AsyncIterator[tuple[Coordination, Watcher]]:
-    coordination, watcher = Coordination(address, USER, PASSWORD), Watcher()
+async def watching(address: str) -> AsyncIterator[tuple[Coordination, KeyWatcher]]:
+    coordination, watcher = Coordination(address, USER, PASSWORD), KeyWatcher()
     task = asyncio.ensure_future(coordination.watch(watcher.deliver))
     try:
         await watcher.until(lambda: watcher.snapshots > 0)
@@ -105,7 +105,7 @@ def test_transactions_reach_the_watch_of_every_member(tmp_path: Path) -> None:
         asyncio.run(_transact(cluster))
 
 
-async def _transact(cluster: Cluster) -> None:
+async def _transact(cluster: ProcessCluster) -> None:
     async with contextlib.AsyncExitStack() as stack:
         pairs = [
             await stack.enter_async_context(watching(address)) for address in cluster.addresses
@@ -154,7 +154,7 @@ def test_renewal_of_the_lease_waits_for_no_other_transaction(tmp_path: Path) -> 
         asyncio.run(_renew_under_load(cluster))
 
 
-async def _renew_under_load(cluster: Cluster) -> None:
+async def _renew_under_load(cluster: ProcessCluster) -> None:
     async with watching(cluster.addresses[0]) as (coordination, _):
         others = [
             asyncio.ensure_future(
@@ -174,7 +174,7 @@ def test_changes_that_wait_are_carried_out_together(tmp_path: Path) -> None:
         asyncio.run(_change_together(cluster))
 
 
-async def _change_together(cluster: Cluster) -> None:
+async def _change_together(cluster: ProcessCluster) -> None:
     journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(200)]
     absences = [Absent(JOURNAL_SPACE, (journal.name,)) for journal in journals]
     async with watching(cluster.addresses[0]) as (coordination, watcher):
@@ -201,7 +201,7 @@ def test_conflict_at_the_commit_concerns_only_its_change(
 
 
 async def _conflict_at_the_commit(
-    cluster: Cluster, raw: Raw, monkeypatch: pytest.MonkeyPatch
+    cluster: ProcessCluster, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(20)]
     replace = Transaction.replace
@@ -242,7 +242,7 @@ def test_revision_passes_writes_to_other_spaces(tmp_path: Path) -> None:
         asyncio.run(_pass_writes(cluster, raw))
 
 
-async def _pass_writes(cluster: Cluster, raw: Raw) -> None:
+async def _pass_writes(cluster: ProcessCluster, raw: Raw) -> None:
     parts = [[0, "unsigned"]]
     async with watching(cluster.addresses[0]) as (_, watcher):
         before = watcher.keys.revision
@@ -261,7 +261,7 @@ def test_watch_starts_again_after_a_restart_of_its_member(tmp_path: Path) -> Non
         asyncio.run(_restart(cluster))
 
 
-async def _restart(cluster: Cluster) -> None:
+async def _restart(cluster: ProcessCluster) -> None:
     async with watching(cluster.addresses[0]) as (coordination, watcher):
         assert await coordination.transact(KeyChange((NO_JOURNAL,), (JOURNAL,)))
         await watcher.until(lambda: bool(watcher.keys.journals))
@@ -280,7 +280,7 @@ def test_update_of_a_specification_reaches_the_watch(tmp_path: Path) -> None:
         asyncio.run(_update(cluster, raw))
 
 
-async def _update(cluster: Cluster, raw: Raw) -> None:
+async def _update(cluster: ProcessCluster, raw: Raw) -> None:
     async with watching(cluster.addresses[0]) as (coordination, watcher):
         assert await coordination.transact(KeyChange((NO_JOURNAL,), (JOURNAL,)))
         operations = [["=", 1, {"replication": 2}], ["=", 8, 44]]
@@ -300,7 +300,7 @@ async def _update(cluster: Cluster, raw: Raw) -> None:
 BROKER_USER = "qsync_broker"
 
 
-def enable_with_account(cluster: Cluster) -> Raw:
+def enable_with_account(cluster: ProcessCluster) -> Raw:
     """Create the key space, and a user that can log in, and read and write the key space."""
     enable(cluster)
     raw = Raw(cluster.leader().address)
@@ -319,9 +319,9 @@ def test_user_of_the_key_space_watches_and_changes_it(tmp_path: Path) -> None:
         asyncio.run(_use_account(cluster))
 
 
-async def _use_account(cluster: Cluster) -> None:
+async def _use_account(cluster: ProcessCluster) -> None:
     for address in cluster.addresses:
-        coordination, watcher = Coordination(address, BROKER_USER, "secret"), Watcher()
+        coordination, watcher = Coordination(address, BROKER_USER, "secret"), KeyWatcher()
         task = asyncio.ensure_future(coordination.watch(watcher.deliver))
         try:
             await watcher.until(lambda: watcher.snapshots > 0)  # noqa: B023
@@ -392,7 +392,7 @@ def test_user_of_the_key_space_receives_no_other_row(tmp_path: Path) -> None:
     ],
 )
 def test_user_of_the_key_space_cannot_subscribe_to_more(
-    shared_cluster: Cluster, kind: Type, spaces: list[int]
+    shared_cluster: ProcessCluster, kind: Type, spaces: list[int]
 ) -> None:
     raw = Raw(shared_cluster.addresses[0])
     assert raw.log_in("secret", BROKER_USER) == 0
@@ -404,7 +404,7 @@ def test_user_of_the_key_space_cannot_subscribe_to_more(
 
 
 @pytest.fixture(scope="module")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("shared"), 1) as cluster:
         enable_with_account(cluster)
         yield cluster

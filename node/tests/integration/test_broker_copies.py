@@ -18,10 +18,10 @@ from qsync_broker.resolver import broker_for_read
 from qsync_broker.spool import Choice
 from qsync_broker.wholeness import partial_after
 from qsync_node.format.journals import AssignmentRow, BrokerId, JournalRow, Members, Route
-from qsync_sim.journals.keys import SPEC, Keys
+from qsync_sim.journals.keys import SPEC, SimKeySpace
 from qsync_sim.journals.moves import Moves
 from qsync_testing.brokers.hand import A, B, C, Hand, broker
-from qsync_testing.brokers.servers import Node, create, is_ready, start_broker
+from qsync_testing.brokers.servers import BrokerNode, create, is_ready, start_broker
 from qsync_testing.ports import free_ports
 
 NAME = "a/journal"
@@ -265,7 +265,7 @@ def test_provider_reads_the_first_fragment_that_ends_after_an_offset() -> None:
 # --- real connections and disks -------------------------------------------------------------------
 
 
-async def until_whole(node: Node, replication: int) -> None:
+async def until_whole(node: BrokerNode, replication: int) -> None:
     """Wait until a journal has its brokers, and each of them has all bytes."""
     keys = node.server.core.keys
     async with asyncio.timeout(30):
@@ -279,7 +279,7 @@ async def until_whole(node: Node, replication: int) -> None:
 
 @pytest.mark.asyncio
 async def test_bytes_move_with_the_journal_to_other_brokers(tmp_path: Path) -> None:
-    keys, ports = Keys(), free_ports(6)
+    keys, ports = SimKeySpace(), free_ports(6)
     nodes = [
         await start_broker(tmp_path, f"broker-{n}", ports[2 * n : 2 * n + 2], keys)
         for n in range(2)

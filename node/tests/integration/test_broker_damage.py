@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from qsync_broker.operations import Batch
-from qsync_sim.journals.keys import Keys
-from qsync_testing.brokers.servers import Node, brokers, create, start_broker
+from qsync_sim.journals.keys import SimKeySpace
+from qsync_testing.brokers.servers import BrokerNode, brokers, create, start_broker
 from qsync_testing.ports import free_ports
 
 JOURNAL = "a/journal"
@@ -54,7 +54,7 @@ async def test_acknowledged_bytes_survive_damage_of_the_last_append_at_one_broke
     tmp_path: Path, damaged: int
 ) -> None:
     """Brokers learn that an append is confirmed from the next one, which does not come here."""
-    keys = Keys()
+    keys = SimKeySpace()
     ports = free_ports(6)
     create(keys, JOURNAL, 3)
     first, second = b"1" * LARGE, b"2" * LARGE
@@ -63,7 +63,7 @@ async def test_acknowledged_bytes_survive_damage_of_the_last_append_at_one_broke
         pair = ports[2 * number : 2 * number + 2]
         nodes[number] = await start_broker(tmp_path, f"broker-{number}", pair, keys)
 
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, BrokerNode] = {}
     try:
         for number in range(3):
             await start(number)
@@ -97,11 +97,11 @@ def shortened(path: Path) -> None:
 async def test_damaged_completed_fragment_is_never_served_and_copied_after_a_restart(
     tmp_path: Path, how: Callable[[Path], None]
 ) -> None:
-    keys = Keys()
+    keys = SimKeySpace()
     ports = free_ports(4)
     create(keys, JOURNAL, 2)
     first, second = b"1" * LARGE, b"2" * LARGE
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, BrokerNode] = {}
 
     async def start(number: int) -> None:
         pair = ports[2 * number : 2 * number + 2]

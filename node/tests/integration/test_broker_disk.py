@@ -10,7 +10,7 @@ from qsync_broker import disk as disk_thread
 from qsync_broker.disk import BrokerDisk
 from qsync_broker.operations import NO_SUM, CommitAppend, SpoolKey, SpoolState, WriteContent
 from qsync_broker.storage.storage import SpoolStorage, StorageSettings
-from qsync_sim.journals.files import Fault, SimFiles
+from qsync_sim.journals.files import FileFault, SimFiles
 
 KEY = SpoolKey("a/journal", 1, 0)
 BEGUN = CommitAppend(SpoolState(KEY, 1, 0, NO_SUM, b"", 0, 1, 0))
@@ -41,7 +41,7 @@ def test_batch_that_does_not_fit_is_repeated(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(disk_thread, "RETRY_S", 0.01)
     files, storage = open_simulated()
     stored: SimpleQueue[int] = SimpleQueue()
-    refusals: list[Fault] = ["full"] * 3
+    refusals: list[FileFault] = ["full"] * 3
     files.on_call = lambda call, path: refusals.pop() if call == "write" and refusals else None
     disk = BrokerDisk(storage, stored.put, pytest.fail)
     disk.submit(1, [BEGUN, WriteContent(KEY, 0, b"x")])
@@ -56,7 +56,7 @@ def test_stop_does_not_wait_for_space() -> None:
     stored: list[int] = []
     has_refused = threading.Event()
 
-    def refuse(call: str, path: str) -> Fault | None:
+    def refuse(call: str, path: str) -> FileFault | None:
         if call == "write":
             has_refused.set()
         return "full" if call == "write" else None

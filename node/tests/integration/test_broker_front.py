@@ -12,10 +12,10 @@ from qsync_broker import front
 from qsync_broker.front import HEADER_MAX, PREFACE, Front, Lobby
 
 UNDECIDED = 8
-Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+FrontPeer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Gateway(asyncio.Protocol):
+class FrontGateway(asyncio.Protocol):
     """A gateway that answers with the received bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -37,7 +37,7 @@ def with_front(
         path, lobby = str(folder / "rpc"), Lobby(100, UNDECIDED)
         loop = asyncio.get_running_loop()
         inner = await asyncio.start_unix_server(serve, path)
-        outer = await loop.create_server(lambda: Front(Gateway, path, lobby), "127.0.0.1", 0)
+        outer = await loop.create_server(lambda: Front(FrontGateway, path, lobby), "127.0.0.1", 0)
         yield outer.sockets[0].getsockname()[1]
         outer.close()
         inner.close()
@@ -58,7 +58,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def connect(port: int) -> Peer:
+async def connect(port: int) -> FrontPeer:
     return await asyncio.open_connection("127.0.0.1", port)
 
 

@@ -24,23 +24,23 @@ from qsync_node.format.journals import (
     encode_row,
     space_of,
 )
-from qsync_sim.journals.keys import Keys
-from qsync_testing.brokers.servers import Node, create, start_broker
+from qsync_sim.journals.keys import SimKeySpace
+from qsync_testing.brokers.servers import BrokerNode, create, start_broker
 from qsync_testing.ports import free_ports
 
 JOURNAL = "a/journal"
 ACCEPT = {"X-Accept-Loss": "true"}
-Answer = tuple[int, dict[str, Any], bytes]
+LossAnswer = tuple[int, dict[str, Any], bytes]
 
 
-class Cluster:
+class LossCluster:
     """Brokers of a test, which it can stop for good, with or without their disks."""
 
     def __init__(self, folder: Path, count: int, replication: int) -> None:
-        self.keys = Keys()
+        self.keys = SimKeySpace()
         self.folder = folder
         self.ports = free_ports(2 * count)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, BrokerNode] = {}
         create(self.keys, JOURNAL, replication)
 
     async def start(self, number: int) -> None:
@@ -80,7 +80,7 @@ class Cluster:
 
     async def ask(
         self, method: str, query: str = "", data: bytes = b"", **headers: str | int
-    ) -> Answer:
+    ) -> LossAnswer:
         """Send a request to any broker, again while the journal has too few brokers."""
         node = next(iter(self.nodes.values()))
         url, given = f"{node.url}/{JOURNAL}{query}", {k: str(v) for k, v in headers.items()}
@@ -92,10 +92,10 @@ class Cluster:
                         return answer.status, dict(answer.headers), body
                 await asyncio.sleep(0.05)
 
-    async def append(self, data: bytes, **headers: Any) -> Answer:
+    async def append(self, data: bytes, **headers: Any) -> LossAnswer:
         return await self.ask("PUT", data=data, **headers)
 
-    async def accept(self, offset: int = 0) -> Answer:
+    async def accept(self, offset: int = 0) -> LossAnswer:
         accepted: dict[str, Any] = {**ACCEPT, "X-Offset": offset}
         return await self.ask("PUT", **accepted)
 
@@ -107,8 +107,8 @@ def suspend_copies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @asynccontextmanager
-async def running(folder: Path, count: int, replication: int) -> AsyncIterator[Cluster]:
-    cluster = Cluster(folder, count, replication)
+async def running(folder: Path, count: int, replication: int) -> AsyncIterator[LossCluster]:
+    cluster = LossCluster(folder, count, replication)
     try:
         for number in range(count):
             await cluster.start(number)
@@ -119,7 +119,7 @@ async def running(folder: Path, count: int, replication: int) -> AsyncIterator[C
             await node.stop()
 
 
-def loss_of(answer: Answer) -> tuple[int, int, int, list[str]]:
+def loss_of(answer: LossAnswer) -> tuple[int, int, int, list[str]]:
     found = json.loads(answer[1]["X-Loss"])
     return found["begin"], found["end"], found["resume"], found["dead"]
 

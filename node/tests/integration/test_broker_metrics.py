@@ -18,13 +18,13 @@ from qsync_node.format.journals import (
     Route,
     encode_row,
 )
-from qsync_testing.brokers.servers import Node, brokers, create
+from qsync_testing.brokers.servers import BrokerNode, brokers, create
 
 JOURNAL = "a/journal"
 ME, OTHER = BrokerId("a", "me"), BrokerId("b", "other")
 
 
-async def scrape(http: aiohttp.ClientSession, node: Node) -> dict[str, float]:
+async def scrape(http: aiohttp.ClientSession, node: BrokerNode) -> dict[str, float]:
     """Return the samples of a broker; labels are part of the name."""
     answer = await http.get(f"{node.url}/debug/metrics")
     assert answer.status == 200
@@ -37,7 +37,7 @@ async def scrape(http: aiohttp.ClientSession, node: Node) -> dict[str, float]:
     }
 
 
-def primary_of(nodes: list[Node]) -> Node:
+def primary_of(nodes: list[BrokerNode]) -> BrokerNode:
     route = nodes[0].server.core.keys.route(JOURNAL)
     return next(one for one in nodes if one.server.core.me == route.members[route.primary])
 

@@ -10,8 +10,8 @@ import pytest
 
 from qsync_broker import description, pulses
 from qsync_broker.lease import BrokerLease
-from qsync_sim.journals.keys import Keys
-from qsync_testing.brokers.servers import Node, brokers, create, start_broker
+from qsync_sim.journals.keys import SimKeySpace
+from qsync_testing.brokers.servers import BrokerNode, brokers, create, start_broker
 from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
@@ -19,7 +19,7 @@ JOURNAL = "a/journal"
 SOON_NS = 100_000_000
 
 
-async def report_of(node: Node) -> dict[str, Any]:
+async def report_of(node: BrokerNode) -> dict[str, Any]:
     """Return the description of the journal by a broker."""
     async with (
         aiohttp.ClientSession() as http,
@@ -29,7 +29,7 @@ async def report_of(node: Node) -> dict[str, Any]:
     return dict(found)
 
 
-async def until(node: Node, is_done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+async def until(node: BrokerNode, is_done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while not is_done(found := await report_of(node)):
             await asyncio.sleep(0.05)
@@ -41,7 +41,7 @@ async def test_idle_journal_reports_an_unreachable_broker_until_it_is_back(
 ) -> None:
     monkeypatch.setattr(pulses, "PULSE_NS", SOON_NS)
     monkeypatch.setattr(pulses, "PULSE_FAILED_NS", SOON_NS)
-    keys, ports = Keys(), free_ports(6)
+    keys, ports = SimKeySpace(), free_ports(6)
     nodes = [
         await start_broker(tmp_path, f"broker-{number}", ports[2 * number :][:2], keys)
         for number in range(3)
@@ -69,7 +69,7 @@ async def test_idle_journal_reports_an_unreachable_broker_until_it_is_back(
             await node.stop()
 
 
-def keys_route(node: Node) -> Any:
+def keys_route(node: BrokerNode) -> Any:
     return node.server.core.keys.route(JOURNAL)
 
 

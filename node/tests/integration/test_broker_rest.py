@@ -11,7 +11,7 @@ import pytest
 
 from qsync_broker.auth import Capability
 from qsync_broker.rpc import rest
-from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.servers import BrokerNode, brokers
 from qsync_testing.brokers.tokens import bearer, claims, guarded
 
 pytestmark = pytest.mark.asyncio
@@ -19,7 +19,7 @@ JOURNAL = "a/journal"
 
 
 async def ask(
-    http: aiohttp.ClientSession, node: Node, verb: str, body: Any, **more: Any
+    http: aiohttp.ClientSession, node: BrokerNode, verb: str, body: Any, **more: Any
 ) -> tuple[int, list[dict[str, Any]]]:
     """Return the status and the lines of an answer."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()

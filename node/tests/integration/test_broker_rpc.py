@@ -20,9 +20,9 @@ from qsync_broker.rpc import service
 from qsync_broker.rpc.proxies import Proxies
 from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId, BrokerRow
-from qsync_sim.journals.keys import Keys
-from qsync_testing.brokers.grpc_client import JOURNAL, LOST, Client
-from qsync_testing.brokers.servers import Node, brokers, start_broker
+from qsync_sim.journals.keys import SimKeySpace
+from qsync_testing.brokers.grpc_client import JOURNAL, LOST, GrpcClient
+from qsync_testing.brokers.servers import BrokerNode, brokers, start_broker
 from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
@@ -54,7 +54,7 @@ def sum_bytes(message: pb.SHA1Sum) -> bytes:
 async def test_append_at_any_broker_is_read_at_any_broker(tmp_path: Path) -> None:
     async with brokers(tmp_path) as nodes:
         for number, node in enumerate(nodes):
-            async with Client(node) as client:
+            async with GrpcClient(node) as client:
                 answer = await client.append(b"foo", b"bar\n")
                 assert (answer.status, answer.commit.begin) == (pb.OK, 7 * number)
                 assert (answer.commit.end, answer.total_chunks) == (7 * number + 7, 3)
@@ -62,12 +62,12 @@ async def test_append_at_any_broker_is_read_at_any_broker(tmp_path: Path) -> Non
                 assert answer.HasField("registers")
         await asyncio.sleep(0.1)
         for node in nodes:
-            async with Client(node) as client:
+            async with GrpcClient(node) as client:
                 assert await client.content() == b"foobar\n" * 3
 
 
 async def test_header_satisfies_the_rules_of_clients(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path) as nodes, GrpcClient(nodes[0]) as client:
         header = (await client.append(b"x")).header
         etcd = header.etcd
         assert all((etcd.cluster_id, etcd.member_id, etcd.raft_term, etcd.revision))
@@ -81,7 +81,7 @@ async def test_header_satisfies_the_rules_of_clients(tmp_path: Path) -> None:
 
 
 async def test_read_describes_fragments_and_ends_at_the_head(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         await client.append(b"content")
         described, content, last = await client.read(offset=2)
         assert (described.status, described.offset, described.write_head) == (pb.OK, 2, 7)
@@ -96,7 +96,7 @@ async def test_read_describes_fragments_and_ends_at_the_head(tmp_path: Path) -> 
 
 async def test_read_at_the_head_tells_its_offset(tmp_path: Path) -> None:
     """`reset-head` reads the head by this answer."""
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         await client.append(b"content")
         (answer,) = await client.read(offset=-1, metadata_only=True)
         assert (answer.status, answer.offset) == (pb.OFFSET_NOT_YET_AVAILABLE, 7)
@@ -104,13 +104,17 @@ async def test_read_at_the_head_tells_its_offset(tmp_path: Path) -> None:
 
 
 async def test_read_stops_at_the_end_offset(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         await client.append(b"content")
         assert await client.content(offset=1, end_offset=4) == b"ont"
 
 
 async def test_blocked_read_gets_later_appends(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as nodes, Client(nodes[0]) as one, Client(nodes[2]) as other:
+    async with (
+        brokers(tmp_path) as nodes,
+        GrpcClient(nodes[0]) as one,
+        GrpcClient(nodes[2]) as other,
+    ):
         reading = one.stub.Read(pb.ReadRequest(journal=JOURNAL, block=True))
         await other.append(b"first")
         await other.append(b"second")
@@ -123,7 +127,7 @@ async def test_blocked_read_gets_later_appends(tmp_path: Path) -> None:
 
 
 async def test_metadata_of_the_name_is_ignored(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         answer = await client.append(b"x", journal=f"{JOURNAL};meta")
         assert (answer.status, answer.commit.journal) == (pb.OK, JOURNAL)
         assert await client.content(journal=f"{JOURNAL};other") == b"x"
@@ -140,7 +144,7 @@ async def test_metadata_of_the_name_is_ignored(tmp_path: Path) -> None:
 async def test_refused_append_has_a_status(
     tmp_path: Path, fields: dict[str, Any], status: int
 ) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         assert (await client.append(b"x", **fields)).status == status
         assert (await client.append(b"y")).commit.begin == 0
 
@@ -158,13 +162,13 @@ async def test_other_broker_forwards_only_if_permitted(
     async with brokers(tmp_path) as nodes:
         found = set()
         for node in nodes:
-            async with Client(node) as client:
+            async with GrpcClient(node) as client:
                 found.add((await client.append(b"x", do_not_proxy=not may_proxy)).status)
         assert found == statuses
 
 
 async def test_registers_guard_an_append(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         answer = await client.append(b"x", union_registers=label_set(lock="mine"))
         assert answer.registers == label_set(lock="mine")
         refused = await client.append(b"y", check_registers=selector(lock="other"))
@@ -188,7 +192,7 @@ async def error_of(call: Any) -> tuple[Any, str]:
 async def test_append_without_its_commit_leaves_nothing(tmp_path: Path, count: int) -> None:
     async with brokers(tmp_path, count) as nodes:
         for node in nodes:
-            async with Client(node) as client:
+            async with GrpcClient(node) as client:
                 code, text = await error_of(client.append(b"lost", is_committed=False))
                 assert code is grpc.StatusCode.UNKNOWN
                 assert "unexpected EOF" in text
@@ -198,7 +202,7 @@ async def test_append_without_its_commit_leaves_nothing(tmp_path: Path, count: i
 async def test_cancelled_append_leaves_nothing(tmp_path: Path) -> None:
     async with brokers(tmp_path) as nodes:
         for node in nodes:
-            async with Client(node) as client:
+            async with GrpcClient(node) as client:
                 call = client.stub.Append()
                 await call.write(pb.AppendRequest(journal=JOURNAL))
                 await call.write(pb.AppendRequest(content=b"lost"))
@@ -225,14 +229,14 @@ async def test_cancelled_append_leaves_nothing(tmp_path: Path) -> None:
     ],
 )
 async def test_invalid_append_is_refused(tmp_path: Path, fields: dict[str, Any], text: str) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         code, found = await error_of(client.append(b"x", **fields))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert text in found
 
 
 async def test_content_after_the_commit_is_refused(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         _, text = await error_of(client.append(b"x", b"", b"y"))
         assert "content follows the commit" in text
         assert (await client.append()).commit.end == 0
@@ -240,14 +244,14 @@ async def test_content_after_the_commit_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fields", [{"offset": -2}, {"offset": 9, "end_offset": 8}])
 async def test_invalid_read_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         code, text = await error_of(client.read(**fields))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert "offset: must" in text
 
 
 async def test_request_for_another_cluster_or_broker_is_refused(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         header = (await client.append()).header
         header.etcd.cluster_id += 1
         code, text = await error_of(client.read(header=header))
@@ -262,7 +266,7 @@ async def test_large_append_passes_through_another_broker(tmp_path: Path) -> Non
     piece = bytes(range(256)) * 4096
     async with brokers(tmp_path) as nodes:
         for node in nodes:
-            async with Client(node) as client:
+            async with GrpcClient(node) as client:
                 answer = await client.append(*[piece] * 8)
                 assert answer.commit.end - answer.commit.begin == 8 << 20
                 assert await client.content(offset=answer.commit.begin) == piece * 8
@@ -272,7 +276,7 @@ async def test_large_append_passes_through_another_broker(tmp_path: Path) -> Non
 
 
 async def test_applied_journals_are_listed(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         labels = label_set(region="eu")
         wanted = [
             spec("orders/eu", labels=labels),
@@ -298,7 +302,7 @@ async def test_applied_journals_are_listed(tmp_path: Path) -> None:
 
 
 async def test_apply_needs_the_expected_revision(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
 
         async def change(revision: int, **fields: Any) -> int:
             upsert = pb.ApplyRequest.Change(expect_mod_revision=revision, **fields)
@@ -322,7 +326,7 @@ async def test_apply_needs_the_expected_revision(tmp_path: Path) -> None:
 
 
 async def test_apply_is_all_or_nothing(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         answer = await client.apply(
             pb.ApplyRequest.Change(upsert=spec("orders/eu")),
             pb.ApplyRequest.Change(upsert=spec(JOURNAL)),
@@ -348,7 +352,7 @@ async def test_apply_is_all_or_nothing(tmp_path: Path) -> None:
 async def test_invalid_change_is_refused(
     tmp_path: Path, changes: list[dict[str, Any]], text: str
 ) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         wanted = [pb.ApplyRequest.Change(**change) for change in changes]
         code, found = await error_of(client.apply(*wanted))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -357,7 +361,7 @@ async def test_invalid_change_is_refused(
 
 
 async def test_watch_lists_again_after_changes(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         watch = client.stub.List(pb.ListRequest(selector=selector(prefix="orders/"), watch=True))
 
         async def snapshot() -> tuple[int, list[str]]:
@@ -390,7 +394,7 @@ async def test_watch_lists_again_after_changes(tmp_path: Path) -> None:
 
 
 async def test_suspension_survives_a_change_and_can_be_changed(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         await client.append(b"x")
         answer = await client.append(suspend=pb.AppendRequest.SUSPEND_NOW)
         assert answer.status == pb.SUSPENDED  # as it is now, with its offset
@@ -414,7 +418,7 @@ async def test_suspension_survives_a_change_and_can_be_changed(tmp_path: Path) -
 async def test_fragments_are_listed_in_pages(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store/"
     started = brokers(tmp_path, 1, length=1024, stores=[store])
-    async with started as nodes, Client(nodes[0]) as client:
+    async with started as nodes, GrpcClient(nodes[0]) as client:
         for _ in range(4):
             await client.append(b"x" * 1500)
 
@@ -448,7 +452,7 @@ async def test_read_finds_a_fragment_that_the_last_listing_lacked(
     monkeypatch.setattr(persister, "LIST_AGAIN_NS", 100_000_000)
     store = f"file://{tmp_path}/store/"
     started = brokers(tmp_path, 1, length=1024, stores=[store])
-    async with started as nodes, Client(nodes[0]) as client:
+    async with started as nodes, GrpcClient(nodes[0]) as client:
         for _ in range(2):
             await client.append(b"x" * 1500)
         replica = nodes[0].server.core.replica(JOURNAL)
@@ -533,7 +537,7 @@ async def test_client_reports_a_read_that_the_broker_ends(tmp_path: Path) -> Non
 
 
 async def test_health_of_a_store(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
 
         async def health(url: str) -> Any:
             request = pb.FragmentStoreHealthRequest(fragment_store=url, check_delete=True)
@@ -554,7 +558,7 @@ async def test_health_of_a_store(tmp_path: Path) -> None:
 
 async def test_url_of_a_fragment_is_valid_for_a_week_at_most(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store/"
-    async with brokers(tmp_path, 1, stores=[store]) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1, stores=[store]) as nodes, GrpcClient(nodes[0]) as client:
 
         async def page(seconds: int, nanos: int = 0) -> Any:
             request = pb.FragmentsRequest(journal=JOURNAL)
@@ -571,7 +575,7 @@ async def test_url_of_a_fragment_is_valid_for_a_week_at_most(tmp_path: Path) -> 
 async def test_content_waits_at_its_client_until_the_append_has_its_turn(tmp_path: Path) -> None:
     """One message is received early, because its size is not known; another one fills buffers."""
     part = pb.AppendRequest(content=bytes(1 << 20))
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         first, second = client.stub.Append(), client.stub.Append()
         for append in (first, second):
             await append.write(pb.AppendRequest(journal=JOURNAL))
@@ -611,7 +615,7 @@ async def test_append_whose_content_cannot_be_received_early_is_not_grouped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(early_content, "EARLY_BYTES", -1)
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         groups: list[object] = []
         monkeypatch.setattr(nodes[0].server.groups, "append", lambda *one: groups.append(one))
         assert (await client.append(b"one", b"two")).commit.end == 6
@@ -623,7 +627,7 @@ async def test_append_without_a_first_message_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "FIRST_S", 0.1)
-    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
         code, text = await error_of(client.stub.Append())
         assert code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert text == "the first message did not arrive within 0.1 s"
@@ -640,11 +644,11 @@ async def test_tokens_limit_operations_and_journals(tmp_path: Path) -> None:
     only_orders = {"include": {"labels": [{"name": "name", "value": "orders/", "prefix": True}]}}
     async with brokers(tmp_path, 2, auth_keys_file=keys) as nodes:
 
-        def client(capability: Capability, wanted: dict[str, Any], node: Node) -> Client:
-            return Client(node, signer.sign(capability, wanted, 60))
+        def client(capability: Capability, wanted: dict[str, Any], node: BrokerNode) -> GrpcClient:
+            return GrpcClient(node, signer.sign(capability, wanted, 60))
 
         for node in nodes:
-            async with Client(node) as none, Client(node, "x.y.z") as wrong:
+            async with GrpcClient(node) as none, GrpcClient(node, "x.y.z") as wrong:
                 for one in (none, wrong):
                     code, _ = await error_of(one.append(b"x"))
                     assert code is grpc.StatusCode.UNAUTHENTICATED
@@ -673,7 +677,7 @@ async def test_reader_checks_only_stores_that_its_journals_name(tmp_path: Path) 
     async with brokers(tmp_path, 1, auth_keys_file=keys, stores=[store]) as nodes:
 
         async def health(url: str, capability: Capability, selector: Any = None) -> Any:
-            async with Client(nodes[0], signer.sign(capability, selector or {}, 60)) as client:
+            async with GrpcClient(nodes[0], signer.sign(capability, selector or {}, 60)) as client:
                 request = pb.FragmentStoreHealthRequest(fragment_store=url)
                 return await client.stub.FragmentStoreHealth(request, metadata=client.metadata)
 
@@ -751,7 +755,7 @@ async def test_broker_that_was_killed_gets_requests_soon_after_its_return() -> N
 
 
 async def test_socket_of_a_killed_process_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    keys, ports = Keys(), free_ports(2)
+    keys, ports = SimKeySpace(), free_ports(2)
     node = await start_broker(tmp_path, "broker-0", ports, keys)
     note = tmp_path / "broker-0" / "data" / "socket-folder"
     await node.stop()

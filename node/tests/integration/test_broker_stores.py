@@ -17,7 +17,7 @@ from qsync_broker.codecs import PIECE, Codec, CodecError, compressor, decompress
 from qsync_broker.fragments import content_name, parse_path, path_of
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.stores import SPARE, FragmentMissing, FragmentStoreError, FragmentStores
-from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.servers import BrokerNode, brokers
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
@@ -304,6 +304,6 @@ def has_completed(core: Broker) -> bool:
     return bool(replica.completed)
 
 
-def is_primary(node: Node) -> bool:
+def is_primary(node: BrokerNode) -> bool:
     replica = node.server.core.replica("a/journal")
     return replica is not None and replica.pipeline is not None

@@ -24,7 +24,7 @@ from qsync_broker.keyfile import BYTES_MAX, KeyFile
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
 from qsync_node.server.tlsconfig import TlsConfig
-from qsync_testing.brokers.servers import Node, brokers
+from qsync_testing.brokers.servers import BrokerNode, brokers
 from qsync_testing.brokers.tokens import bearer, claims, guarded
 from qsync_testing.certificates import another_certificate, certificates
 
@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def secure(
     folder: Path, files: dict[str, str], count: int = 3, **settings: Any
-) -> AsyncIterator[list[Node]]:
+) -> AsyncIterator[list[BrokerNode]]:
     async with brokers(folder, count, tls=files, **settings) as nodes:
         yield nodes
 
@@ -138,7 +138,7 @@ async def test_renewed_certificate_is_served_without_a_restart(
     shutil.copytree(Path(files["ca"]).parent, folder)
     own = {name: str(folder / Path(path).name) for name, path in files.items()}
 
-    def serial(node: Node) -> Any:
+    def serial(node: BrokerNode) -> Any:
         address = split_address(node.server.config.listen)
         plain = socket.create_connection(address)
         with trusting(files).wrap_socket(plain, server_hostname="127.0.0.1") as one:
@@ -167,7 +167,7 @@ async def test_renewed_certificate_is_served_without_a_restart(
 # --- between brokers ------------------------------------------------------------------------------
 
 
-async def greet(node: Node, context: ssl.SSLContext | None, secret: bytes) -> None:
+async def greet(node: BrokerNode, context: ssl.SSLContext | None, secret: bytes) -> None:
     """Open a connection to a broker's port for other brokers, as another broker does.
 
     Raises:

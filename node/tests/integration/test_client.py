@@ -34,7 +34,7 @@ from qsync_client.protocol.constants import Type
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.requests import ClientRequest
 from qsync_testing.ports import free_port
-from qsync_testing.processes import ADMIN_PASSWORD, PASSWORD, USER, Cluster, running_cluster
+from qsync_testing.processes import ADMIN_PASSWORD, PASSWORD, USER, ProcessCluster, running_cluster
 
 ACCOUNTS, COUNTERS = 512, 513
 FORMAT = [
@@ -44,7 +44,7 @@ FORMAT = [
 ]
 
 
-async def define(cluster: Cluster) -> None:
+async def define(cluster: ProcessCluster) -> None:
     by_owner = [{"field": 2, "type": "string", "is_nullable": True}]
     async with Client(cluster.addresses, "admin", ADMIN_PASSWORD) as client:
         for space, row in (
@@ -71,20 +71,20 @@ async def define(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("client"), 3) as running:
         asyncio.run(define(running))
         yield running
 
 
-Body = Callable[[Client], Awaitable[None]]
+ClientBody = Callable[[Client], Awaitable[None]]
 
 
 @pytest.fixture
-def with_client(cluster: Cluster) -> Callable[[Body], None]:
+def with_client(cluster: ProcessCluster) -> Callable[[ClientBody], None]:
     """Return a function that runs a coroutine with a connected client and empty spaces."""
 
-    async def run(body: Body) -> None:
+    async def run(body: ClientBody) -> None:
         async with Client(cluster.addresses, USER, PASSWORD) as client:
             for space in ("accounts", "counters"):
                 async for row in client.scan(space):
@@ -97,7 +97,7 @@ def with_client(cluster: Cluster) -> Callable[[Body], None]:
 # --- names, writes and reads ----------------------------------------------------------------------
 
 
-def test_writes_and_reads_use_names(with_client: Callable[[Body], None]) -> None:
+def test_writes_and_reads_use_names(with_client: Callable[[ClientBody], None]) -> None:
     async def body(client: Client) -> None:
         made = await client.insert("accounts", {"id": 1, "balance": 100, "owner": "ann"})
         assert isinstance(made, Committed)
@@ -126,7 +126,7 @@ def test_writes_and_reads_use_names(with_client: Callable[[Body], None]) -> None
 
 
 def test_select_takes_index_iterator_limit_and_position(
-    with_client: Callable[[Body], None],
+    with_client: Callable[[ClientBody], None],
 ) -> None:
     async def body(client: Client) -> None:
         for number in range(1, 7):
@@ -150,7 +150,7 @@ def test_select_takes_index_iterator_limit_and_position(
 
 
 def test_scan_and_count_continue_after_each_page(
-    with_client: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+    with_client: Callable[[ClientBody], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE_ROWS", 3)
     monkeypatch.setattr("qsync_client.transaction.PAGE_ROWS", 3)
@@ -168,7 +168,7 @@ def test_scan_and_count_continue_after_each_page(
 
 
 def test_schema_is_read_again_after_a_change(
-    cluster: Cluster, with_client: Callable[[Body], None]
+    cluster: ProcessCluster, with_client: Callable[[ClientBody], None]
 ) -> None:
     async def body(client: Client) -> None:
         await client.insert("accounts", {"id": 1, "balance": 1})
@@ -204,7 +204,9 @@ def test_schema_is_read_again_after_a_change(
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def test_transaction_has_all_verbs_and_commits_once(with_client: Callable[[Body], None]) -> None:
+def test_transaction_has_all_verbs_and_commits_once(
+    with_client: Callable[[ClientBody], None],
+) -> None:
     async def body(client: Client) -> None:
         async with client.transaction() as transaction:
             await transaction.insert("accounts", {"id": 1, "balance": 10})
@@ -226,7 +228,7 @@ def test_transaction_has_all_verbs_and_commits_once(with_client: Callable[[Body]
 
 
 def test_error_in_the_block_rolls_the_transaction_back(
-    with_client: Callable[[Body], None],
+    with_client: Callable[[ClientBody], None],
 ) -> None:
     async def body(client: Client) -> None:
         await client.insert("accounts", [1, 0])
@@ -245,7 +247,7 @@ def test_error_in_the_block_rolls_the_transaction_back(
     with_client(body)
 
 
-def test_conflicting_transaction_is_refused(with_client: Callable[[Body], None]) -> None:
+def test_conflicting_transaction_is_refused(with_client: Callable[[ClientBody], None]) -> None:
     async def body(client: Client) -> None:
         await client.insert("accounts", [1, 0])
         async with client.transaction() as transaction:
@@ -258,7 +260,7 @@ def test_conflicting_transaction_is_refused(with_client: Callable[[Body], None])
     with_client(body)
 
 
-class Loss:
+class CommitLoss:
     """Loses the next COMMIT before it is sent, or its answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_sent: bool) -> None:
@@ -279,11 +281,11 @@ class Loss:
 
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_unknown_commit_is_resolved_under_its_key(
-    with_client: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch, is_sent: bool
+    with_client: Callable[[ClientBody], None], monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
     async def body(client: Client) -> None:
         await client.insert("accounts", [1, 0])
-        loss = Loss(monkeypatch, is_sent=is_sent)
+        loss = CommitLoss(monkeypatch, is_sent=is_sent)
         async with client.transaction() as transaction:
             await transaction.update("accounts", 1, [("+", "balance", 1)])
             await transaction.insert("accounts", [2, 0])
@@ -296,7 +298,9 @@ def test_unknown_commit_is_resolved_under_its_key(
 
 
 def test_unknown_commit_is_not_executed_over_changed_rows(
-    with_client: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+    with_client: Callable[[ClientBody], None],
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: ProcessCluster,
 ) -> None:
     async def body(client: Client) -> None:
         await client.insert("accounts", [1, 0])
@@ -305,14 +309,16 @@ def test_unknown_commit_is_not_executed_over_changed_rows(
             async with transaction:
                 await transaction.update("accounts", 1, [("+", "balance", 1)])
                 await client.update("accounts", 1, [("+", "balance", 10)])
-                Loss(monkeypatch, is_sent=False)
+                CommitLoss(monkeypatch, is_sent=False)
         assert isinstance(transaction.outcome, Unknown)
         assert await client.get("accounts", 1) == [1, 10]
 
     with_client(body)
 
 
-def test_lost_connection_rolls_a_transaction_back(with_client: Callable[[Body], None]) -> None:
+def test_lost_connection_rolls_a_transaction_back(
+    with_client: Callable[[ClientBody], None],
+) -> None:
     async def body(client: Client) -> None:
         async def transact() -> None:
             async with client.transaction() as transaction:
@@ -332,7 +338,7 @@ def test_lost_connection_rolls_a_transaction_back(with_client: Callable[[Body], 
 # --- errors that no retry heals -------------------------------------------------------------------
 
 
-def test_errors_that_cannot_heal_raise_at_once(cluster: Cluster) -> None:
+def test_errors_that_cannot_heal_raise_at_once(cluster: ProcessCluster) -> None:
     async def body() -> None:
         async with Client(cluster.addresses, USER, PASSWORD, deadline_s=60) as client:
             for attempt in (
@@ -358,7 +364,7 @@ def test_errors_that_cannot_heal_raise_at_once(cluster: Cluster) -> None:
     assert time.monotonic() - started < 30, "nothing was retried until the deadline of 60 s"
 
 
-def test_user_with_rights_on_one_space_writes_with_keys(cluster: Cluster) -> None:
+def test_user_with_rights_on_one_space_writes_with_keys(cluster: ProcessCluster) -> None:
     async def body() -> None:
         async with Client(cluster.addresses, "clerk", "clerk") as clerk:
             key = await clerk.new_key()
@@ -382,7 +388,7 @@ def writer_of(client: Client) -> str:
     return client._session.pool._writers[0].address
 
 
-def test_watch_and_writes_follow_a_new_leader(cluster: Cluster) -> None:
+def test_watch_and_writes_follow_a_new_leader(cluster: ProcessCluster) -> None:
     async def body() -> None:
         async with Client(cluster.addresses, USER, PASSWORD) as client:
             seen: list[Any] = []
@@ -406,7 +412,7 @@ def test_watch_and_writes_follow_a_new_leader(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("first", range(3))
-def test_client_finds_the_leader_from_any_member(cluster: Cluster, first: int) -> None:
+def test_client_finds_the_leader_from_any_member(cluster: ProcessCluster, first: int) -> None:
     async def body() -> None:
         leader = cluster.leader().address
         addresses = cluster.addresses[first:] + cluster.addresses[:first]
@@ -418,7 +424,7 @@ def test_client_finds_the_leader_from_any_member(cluster: Cluster, first: int) -
     asyncio.run(body())
 
 
-def test_pool_opens_connections_for_concurrent_requests(cluster: Cluster) -> None:
+def test_pool_opens_connections_for_concurrent_requests(cluster: ProcessCluster) -> None:
     async def body() -> None:
         async with Client(cluster.addresses, USER, PASSWORD, pool_size=4) as client:
             writes = (client.replace("accounts", [number, 0]) for number in range(200))
@@ -430,7 +436,7 @@ def test_pool_opens_connections_for_concurrent_requests(cluster: Cluster) -> Non
     asyncio.run(body())
 
 
-def test_reads_go_to_the_zone_and_elsewhere_without_it(cluster: Cluster) -> None:
+def test_reads_go_to_the_zone_and_elsewhere_without_it(cluster: ProcessCluster) -> None:
     leader = cluster.leader().address
     follower = next(one for one in cluster.addresses if one != leader)
     gone = f"127.0.0.1:{free_port()}"
@@ -451,7 +457,7 @@ def test_reads_go_to_the_zone_and_elsewhere_without_it(cluster: Cluster) -> None
     assert asyncio.run(reader_in(gone)) == leader
 
 
-def test_closed_client_raises_at_once(cluster: Cluster) -> None:
+def test_closed_client_raises_at_once(cluster: ProcessCluster) -> None:
     async def body() -> None:
         client = Client(cluster.addresses, USER, PASSWORD)
         assert isinstance(await client.replace("accounts", [1, 1]), Committed)
@@ -463,7 +469,7 @@ def test_closed_client_raises_at_once(cluster: Cluster) -> None:
 
 
 def test_address_that_leads_to_another_member_is_not_taken_for_the_leader(
-    cluster: Cluster,
+    cluster: ProcessCluster,
 ) -> None:
     """A balancer may connect the address of the leader to another member."""
     leader = cluster.leader()
@@ -483,7 +489,7 @@ def test_address_that_leads_to_another_member_is_not_taken_for_the_leader(
 # --- the synchronous client -----------------------------------------------------------------------
 
 
-def test_synchronous_client_has_the_same_verbs(cluster: Cluster) -> None:
+def test_synchronous_client_has_the_same_verbs(cluster: ProcessCluster) -> None:
     with SyncClient(cluster.addresses, USER, PASSWORD) as client:
         for row in list(client.scan("accounts")):
             client.delete("accounts", row[0])
@@ -516,7 +522,7 @@ def test_synchronous_client_has_the_same_verbs(cluster: Cluster) -> None:
     client.close()
 
 
-def test_threads_share_a_synchronous_client(cluster: Cluster) -> None:
+def test_threads_share_a_synchronous_client(cluster: ProcessCluster) -> None:
     with SyncClient(cluster.addresses, USER, PASSWORD, pool_size=2) as client:
         client.replace("counters", [1, 0])
 
@@ -558,7 +564,9 @@ def example_of(module: Any) -> str:
 
 
 def test_documented_example_of_the_client_runs(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], with_client: Callable[[Body], None]
+    cluster: ProcessCluster,
+    capsys: pytest.CaptureFixture[str],
+    with_client: Callable[[ClientBody], None],
 ) -> None:
     async def nothing(_: Client) -> None:
         pass
@@ -576,7 +584,7 @@ def test_documented_example_of_the_client_runs(
 
 
 def test_documented_example_of_the_synchronous_client_runs(
-    cluster: Cluster, with_client: Callable[[Body], None]
+    cluster: ProcessCluster, with_client: Callable[[ClientBody], None]
 ) -> None:
     async def prepare(client: Client) -> None:
         await client.insert("accounts", [1, 0])

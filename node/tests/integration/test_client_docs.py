@@ -20,14 +20,14 @@ from qsync_client.protocol.constants import Type
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_testing.paths import EXAMPLES, ROOT
-from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster
+from qsync_testing.processes import PASSWORD, USER, ProcessCluster, running_cluster
 
 SPACE = 512
 FORMAT = [{"name": "id", "type": "unsigned"}, {"name": "balance", "type": "integer"}]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("examples"), 3) as running:
         with SyncClient(running.addresses, USER, PASSWORD) as client:
             client.insert(
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def no_rows(cluster: Cluster) -> None:
+def no_rows(cluster: ProcessCluster) -> None:
     with SyncClient(cluster.addresses, USER, PASSWORD) as client:
         for row in list(client.scan("accounts")):
             client.delete("accounts", row[0])
@@ -89,7 +89,7 @@ class LossyProxy:
 
 
 @contextmanager
-def lossy(cluster: Cluster) -> Iterator[LossyProxy]:
+def lossy(cluster: ProcessCluster) -> Iterator[LossyProxy]:
     proxy = LossyProxy(cluster.leader().address)
     try:
         yield proxy
@@ -98,7 +98,9 @@ def lossy(cluster: Cluster) -> Iterator[LossyProxy]:
 
 
 @pytest.mark.parametrize("language", ["python", "go"])
-def test_keyed_insert_is_resolved_through_another_member(cluster: Cluster, language: str) -> None:
+def test_keyed_insert_is_resolved_through_another_member(
+    cluster: ProcessCluster, language: str
+) -> None:
     assert language != "go" or shutil.which("go"), "the example needs Go: install it"
     program = {
         "python": [sys.executable, str(EXAMPLES / "keyed_insert.py"), USER, PASSWORD],
@@ -126,7 +128,7 @@ def test_printed_core_is_that_of_the_program(language: str, suffix: str) -> None
     assert {line.strip() for line in block.splitlines()} <= lines
 
 
-def run(source: str, cluster: Cluster, folder: Path, **more: Any) -> None:
+def run(source: str, cluster: ProcessCluster, folder: Path, **more: Any) -> None:
     """Run a block; one that awaits runs in an event loop."""
     names = {name: getattr(qsync_client, name) for name in qsync_client.__all__}
     names |= {"addresses": cluster.addresses, "user": USER, "password": PASSWORD}
@@ -141,7 +143,7 @@ def run(source: str, cluster: Cluster, folder: Path, **more: Any) -> None:
 
 @pytest.mark.parametrize("page", ["clients.md", "unknown-outcomes.md"])
 def test_printed_python_runs(
-    cluster: Cluster, tmp_path: Path, page: str, capsys: pytest.CaptureFixture[str]
+    cluster: ProcessCluster, tmp_path: Path, page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Blocks of a page run one after the other, and print the text block after them."""
     text = (ROOT / "docs" / page).read_text()

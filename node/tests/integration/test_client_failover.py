@@ -32,8 +32,8 @@ from qsync_testing.ports import free_port
 from qsync_testing.processes import (
     PASSWORD,
     USER,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -46,7 +46,7 @@ def follows(node: NodeProcess) -> bool:
     return bool(node.status()["role"] == "follower")
 
 
-def make_space(cluster: Cluster) -> None:
+def make_space(cluster: ProcessCluster) -> None:
     raw = Raw(cluster.leader().address)
     raw.log_in()
     parts = [[0, "unsigned"]]
@@ -66,7 +66,7 @@ def test_a_leader_that_is_stopped_is_left_for_another_one(
     """
     monkeypatch.setattr("qsync_client.pool.CONNECT_S", 100.0)
 
-    async def write(cluster: Cluster) -> list[Outcome]:
+    async def write(cluster: ProcessCluster) -> list[Outcome]:
         leader = cluster.leader()
         assert leader.process is not None
         async with Client(cluster.addresses, USER, PASSWORD) as client:
@@ -97,7 +97,7 @@ def test_unreachable_member_is_an_error_and_no_outcome() -> None:
 
 
 def test_client_writes_on_after_the_window_of_its_first_mark(tmp_path: Path) -> None:
-    async def write(cluster: Cluster) -> list[Outcome]:
+    async def write(cluster: ProcessCluster) -> list[Outcome]:
         async with Client(cluster.addresses, USER, PASSWORD) as idle:
             outcomes = [await idle.replace(SPACE, [1, "before"])]
             async with Client(cluster.addresses, USER, PASSWORD) as busy:
@@ -130,7 +130,7 @@ def test_wrong_credentials_end_the_first_request(tmp_path: Path, user: str, pass
 def test_committed_writes_report_their_index_and_a_key_works_in_another_process(
     tmp_path: Path,
 ) -> None:
-    async def write(cluster: Cluster) -> None:
+    async def write(cluster: ProcessCluster) -> None:
         async with Client(cluster.addresses, USER, PASSWORD) as client:
             key = await client.new_key()
             first = await client.insert(SPACE, [1, "a"], request_key=key)
@@ -193,7 +193,7 @@ def test_leader_killed_during_keyed_writes_loses_and_doubles_none(
             time.sleep(0.01)  # some writes are in flight at each kill, and few rows are made
         return done
 
-    def kill_leaders(cluster: Cluster) -> None:
+    def kill_leaders(cluster: ProcessCluster) -> None:
         for _ in range(kills):
             time.sleep(0.7)  # the new leader serves for a moment before it is killed
             leader = cluster.leader()
@@ -202,7 +202,7 @@ def test_leader_killed_during_keyed_writes_loses_and_doubles_none(
             leader.start(cluster.peers)
             wait_until("the killed member follows", partial(follows, leader))
 
-    async def asynchronously(cluster: Cluster) -> list[int]:
+    async def asynchronously(cluster: ProcessCluster) -> list[int]:
         stop = asyncio.Event()
         async with Client(cluster.addresses, USER, PASSWORD, pool_size=2) as client:
             tasks = [asyncio.create_task(work(client, one, stop)) for one in range(workers)]
@@ -210,7 +210,7 @@ def test_leader_killed_during_keyed_writes_loses_and_doubles_none(
             stop.set()
             return await asyncio.gather(*tasks)
 
-    def in_threads(cluster: Cluster) -> list[int]:
+    def in_threads(cluster: ProcessCluster) -> list[int]:
         stop = threading.Event()
         with (
             SyncClient(cluster.addresses, USER, PASSWORD) as client,
@@ -261,7 +261,7 @@ def test_transactions_survive_a_killed_leader(tmp_path: Path) -> None:
             unknown += isinstance(transaction.outcome, Unknown)
         return moved, unknown
 
-    async def run(cluster: Cluster) -> None:
+    async def run(cluster: ProcessCluster) -> None:
         stop = asyncio.Event()
         async with Client(cluster.addresses, USER, PASSWORD) as client:
             for row in ([1, 0], [2, 0]):
@@ -288,7 +288,7 @@ def test_transactions_survive_a_killed_leader(tmp_path: Path) -> None:
 
 
 def test_reads_continue_after_the_member_of_the_zone_died(tmp_path: Path) -> None:
-    async def read(cluster: Cluster) -> None:
+    async def read(cluster: ProcessCluster) -> None:
         leader = cluster.leader()
         near = next(node for node in cluster.nodes if node is not leader)
         members = [Member(node.address, node.name) for node in cluster.nodes]

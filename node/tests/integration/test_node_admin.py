@@ -12,12 +12,12 @@ import pytest
 from qsync_node.adminport import AdminPort
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_node.server.admin import SERVED_MAX, SKIP_BYTES_MAX
-from qsync_testing.processes import SECRET, Cluster, NodeProcess
+from qsync_testing.processes import SECRET, NodeProcess, ProcessCluster
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    cluster = Cluster(tmp_path_factory.mktemp("admin"), 1)
+    cluster = ProcessCluster(tmp_path_factory.mktemp("admin"), 1)
     try:
         cluster.start()
         yield cluster.nodes[0]

@@ -55,8 +55,8 @@ from qsync_testing.object_server import Weakness, object_server, used_by_this_pr
 from qsync_testing.processes import (
     PASSWORD,
     USER,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -168,7 +168,7 @@ def test_an_unwritable_archive_is_reported(tmp_path: Path) -> None:
 # --- real nodes -------------------------------------------------------------------------------
 
 
-def connect(cluster: Cluster) -> tarantool.Connection:
+def connect(cluster: ProcessCluster) -> tarantool.Connection:
     return tarantool.Connection("127.0.0.1", cluster.leader().port, user=USER, password=PASSWORD)
 
 

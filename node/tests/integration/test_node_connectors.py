@@ -14,7 +14,13 @@ import pytest
 import tarantool
 from asynctnt.exceptions import TarantoolDatabaseError
 
-from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster, running_tarantool
+from qsync_testing.processes import (
+    PASSWORD,
+    USER,
+    ProcessCluster,
+    running_cluster,
+    running_tarantool,
+)
 
 SPACE, HASHED = 700, 701
 STREAM = asynctnt.Connection.stream  # a connection to Tarantool 2.6 replaces it in the class
@@ -25,12 +31,12 @@ FORMAT = [
     {"name": "tags", "type": "array", "is_nullable": True},
 ]
 
-Step = tuple[str, tuple[Any, ...], dict[str, Any]]
+ConnectorStep = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-def script() -> list[Step]:
+def script() -> list[ConnectorStep]:
     """Return requests that both connectors can send, as (method, arguments, keywords)."""
-    steps: list[Step] = []
+    steps: list[ConnectorStep] = []
 
     def step(method: str, *arguments: Any, **keywords: Any) -> None:
         steps.append((method, arguments, keywords))
@@ -143,7 +149,7 @@ async def make_spaces(address: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("connectors"), 3) as running:
         yield running
 
@@ -164,7 +170,7 @@ def differences(theirs: list[Any], ours: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("member", [0, 1, 2])
 def test_asynctnt_gets_the_same_answers_from_every_member(
-    cluster: Cluster, tarantool_address: str, member: int
+    cluster: ProcessCluster, tarantool_address: str, member: int
 ) -> None:
     address = cluster.addresses[member]
     for target in (tarantool_address, address):
@@ -174,7 +180,9 @@ def test_asynctnt_gets_the_same_answers_from_every_member(
     assert differences(theirs, ours) == []
 
 
-def test_tarantool_python_gets_the_same_answers(cluster: Cluster, tarantool_address: str) -> None:
+def test_tarantool_python_gets_the_same_answers(
+    cluster: ProcessCluster, tarantool_address: str
+) -> None:
     address = cluster.leader().address
     for target in (tarantool_address, address):
         asyncio.run(make_spaces(target))
@@ -184,7 +192,7 @@ def test_tarantool_python_gets_the_same_answers(cluster: Cluster, tarantool_addr
 @pytest.mark.parametrize("timeout", [None, 0.0, 5.0])
 @pytest.mark.parametrize("member", [0, 1, 2])
 def test_asynctnt_runs_transactions_with_its_defaults(
-    cluster: Cluster, member: int, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+    cluster: ProcessCluster, member: int, timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asynctnt.Connection, "stream", STREAM)
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from qsync_testing.processes import Cluster, NodeProcess, wait_until
+from qsync_testing.processes import NodeProcess, ProcessCluster, wait_until
 
 
-class Strangers(Cluster):
+class Strangers(ProcessCluster):
     """A cluster whose members know only the first one's address at the start."""
 
     @property
@@ -32,7 +32,7 @@ def test_one_address_is_enough_to_find_all_members(tmp_path: Path) -> None:
 
 
 def test_isolated_member_reports_it(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 3)
+    cluster = ProcessCluster(tmp_path, 3)
     try:
         cluster.start()
         leader = cluster.leader()
@@ -55,5 +55,5 @@ def test_isolated_member_reports_it(tmp_path: Path) -> None:
         cluster.close()
 
 
-def _start(cluster: Cluster, node: NodeProcess) -> None:
+def _start(cluster: ProcessCluster, node: NodeProcess) -> None:
     node.start(cluster.peers)

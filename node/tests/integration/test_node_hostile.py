@@ -15,7 +15,13 @@ from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import encode_request
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.format.mp import pack, unpack
-from qsync_testing.processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
+from qsync_testing.processes import (
+    ADMIN_PASSWORD,
+    USER,
+    ProcessCluster,
+    running_cluster,
+    wait_until,
+)
 from qsync_testing.raw import Raw
 
 SPACE = 512
@@ -24,7 +30,7 @@ NOT_UTF8 = b"\xff\xfe"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("hostile"), 3) as running:
         raw = log_in(running)
         parts = [[0, "unsigned"]]
@@ -36,13 +42,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def log_in(cluster: Cluster, user: str = USER, **login: str) -> Raw:
+def log_in(cluster: ProcessCluster, user: str = USER, **login: str) -> Raw:
     raw = Raw(cluster.leader().address)
     assert raw.log_in(user=user, **login) == 0
     return raw
 
 
-def bugs(cluster: Cluster) -> list[str]:
+def bugs(cluster: ProcessCluster) -> list[str]:
     """Return lines of the members' logs that a healthy node never writes."""
     found = []
     for node in cluster.nodes:
@@ -52,7 +58,7 @@ def bugs(cluster: Cluster) -> list[str]:
     return found
 
 
-def assert_unharmed(cluster: Cluster, term: int) -> None:
+def assert_unharmed(cluster: ProcessCluster, term: int) -> None:
     assert bugs(cluster) == []
     leader = cluster.leader()
     assert leader.status()["term"] == term
@@ -120,7 +126,7 @@ HOSTILE: list[tuple[int, dict[int, Any]]] = [
 
 
 @pytest.mark.parametrize("is_guest", [True, False])
-def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool) -> None:
+def test_odd_values_are_errors_and_nothing_else(cluster: ProcessCluster, is_guest: bool) -> None:
     term = cluster.leader().status()["term"]
     for kind, fields in HOSTILE:
         raw = Raw(cluster.leader().address) if is_guest else log_in(cluster)
@@ -136,7 +142,9 @@ def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool
 
 @pytest.mark.parametrize("space", [320, 490, 491, 492])
 @pytest.mark.parametrize("width", ["short", "long"])
-def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, width: str) -> None:
+def test_membership_rows_are_written_by_no_client(
+    cluster: ProcessCluster, space: int, width: str
+) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     head = b"\xcd" + space.to_bytes(2, "big")
     if width == "long":
@@ -176,7 +184,7 @@ def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, 
     assert again == members
 
 
-def test_marks_of_the_bootstrap_stay(cluster: Cluster) -> None:
+def test_marks_of_the_bootstrap_stay(cluster: ProcessCluster) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     for key in ("qsync_plan", "qsync_open"):
         assert (
@@ -190,7 +198,7 @@ def test_marks_of_the_bootstrap_stay(cluster: Cluster) -> None:
         )
 
 
-def test_an_index_part_far_out_is_refused(cluster: Cluster) -> None:
+def test_an_index_part_far_out_is_refused(cluster: ProcessCluster) -> None:
     raw = log_in(cluster)
     for field in (100_000, 10**7, 2**62):
         row = [SPACE, 1, "far", "tree", {"unique": False}, [[field, "unsigned"]]]
@@ -209,7 +217,7 @@ def test_an_index_part_far_out_is_refused(cluster: Cluster) -> None:
     ],
 )
 def test_a_bad_setting_is_refused_and_not_in_force(
-    cluster: Cluster, settings: dict[str, Any]
+    cluster: ProcessCluster, settings: dict[str, Any]
 ) -> None:
     term = cluster.leader().status()["term"]
     for node in cluster.nodes:
@@ -217,7 +225,7 @@ def test_a_bad_setting_is_refused_and_not_in_force(
     assert_unharmed(cluster, term)
 
 
-def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
+def test_strings_that_are_not_utf8_survive_a_restart(cluster: ProcessCluster) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     assert (
         raw.ask(
@@ -240,7 +248,7 @@ def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
     assert bugs(cluster) == []
 
 
-def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
+def test_random_requests_harm_no_other_client(cluster: ProcessCluster) -> None:
     """Send thousands of requests of random types, keys and values, from a fixed seed."""
     term = cluster.leader().status()["term"]
     rng = random.Random(20)
@@ -284,7 +292,7 @@ def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
     assert_unharmed(cluster, term)
 
 
-def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
+def test_who_has_not_logged_in_makes_us_keep_little(cluster: ProcessCluster) -> None:
     large = {Key.SPACE_ID: SPACE, Key.TUPLE: [3, "x" * (3 << 20)]}
     code, answer = Raw(cluster.leader().address).ask(Type.REPLACE, large)
     assert code == 20
@@ -293,7 +301,7 @@ def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
     assert code == 110, "after log-in the error names the tuple"
 
 
-def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:
+def test_who_still_sends_hears_why_it_is_refused(cluster: ProcessCluster) -> None:
     """Unread bytes would make the kernel reset the connection and discard the answer."""
     for _ in range(20):
         raw = Raw(cluster.leader().address)
@@ -306,7 +314,7 @@ def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:
         raw.socket.close()
 
 
-def test_a_connection_watches_so_many_keys(cluster: Cluster) -> None:
+def test_a_connection_watches_so_many_keys(cluster: ProcessCluster) -> None:
     raw = log_in(cluster)
     for number in range(1025):
         raw.send(encode_request(WATCH, number, pack({Key.EVENT_KEY: f"key {number}"})))
@@ -316,7 +324,7 @@ def test_a_connection_watches_so_many_keys(cluster: Cluster) -> None:
     assert "too many keys" in unpack(frame[3])[Key.ERROR_24]
 
 
-def test_a_transaction_that_no_frame_carries_is_refused(cluster: Cluster) -> None:
+def test_a_transaction_that_no_frame_carries_is_refused(cluster: ProcessCluster) -> None:
     raw = log_in(cluster)
     raw.socket.settimeout(60)
     large = "x" * 1_000_000
@@ -338,7 +346,7 @@ def nested(levels: int) -> bytes:
     return b"\x91" * (levels - 1) + b"\x90"
 
 
-def test_logged_values_nest_no_deeper_than_all_readers_accept(cluster: Cluster) -> None:
+def test_logged_values_nest_no_deeper_than_all_readers_accept(cluster: ProcessCluster) -> None:
     """A row is one level deeper than its tuple, so tuples must nest less than decoders allow."""
     head = b"\x82\x10\xcd\x02\x00\x21\x92"
     raw = log_in(cluster)
@@ -356,7 +364,7 @@ def test_logged_values_nest_no_deeper_than_all_readers_accept(cluster: Cluster) 
     assert_unharmed(cluster, cluster.leader().status()["term"])
 
 
-def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluster) -> None:
+def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: ProcessCluster) -> None:
     """Decoding 15 MiB of empty maps takes seconds, longer than several election timeouts."""
     items = b"\xdd" + (15 << 20).to_bytes(4, "big") + b"\x80" * (15 << 20)
     head = b"\x10\xcd\x02\x00"
@@ -389,7 +397,7 @@ def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluste
     assert_unharmed(cluster, term)
 
 
-def test_unauthenticated_clients_leave_room_for_other_transactions(cluster: Cluster) -> None:
+def test_unauthenticated_clients_leave_room_for_other_transactions(cluster: ProcessCluster) -> None:
     stranger = Raw(cluster.leader().address)
     stranger.socket.settimeout(60)
     stranger.send_bodies([(BEGIN, pack({}), n) for n in range(1, 1002)])
@@ -422,7 +430,9 @@ def test_unauthenticated_clients_leave_room_for_other_transactions(cluster: Clus
     wait_until("room again", lambda: again.ask(BEGIN, {}, stream_id=1)[0] == 0)
 
 
-def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(cluster: Cluster) -> None:
+def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(
+    cluster: ProcessCluster,
+) -> None:
     raw = Raw(cluster.leader().address)
     for kind, body, code, words in (
         (64, b"\x80\x80", 20, "packet body"),
@@ -442,7 +452,9 @@ def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(cluster: C
 @pytest.mark.parametrize(
     "key", [None, 5, [[], 1, 2], ["c", 1], ["c" * 1000, 1, 1], {}], ids=lambda key: repr(key)[:20]
 )
-def test_malformed_idempotency_key_is_refused_and_nothing_else(cluster: Cluster, key: Any) -> None:
+def test_malformed_idempotency_key_is_refused_and_nothing_else(
+    cluster: ProcessCluster, key: Any
+) -> None:
     term = cluster.leader().status()["term"]
     raw = log_in(cluster)
     assert raw.ask(BEGIN, {}, stream_id=3)[0] == 0

@@ -20,8 +20,8 @@ from qsync_testing.processes import (
     ADMIN_PASSWORD,
     PASSWORD,
     USER,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -34,7 +34,7 @@ READ = pack({Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, 
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     folder = tmp_path_factory.mktemp("limits")
     with running_cluster(folder, 3, guest=False, max_connections=1_100) as running:
         raw = log_in(running.leader())
@@ -82,7 +82,7 @@ def events(node: NodeProcess, event: str) -> list[dict[str, object]]:
 # --- before log-in --------------------------------------------------------------------------------
 
 
-def test_connection_without_log_in_is_closed_after_its_deadline(cluster: Cluster) -> None:
+def test_connection_without_log_in_is_closed_after_its_deadline(cluster: ProcessCluster) -> None:
     raw = Raw(cluster.leader().address)
     began = time.monotonic()
     raw.socket.settimeout(30)
@@ -93,14 +93,16 @@ def test_connection_without_log_in_is_closed_after_its_deadline(cluster: Cluster
 
 
 @pytest.mark.parametrize("size", [20_000, 2 * MIB])
-def test_large_packet_before_log_in_is_refused_by_its_length(cluster: Cluster, size: int) -> None:
+def test_large_packet_before_log_in_is_refused_by_its_length(
+    cluster: ProcessCluster, size: int
+) -> None:
     raw = Raw(cluster.leader().address)
     raw.send(b"\xce" + size.to_bytes(4, "big"))
     assert raw.answer()[0] == ErrorCode.INVALID_MSGPACK
     assert is_closed(raw)
 
 
-def test_guest_sends_nothing_but_a_log_in(cluster: Cluster) -> None:
+def test_guest_sends_nothing_but_a_log_in(cluster: ProcessCluster) -> None:
     raw = Raw(cluster.leader().address)
     for kind, body in (
         (SELECT, READ),
@@ -116,7 +118,7 @@ def test_guest_sends_nothing_but_a_log_in(cluster: Cluster) -> None:
     assert raw.ask(SELECT, {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: [2]})[0] == 0
 
 
-def test_packets_before_log_in_are_counted(cluster: Cluster) -> None:
+def test_packets_before_log_in_are_counted(cluster: ProcessCluster) -> None:
     raw = Raw(cluster.leader().address)
     raw.send(encode_request(PING, 1, b"\x80") * 1_000)
     codes = []
@@ -126,7 +128,7 @@ def test_packets_before_log_in_are_counted(cluster: Cluster) -> None:
     assert codes == [0] * 64 + [ErrorCode.TOO_MANY]
 
 
-def test_failed_log_ins_are_delayed_counted_and_logged(cluster: Cluster) -> None:
+def test_failed_log_ins_are_delayed_counted_and_logged(cluster: ProcessCluster) -> None:
     node = cluster.leader()
     raw = Raw(node.address)
     raw.socket.settimeout(30)
@@ -145,7 +147,7 @@ def test_failed_log_ins_are_delayed_counted_and_logged(cluster: Cluster) -> None
     assert (line["user"], str(line["address"]).startswith("127.0.0.1:")) == ("app", True)
 
 
-def test_idle_connections_keep_neither_clients_nor_members_out(cluster: Cluster) -> None:
+def test_idle_connections_keep_neither_clients_nor_members_out(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     idle = [Raw(leader.address) for _ in range(600)]
     client = log_in(leader)
@@ -174,7 +176,7 @@ def test_admin_has_a_reserve_beyond_the_connections_of_clients(tmp_path: Path) -
         wait_until("room", lambda: Raw(node.address).log_in() == 0)
 
 
-def test_closing_connections_with_many_watched_keys_is_cheap(cluster: Cluster) -> None:
+def test_closing_connections_with_many_watched_keys_is_cheap(cluster: ProcessCluster) -> None:
     node = cluster.leader()
     watches = b"".join(
         encode_request(WATCH, 1, pack({Key.EVENT_KEY: f"key-{number}"})) for number in range(1_024)
@@ -195,7 +197,7 @@ def test_closing_connections_with_many_watched_keys_is_cheap(cluster: Cluster) -
     assert cpu_s < 1.5, f"closing 200 watchers took {cpu_s} s of CPU"
 
 
-def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
+def test_unread_answers_are_not_computed(cluster: ProcessCluster) -> None:
     node = cluster.leader()
     process = process_of(node)
     client = log_in(node)
@@ -255,7 +257,7 @@ def test_requests_without_a_leader_are_bounded_in_bytes(tmp_path: Path) -> None:
         assert process.memory_info().rss - before < 40 * MIB
 
 
-def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> None:
+def test_result_beyond_the_size_of_an_answer_is_refused(cluster: ProcessCluster) -> None:
     raw = log_in(cluster.leader())
     for key in range(10, 28):
         assert raw.ask(REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [key, "x" * (MIB - 100)]})[0] == 0
@@ -274,7 +276,7 @@ def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> Non
         assert raw.ask(Type.DELETE, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
 
 
-def test_flood_of_connections_retains_no_memory(cluster: Cluster) -> None:
+def test_flood_of_connections_retains_no_memory(cluster: ProcessCluster) -> None:
     node = cluster.leader()
     process = process_of(node)
 

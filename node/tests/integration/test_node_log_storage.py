@@ -19,7 +19,7 @@ from qsync_node.format.xlog import (
 from qsync_node.storage.errors import DiskError, DiskFull, NotInLog
 from qsync_node.storage.files import FileSystem, OsFile, OsFileSystem, lock_directory
 from qsync_node.storage.storage import SegmentLimits, Storage
-from qsync_sim.disk import Fault, SimDisk
+from qsync_sim.disk import DiskFault, SimDisk
 from qsync_testing.log_files import SMALL, UUID, batch, body, damage, filled, indexes, segments
 
 
@@ -143,7 +143,7 @@ def test_one_write_is_one_append_and_one_flush() -> None:
     storage = Storage.create(disk, "/data", UUID)
     calls: list[str] = []
 
-    def record(call: str, path: str) -> Fault | None:
+    def record(call: str, path: str) -> DiskFault | None:
         calls.append(call)
         return None
 

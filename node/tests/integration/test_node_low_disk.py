@@ -16,7 +16,7 @@ from qsync_node.server.config import NodeConfig
 from qsync_node.server.logs import Log
 from qsync_node.storage.errors import DiskError
 from qsync_node.storage.storage import Storage
-from qsync_testing.processes import Cluster, NodeProcess, running_cluster, wait_until
+from qsync_testing.processes import NodeProcess, ProcessCluster, running_cluster, wait_until
 from qsync_testing.raw import Raw
 
 INSERT, SPACE = 2, 512
@@ -34,7 +34,7 @@ def _is_space_low(node: NodeProcess) -> bool:
     return bool(node.status()["is_space_low"])
 
 
-def write(cluster: Cluster, number: int) -> int:
+def write(cluster: ProcessCluster, number: int) -> int:
     raw = Raw(cluster.leader().address)
     assert raw.log_in() == 0
     return raw.ask(Type.REPLACE, {Key.SPACE_ID: SPACE, Key.TUPLE: [number, "x"]})[0]

@@ -27,8 +27,8 @@ from qsync_testing.processes import (
     PASSWORD,
     SECRET,
     USER,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -39,13 +39,13 @@ READ = {Key.SPACE_ID: SPACE, Key.LIMIT: 1, Key.KEY: []}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("server"), 3) as running:
         asyncio.run(make_space(running))
         yield running
 
 
-async def make_space(cluster: Cluster) -> None:
+async def make_space(cluster: ProcessCluster) -> None:
     async with Client(cluster.addresses, USER, PASSWORD) as client:
         parts = [[0, "unsigned"]]
         for space, row in (
@@ -56,7 +56,7 @@ async def make_space(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def raw(cluster: Cluster) -> Iterator[Raw]:
+def raw(cluster: ProcessCluster) -> Iterator[Raw]:
     connection = Raw(cluster.leader().address)
     yield connection
     connection.socket.close()
@@ -74,7 +74,7 @@ def test_wrong_password_and_unknown_user_have_the_same_answer(raw: Raw) -> None:
     assert raw.log_in() == 0
 
 
-def test_without_the_right_session_no_client_logs_in(cluster: Cluster, raw: Raw) -> None:
+def test_without_the_right_session_no_client_logs_in(cluster: ProcessCluster, raw: Raw) -> None:
     stored = base64.b64encode(hashlib.sha1(hashlib.sha1(b"pw").digest()).digest()).decode()
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     user = [60, 1, "caller", "user", {"chap-sha1": stored}, [], 0]
@@ -156,7 +156,9 @@ def test_bad_requests_get_one_clear_error_and_the_connection_stays(
     assert raw.ask(Type.PING, {})[0] == 0
 
 
-def test_an_oversized_packet_closes_the_connection_and_nothing_else(cluster: Cluster) -> None:
+def test_an_oversized_packet_closes_the_connection_and_nothing_else(
+    cluster: ProcessCluster,
+) -> None:
     raw = Raw(cluster.leader().address)
     raw.send(b"\xce\x7f\xff\xff\xff" + b"\x82\x00\x02\x01\x01")
     code, _ = raw.answer()
@@ -166,7 +168,7 @@ def test_an_oversized_packet_closes_the_connection_and_nothing_else(cluster: Clu
     assert Raw(cluster.leader().address).log_in() == 0
 
 
-def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
+def test_a_false_member_is_not_let_in(cluster: ProcessCluster, raw: Raw) -> None:
     fields = {
         Key.INSTANCE_UUID: "00000000-0000-4000-8000-000000000001",
         Key.REPLICASET_UUID: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
@@ -201,7 +203,7 @@ def _hears_until_closed(raw: Raw) -> bool:
     return True
 
 
-def test_a_connection_to_a_silent_peer_is_closed(cluster: Cluster, raw: Raw) -> None:
+def test_a_connection_to_a_silent_peer_is_closed(cluster: ProcessCluster, raw: Raw) -> None:
     node = cluster.leader()
     silent, talking = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "23")
     _join_in(raw, silent, b"one")
@@ -218,7 +220,7 @@ def test_a_connection_to_a_silent_peer_is_closed(cluster: Cluster, raw: Raw) -> 
     other.socket.close()
 
 
-def test_a_restarted_peer_has_one_process_run(cluster: Cluster, raw: Raw) -> None:
+def test_a_restarted_peer_has_one_process_run(cluster: ProcessCluster, raw: Raw) -> None:
     node = cluster.leader()
     uuid = "00000000-0000-4000-8000-000000000004"
     _join_in(raw, uuid, b"one")
@@ -230,7 +232,7 @@ def test_a_restarted_peer_has_one_process_run(cluster: Cluster, raw: Raw) -> Non
     again.socket.close()
 
 
-def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
+def test_admin_verbs_need_the_secret(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     assert order(leader, "/verb/fence", "") == (401, "OrderUnsigned")
     # Versions before signed orders sent this header.
@@ -253,7 +255,7 @@ def order(node: NodeProcess, path: str, authorization: str) -> tuple[int, str]:
         return error.code, json.load(error)["reason"]
 
 
-def test_an_order_is_obeyed_once_and_by_its_target_only(cluster: Cluster) -> None:
+def test_an_order_is_obeyed_once_and_by_its_target_only(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     other = next(node for node in cluster.alive() if node is not leader)
     given = json.loads(leader.admin().get("/order-challenge", 5)[1])
@@ -276,7 +278,7 @@ def metrics_of(node: NodeProcess) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
+def test_probes_and_metrics_are_open_and_say_what_is(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     base = f"http://127.0.0.1:{leader.admin_port}"
     for path in ("/live", "/ready"):
@@ -293,7 +295,7 @@ def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
     assert f'qsync_build_info{{version="{__version__}"}}' in samples
 
 
-def test_durations_and_errors_are_counted_by_type(cluster: Cluster, raw: Raw) -> None:
+def test_durations_and_errors_are_counted_by_type(cluster: ProcessCluster, raw: Raw) -> None:
     """Every write has one flush of its own, one wait for the quorum and one answer."""
     assert raw.log_in() == 0
     key = {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.LIMIT: 1, Key.OFFSET: 0, Key.KEY: [1]}
@@ -318,7 +320,7 @@ def test_durations_and_errors_are_counted_by_type(cluster: Cluster, raw: Raw) ->
     assert grown["qsync_write_seconds_sum"] < 60
 
 
-def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw) -> None:
+def test_administrators_call_what_tarantool_calls_so(cluster: ProcessCluster, raw: Raw) -> None:
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.snapshot", Key.TUPLE: []}) == (
         0,
@@ -341,7 +343,7 @@ def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw)
     assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info.nothing", Key.TUPLE: []})[0] == 33
 
 
-def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> None:
+def test_a_stream_through_a_follower_is_one_transaction(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     follower = next(node for node in cluster.nodes if node is not leader)
     raw = Raw(follower.address)
@@ -369,7 +371,7 @@ def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("way", ["read", "linearizable", "stream"])
-def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
+def test_a_reader_turns_pages(cluster: ProcessCluster, way: str) -> None:
     """Pagination, announced in ID: each answer contains the position of the next page."""
     follower = next(node for node in cluster.nodes if node is not cluster.leader())
     raw = Raw(follower.address)
@@ -406,7 +408,7 @@ def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
         assert raw.ask(Type.DELETE, {Key.SPACE_ID: SPACE, Key.INDEX_ID: 0, Key.KEY: [key]})[0] == 0
 
 
-def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> None:
+def test_the_later_of_two_conflicting_transactions_fails(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     first, second = Raw(leader.address), Raw(leader.address)
     for raw in (first, second):
@@ -422,7 +424,7 @@ def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> No
     assert second.ask(Type.COMMIT, {}, stream_id=7)[0] == 97
 
 
-def test_watchers_hear_of_the_leader(cluster: Cluster, raw: Raw) -> None:
+def test_watchers_hear_of_the_leader(cluster: ProcessCluster, raw: Raw) -> None:
     code, body = raw.ask(Type.WATCH_ONCE, {Key.EVENT_KEY: "box.election"})
     assert code == 0
     assert body[Key.DATA][0]["leader"] == cluster.leader().status()["replica_id"]
@@ -432,7 +434,7 @@ def test_watchers_hear_of_the_leader(cluster: Cluster, raw: Raw) -> None:
     assert event[Key.EVENT_DATA]["is_ro"] is False
 
 
-def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: Cluster) -> None:
+def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: ProcessCluster) -> None:
     async def write_through_a_kill() -> list[Any]:
         outcomes = []
         async with Client(cluster.addresses, USER, PASSWORD) as client:
@@ -456,13 +458,13 @@ def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: Cluste
     wait_until("all members to follow", lambda: _all_follow(cluster))
 
 
-def _all_follow(cluster: Cluster) -> bool:
+def _all_follow(cluster: ProcessCluster) -> bool:
     goal = cluster.leader().status()["confirmed_index"]
     return all(node.status()["confirmed_index"] >= goal for node in cluster.nodes)
 
 
 def test_an_anonymous_replica_reads_along_and_is_then_registered(
-    cluster: Cluster, tmp_path: Path
+    cluster: ProcessCluster, tmp_path: Path
 ) -> None:
     reader = NodeProcess(tmp_path, "reader", role="anonymous")
     reader.start({**cluster.peers, "reader": reader.address})
@@ -482,13 +484,13 @@ def test_an_anonymous_replica_reads_along_and_is_then_registered(
     assert all(m["name"] != "reader" for m in cluster.leader().status()["members"])
 
 
-def _has_all(cluster: Cluster, node: NodeProcess) -> bool:
+def _has_all(cluster: ProcessCluster, node: NodeProcess) -> bool:
     return bool(
         node.status()["confirmed_index"] >= cluster.leader().status()["confirmed_index"] > 0
     )
 
 
-def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
+def test_sigterm_hands_leadership_over_first(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     term = leader.status()["term"]
     assert leader.stop() == 0
@@ -500,7 +502,7 @@ def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
     wait_until("all members to follow", lambda: _all_follow(cluster))
 
 
-def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: Cluster) -> None:
+def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: ProcessCluster) -> None:
     """Only the old leader's disk had the rows; the operator reports their number (`cut_rows`)."""
     old = cluster.leader()
     others = [node for node in cluster.nodes if node is not old]
@@ -526,7 +528,7 @@ def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: Cluster) -> N
         assert f"qsync_cut_rows_total {old.status()['cut_rows']}.0" in answer.read().decode()
 
 
-def test_tarantoolctl_reads_every_file_as_we_do(cluster: Cluster) -> None:
+def test_tarantoolctl_reads_every_file_as_we_do(cluster: ProcessCluster) -> None:
     files = sorted(cluster.nodes[0].folder.glob("n*/*.xlog"))
     files += sorted(cluster.nodes[0].folder.glob("n*/rollback/*.xlog"))
     assert len(files) >= 3

@@ -15,8 +15,8 @@ from qsync_node.errors import ErrorCode
 from qsync_node.format.cat import cat_file
 from qsync_testing.processes import (
     ADMIN_PASSWORD,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -28,9 +28,9 @@ SELECT, INSERT, FETCH_SNAPSHOT = 1, 2, 69
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("spaces"), 2) as running:
-        admin = Admin(running.leader())
+        admin = AdminClient(running.leader())
         for space, name in ((ORDERS, "orders"), (PRIVATE, "private")):
             admin.insert(SystemSpace.SPACE, [space, 1, name, "memtx", 0, {"is_sync": True}, []])
             admin.insert(
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-class Admin(Raw):
+class AdminClient(Raw):
     """A session of the user admin, which may do everything."""
 
     def __init__(self, node: NodeProcess) -> None:
@@ -59,19 +59,19 @@ class Admin(Raw):
 
 
 @pytest.fixture
-def reader(cluster: Cluster, tmp_path: Path) -> Iterator[NodeProcess]:
+def reader(cluster: ProcessCluster, tmp_path: Path) -> Iterator[NodeProcess]:
     node = NodeProcess(tmp_path, "reader", role="anonymous", spaces=["orders"])
     yield node
     if node.process is not None and node.process.poll() is None:
         node.kill()
 
 
-def start(cluster: Cluster, reader: NodeProcess) -> None:
+def start(cluster: ProcessCluster, reader: NodeProcess) -> None:
     reader.start({**cluster.peers, "reader": reader.address})
     wait_until("the reader follows", lambda: has_all(cluster, reader))
 
 
-def has_all(cluster: Cluster, reader: NodeProcess) -> bool:
+def has_all(cluster: ProcessCluster, reader: NodeProcess) -> bool:
     mine, theirs = reader.status(), cluster.leader().status()
     # The replica serves a snapshot's rows before the snapshot is on the disk.
     is_here = mine["confirmed_index"] == theirs["confirmed_index"] > 0
@@ -86,13 +86,13 @@ def data_of(reader: NodeProcess) -> str:
     return "".join(str(list(cat_file(file.read_bytes()))) for file in logs)
 
 
-def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProcess) -> None:
-    leader = Admin(cluster.leader())
+def test_it_holds_its_spaces_and_nothing_else(cluster: ProcessCluster, reader: NodeProcess) -> None:
+    leader = AdminClient(cluster.leader())
     leader.write_both(1, 20)
     start(cluster, reader)
     assert reader.status()["spaces"] == [ORDERS]
     assert cluster.leader().status()["spaces"] == []
-    mine = Admin(reader)
+    mine = AdminClient(reader)
     assert len(mine.select(ORDERS)[1][Key.DATA]) == 20
     code, answer = mine.select(PRIVATE)
     assert code == ErrorCode.UNSUPPORTED
@@ -111,7 +111,7 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProc
     reader.kill()
     leader.write_both(300, 3)
     start(cluster, reader)
-    assert len(Admin(reader).select(ORDERS)[1][Key.DATA]) == 45
+    assert len(AdminClient(reader).select(ORDERS)[1][Key.DATA]) == 45
     assert "a secret" not in data_of(reader)
     assert sum(line.count("snapshot_installed") for line in log_of(reader)) == 1
 
@@ -120,10 +120,10 @@ def log_of(reader: NodeProcess) -> list[str]:
     return (reader.folder / f"{reader.name}.log").read_text().splitlines()
 
 
-def test_no_reservation_exceeds_the_budget(cluster: Cluster, reader: NodeProcess) -> None:
-    Admin(cluster.leader()).write_both(400, 3)
+def test_no_reservation_exceeds_the_budget(cluster: ProcessCluster, reader: NodeProcess) -> None:
+    AdminClient(cluster.leader()).write_both(400, 3)
     start(cluster, reader)
-    code, answer = Admin(reader).ask(FETCH_SNAPSHOT, {})
+    code, answer = AdminClient(reader).ask(FETCH_SNAPSHOT, {})
     assert code == ErrorCode.UNSUPPORTED
     assert "holds only the spaces 800" in answer[Key.ERROR_24]
     folder = reader.folder / "others"
@@ -135,15 +135,17 @@ def test_no_reservation_exceeds_the_budget(cluster: Cluster, reader: NodeProcess
             node.start({"reader": reader.address})
         for node, code in ((narrow, ErrorCode.UNSUPPORTED), (whole, 0)):
             wait_until(f"{node.name} follows", partial(has_all, cluster, node))
-            assert Admin(node).select(PRIVATE)[0] == code
+            assert AdminClient(node).select(PRIVATE)[0] == code
             assert ("a secret" in data_of(node)) == (code == 0)
     finally:
         narrow.kill()
         whole.kill()
 
 
-def test_it_is_registered_on_an_empty_directory_only(cluster: Cluster, reader: NodeProcess) -> None:
-    Admin(cluster.leader()).write_both(500, 3)
+def test_it_is_registered_on_an_empty_directory_only(
+    cluster: ProcessCluster, reader: NodeProcess
+) -> None:
+    AdminClient(cluster.leader()).write_both(500, 3)
     start(cluster, reader)
     with pytest.raises(OSError, match="empty data directory"):
         reader.post("/verb/configure", {"role": "async"})
@@ -161,7 +163,7 @@ def test_it_is_registered_on_an_empty_directory_only(cluster: Cluster, reader: N
     start(cluster, reader)
     wait_until("the reader is registered", lambda: reader.status()["role"] == "async")
     wait_until("the reader follows", lambda: has_all(cluster, reader))
-    assert Admin(reader).select(PRIVATE)[0] == 0
+    assert AdminClient(reader).select(PRIVATE)[0] == 0
     assert "a secret" in data_of(reader)
     uuid = reader.status()["uuid"]
     assert reader.stop() == 0

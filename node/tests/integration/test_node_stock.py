@@ -23,8 +23,8 @@ from qsync_testing.ports import free_port
 from qsync_testing.processes import (
     ADMIN_PASSWORD,
     REPLICASET,
-    Cluster,
     NodeProcess,
+    ProcessCluster,
     running_cluster,
     wait_until,
 )
@@ -99,11 +99,11 @@ def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
         made.kill()
 
 
-def admin(cluster: Cluster) -> Client:
+def admin(cluster: ProcessCluster) -> Client:
     return Client(cluster.addresses, "admin", ADMIN_PASSWORD)
 
 
-async def prepare(cluster: Cluster) -> None:
+async def prepare(cluster: ProcessCluster) -> None:
     async with admin(cluster) as client:
         for space, row in (
             (SystemSpace.USER, [40, 1, USER, "user", {"chap-sha1": stored_hash(PASSWORD)}]),
@@ -117,27 +117,27 @@ async def prepare(cluster: Cluster) -> None:
 
 
 @contextmanager
-def prepared_cluster(folder: Path, **settings: Any) -> Iterator[Cluster]:
+def prepared_cluster(folder: Path, **settings: Any) -> Iterator[ProcessCluster]:
     with running_cluster(folder, 3, **settings) as running:
         asyncio.run(prepare(running))
         yield running
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     folder = tmp_path_factory.mktemp("stock")
     with prepared_cluster(folder, synchro_timeout="300ms", election_timeout="5s") as running:
         yield running
 
 
-def same_state(cluster: Cluster, stock: StockTarantool) -> bool:
+def same_state(cluster: ProcessCluster, stock: StockTarantool) -> bool:
     """Return whether the replica has all rows of the leader, all of them confirmed."""
     leader = cluster.leader().status()
     clock = {key: lsn for key, lsn in stock.ask(CLOCK).items() if key}
     return bool(sum(clock.values()) == leader["confirmed_index"] == leader["last_index"])
 
 
-async def change_everything(cluster: Cluster) -> list[Any]:
+async def change_everything(cluster: ProcessCluster) -> list[Any]:
     """Log rows of every kind; return the tuples that remain in `SPACE`."""
     async with admin(cluster) as client:
         base = 1000
@@ -170,7 +170,7 @@ async def change_everything(cluster: Cluster) -> list[Any]:
 
 @pytest.mark.parametrize("is_anonymous", [False, True])
 def test_it_bootstraps_from_the_leader_and_follows_every_change(
-    cluster: Cluster, tmp_path: Path, is_anonymous: bool
+    cluster: ProcessCluster, tmp_path: Path, is_anonymous: bool
 ) -> None:
     leader = cluster.leader()
     with replica(tmp_path / "r", [leader.address], is_anonymous=is_anonymous) as stock:
@@ -195,7 +195,7 @@ def test_it_bootstraps_from_the_leader_and_follows_every_change(
 
 
 def test_an_anonymous_replica_becomes_registered_and_a_restarted_one_resumes(
-    cluster: Cluster, tmp_path: Path
+    cluster: ProcessCluster, tmp_path: Path
 ) -> None:
     leader = cluster.leader()
     with replica(tmp_path / "r", [leader.address], is_anonymous=True) as stock:
@@ -218,7 +218,7 @@ def signal_all(nodes: list[NodeProcess], number: signal.Signals) -> None:
         node.process.send_signal(number)
 
 
-def test_a_rolled_back_row_is_never_seen(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_rolled_back_row_is_never_seen(cluster: ProcessCluster, tmp_path: Path) -> None:
     async def insert_without_quorum() -> None:
         others = [node for node in cluster.nodes if node is not leader]
         async with Client([leader.address], "admin", ADMIN_PASSWORD) as client:
@@ -280,7 +280,7 @@ def join(raw: Raw, kind: int, **fields: Any) -> tuple[int, dict[int, Any]]:
     return raw.ask(kind, {names[name]: value for name, value in fields.items()})
 
 
-def test_unknown_clients_and_wrong_identities_are_refused(cluster: Cluster) -> None:
+def test_unknown_clients_and_wrong_identities_are_refused(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     other = next(node for node in cluster.nodes if node is not leader)
     voter, own = other.status()["uuid"], leader.status()["uuid"]
@@ -319,7 +319,7 @@ def test_unknown_clients_and_wrong_identities_are_refused(cluster: Cluster) -> N
 
 
 def test_a_position_inside_a_transaction_ends_the_stream_and_nothing_else(
-    cluster: Cluster,
+    cluster: ProcessCluster,
 ) -> None:
     async def transact() -> None:
         async with admin(cluster) as client, client.transaction() as work:
@@ -341,7 +341,9 @@ def test_a_position_inside_a_transaction_ends_the_stream_and_nothing_else(
     assert leader.status()["confirmed_index"] > status["confirmed_index"]
 
 
-def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: Cluster) -> None:
+def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(
+    cluster: ProcessCluster,
+) -> None:
     count, size = 1500, 20_000
 
     async def fill(*, is_filling: bool) -> None:
@@ -380,7 +382,7 @@ def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: C
     assert keys == set(range(10_000, 10_000 + count)), "the state is that of one moment"
 
 
-def test_a_vote_answers_all_waiting_requests(cluster: Cluster) -> None:
+def test_a_vote_answers_all_waiting_requests(cluster: ProcessCluster) -> None:
     leader = cluster.leader()
     for node in cluster.nodes:
         code, body = Raw(node.address).ask(Type.VOTE, {})

@@ -28,7 +28,7 @@ from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.tlsconfig import TlsConfig
 from qsync_testing.certificates import another_certificate, certificates
 from qsync_testing.ports import free_port
-from qsync_testing.processes import REPLICASET, SECRET, Cluster, NodeProcess, wait_until
+from qsync_testing.processes import REPLICASET, SECRET, NodeProcess, ProcessCluster, wait_until
 from qsync_testing.raw import Raw
 
 
@@ -43,16 +43,16 @@ def _is_linked(node: NodeProcess, uuid: str) -> bool:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
+def cluster(tmp_path: Path) -> ProcessCluster:
     files = certificates(tmp_path / "certificates", "qsync test")
-    made = Cluster(tmp_path / "nodes", 3)
+    made = ProcessCluster(tmp_path / "nodes", 3)
     for node in made.nodes:
         node.settings["tls"] = files
     return made
 
 
 def test_members_find_each_other_over_tls_and_other_clients_do_not(
-    cluster: Cluster, tmp_path: Path
+    cluster: ProcessCluster, tmp_path: Path
 ) -> None:
     try:
         cluster.start()
@@ -76,7 +76,7 @@ def test_members_find_each_other_over_tls_and_other_clients_do_not(
         cluster.close()
 
 
-def test_a_plain_port_beside_the_tls_one(cluster: Cluster) -> None:
+def test_a_plain_port_beside_the_tls_one(cluster: ProcessCluster) -> None:
     node = cluster.nodes[0]
     secure = free_port()
     node.settings["tls"] = {**node.settings["tls"], "listen": f"127.0.0.1:{secure}"}
@@ -95,7 +95,7 @@ def test_a_plain_port_beside_the_tls_one(cluster: Cluster) -> None:
 
 
 def test_a_certificate_that_changes_is_shown_without_a_restart(
-    cluster: Cluster, tmp_path: Path
+    cluster: ProcessCluster, tmp_path: Path
 ) -> None:
     node = cluster.nodes[0]
     cluster.nodes = [node]
@@ -129,7 +129,7 @@ def test_a_certificate_that_changes_is_shown_without_a_restart(
         cluster.close()
 
 
-def test_two_ports_that_both_ask_for_tls(cluster: Cluster) -> None:
+def test_two_ports_that_both_ask_for_tls(cluster: ProcessCluster) -> None:
     node = cluster.nodes[0]
     second = free_port()
     more = {"listen": f"127.0.0.1:{second}", "is_required": True}
@@ -154,7 +154,7 @@ MEMBER = "00000000-0000-4000-8000-000000000004"
 
 
 @pytest.fixture
-def one(cluster: Cluster) -> Iterator[NodeProcess]:
+def one(cluster: ProcessCluster) -> Iterator[NodeProcess]:
     """Run one member with a plain port and a TLS port."""
     node = cluster.nodes[0]
     more = {"listen": f"127.0.0.1:{free_port()}"}
@@ -307,7 +307,9 @@ def test_member_sends_and_takes_unbound_proofs_only_to_and_from_earlier_versions
         acceptor.close()
 
 
-def test_updated_cluster_takes_an_earlier_member_back(cluster: Cluster, tmp_path: Path) -> None:
+def test_updated_cluster_takes_an_earlier_member_back(
+    cluster: ProcessCluster, tmp_path: Path
+) -> None:
     """All three members have used bound proofs when one of them returns to an earlier version."""
     back = cluster.nodes[2]
     hook = tmp_path / "hook"

@@ -27,7 +27,7 @@ from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow, defi
 from qsync_sim.journals.keys import SPEC
 from qsync_testing.paths import ROOT
 from qsync_testing.ports import free_ports
-from qsync_testing.processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+from qsync_testing.processes import PASSWORD, USER, ProcessCluster, running_cluster, wait_until
 from qsync_testing.raw import Raw
 
 JOURNAL = "orders/eu"
@@ -87,10 +87,10 @@ class BrokerProcess:
             return b""
 
 
-class World:
+class PublishingWorld:
     """Three members, three brokers and a journal."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: ProcessCluster, folder: Path) -> None:
         self.cluster = cluster
         self.brokers = [
             BrokerProcess(folder, number, address)
@@ -147,9 +147,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[PublishingWorld]:
     with running_cluster(tmp_path, 3) as cluster:
-        found = World(cluster, tmp_path)
+        found = PublishingWorld(cluster, tmp_path)
         try:
             found.prepare()
             yield found
@@ -157,10 +157,10 @@ def world(tmp_path: Path) -> Iterator[World]:
             found.close()
 
 
-class Writer:
+class PublishingWriter:
     """Moves amounts and publishes events; each has a row of its own, and its turn in the order."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: PublishingWorld, number: int) -> None:
         self.world = world
         self.number = number
         self.count = 0
@@ -224,7 +224,7 @@ class Writer:
             raise
 
 
-async def kill_processes(world: World) -> None:
+async def kill_processes(world: PublishingWorld) -> None:
     """Kill the leader and the primary broker in turn, and start them again."""
     for number in range(KILLS):
         await asyncio.sleep(1.5)
@@ -241,8 +241,8 @@ async def kill_processes(world: World) -> None:
             node.start(world.cluster.peers)
 
 
-async def work(world: World) -> list[Writer]:
-    writers = [Writer(world, number) for number in range(WRITERS)]
+async def work(world: PublishingWorld) -> list[PublishingWriter]:
+    writers = [PublishingWriter(world, number) for number in range(WRITERS)]
     tasks = [asyncio.create_task(writer.run()) for writer in writers]
     await kill_processes(world)
     await asyncio.sleep(2)
@@ -252,7 +252,7 @@ async def work(world: World) -> list[Writer]:
     return writers
 
 
-def test_committed_events_are_in_the_journal_once_after_kills(world: World) -> None:
+def test_committed_events_are_in_the_journal_once_after_kills(world: PublishingWorld) -> None:
     writers = asyncio.run(work(world))
     wait_until("all publications", lambda: all(row[2] == row[3] for row in world.rows(497)))
     events = sorted(world.rows(EVENTS), key=lambda row: row[1])
@@ -283,7 +283,7 @@ def example() -> ModuleType:
     return module
 
 
-async def _run_example(world: World) -> None:
+async def _run_example(world: PublishingWorld) -> None:
     address = world.cluster.leader().address
     host, _, port = address.rpartition(":")
     async with asynctnt.Connection(
@@ -296,7 +296,7 @@ async def _run_example(world: World) -> None:
         assert dict(found[0]) == {"state": "published", "begin": 0, "end": 13}
 
 
-async def _use_client(world: World) -> None:
+async def _use_client(world: PublishingWorld) -> None:
     async with Client(world.cluster.addresses, USER, PASSWORD) as client:
         outcome = await client.publish(JOURNAL, b"alone\n")
         assert isinstance(outcome, Committed)
@@ -311,7 +311,7 @@ async def _use_client(world: World) -> None:
         assert state.tuples == [{"state": "published", "begin": 19, "end": 28}]
 
 
-def test_example_and_client_publish_with_rows(world: World) -> None:
+def test_example_and_client_publish_with_rows(world: PublishingWorld) -> None:
     asyncio.run(_run_example(world))
     assert world.rows(ACCOUNTS)[:2] == [["alice", 995], ["bob", 1005]]
     asyncio.run(_use_client(world))

@@ -22,7 +22,7 @@ from qsync_spark.journals.source import (
 )
 from qsync_spark.session import make_session
 from qsync_spark.source import register
-from qsync_testing.brokers.stores import JOURNAL, Store, make_store
+from qsync_testing.brokers.stores import JOURNAL, JournalStore, make_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ class Lines:
 
     def __init__(self, folder: Path, codec: Codec = Codec.ZSTANDARD) -> None:
         self.codec = codec
-        self.store = Store.__new__(Store)
+        self.store = JournalStore.__new__(JournalStore)
         self.store.folder = folder
         self.url = self.store.url = f"file://{folder}/"
         (folder / JOURNAL).mkdir(parents=True)
@@ -75,7 +75,7 @@ def settings(url: str, **options: str) -> JournalSourceSettings:
 def test_table_has_all_bytes_and_offsets_of_real_brokers(
     spark: "SparkSession", persisted: Path, tmp_path: Path
 ) -> None:
-    store = Store(persisted, tmp_path)
+    store = JournalStore(persisted, tmp_path)
     whole = b"".join(map(store.content, store.fragments()))
 
     def read(**options: Any) -> list[Any]:
@@ -121,7 +121,7 @@ def test_lines_of_a_table(spark: "SparkSession", tmp_path: Path) -> None:
     assert [bytes(row["content"]) for row in rows] == lines.content.splitlines()
 
 
-class Stream:
+class JournalStream:
     """A stream that reads available lines into Parquet, and resumes where it stopped."""
 
     def __init__(self, spark: "SparkSession", url: str, place: Path) -> None:
@@ -147,7 +147,7 @@ class Stream:
 
 def test_stream_resumes_and_reads_each_line_once(spark: "SparkSession", tmp_path: Path) -> None:
     lines = Lines(tmp_path / "store")
-    stream = Stream(spark, lines.url, tmp_path / "stream")
+    stream = JournalStream(spark, lines.url, tmp_path / "stream")
     lines.fill()
     stream.read(prefix="a/")
     complete = lines.content[: lines.content.rindex(b"\n")]

@@ -25,7 +25,7 @@ from qsync_spark.journals.catalogue import JournalsError, decode_journals
 from qsync_spark.report.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, AuditResult
 from qsync_spark.report.page import write_report
 from qsync_testing.archives.simulated import change_journals, journal_archive
-from qsync_testing.brokers.stores import CODECS, JOURNAL, Store, make_store
+from qsync_testing.brokers.stores import CODECS, JOURNAL, JournalStore, make_store
 from qsync_testing.object_server import ObjectServer
 
 if TYPE_CHECKING:
@@ -54,11 +54,13 @@ def server(request: pytest.FixtureRequest) -> ObjectServer | None:
 
 
 @pytest.fixture
-def store(persisted: dict[Codec, Path], tmp_path: Path, server: ObjectServer | None) -> Store:
-    return Store(persisted[Codec.GZIP], tmp_path, server)
+def store(
+    persisted: dict[Codec, Path], tmp_path: Path, server: ObjectServer | None
+) -> JournalStore:
+    return JournalStore(persisted[Codec.GZIP], tmp_path, server)
 
 
-def prove(spark: "SparkSession", store: Store, lag_allowed_s: float = 0.0) -> AuditResult:
+def prove(spark: "SparkSession", store: JournalStore, lag_allowed_s: float = 0.0) -> AuditResult:
     result = AuditResult("events", "", "")
     prove_fragments(spark, store.specs(), [str(store.ledger)], lag_allowed_s, result)
     assert result.violation_count == len(result.violations)
@@ -88,12 +90,12 @@ def test_archive_of_real_brokers_has_no_finding(
     codec: Codec,
 ) -> None:
     if codec in persisted:
-        store = Store(persisted[codec], tmp_path, server)
+        store = JournalStore(persisted[codec], tmp_path, server)
     elif server is None:
         return  # a folder cannot state the encoding of an object, so brokers do not persist to it
     else:
         make_store(tmp_path / "made", codec, server)
-        store = Store(tmp_path / "made", tmp_path, server)
+        store = JournalStore(tmp_path / "made", tmp_path, server)
     result = prove(spark, store)
     assert (found(result), result.gaps) == ([], [])
     assert result.counts["fragments"] == len(store.fragments()) >= 10
@@ -104,7 +106,7 @@ def test_archive_of_real_brokers_has_no_finding(
 # --- planted damage -------------------------------------------------------------------------------
 
 
-def flipped_byte(store: Store) -> list[tuple[str, str, int]]:
+def flipped_byte(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     content = bytearray(store.content(one))
     content[len(content) // 2] ^= 1
@@ -119,7 +121,7 @@ def flipped_byte(store: Store) -> list[tuple[str, str, int]]:
     ]
 
 
-def flipped_stored_byte(store: Store) -> list[tuple[str, str, int]]:
+def flipped_stored_byte(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     data = bytearray(store.path(one).read_bytes())
     data[len(data) // 2] ^= 1
@@ -127,13 +129,13 @@ def flipped_stored_byte(store: Store) -> list[tuple[str, str, int]]:
     return [("fragment damaged", store.path(one).name, one.begin)]
 
 
-def truncated_fragment(store: Store) -> list[tuple[str, str, int]]:
+def truncated_fragment(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     os.truncate(store.path(one), store.path(one).stat().st_size // 2)
     return [("fragment damaged", store.path(one).name, one.begin)]
 
 
-def short_content(store: Store) -> list[tuple[str, str, int]]:
+def short_content(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     last = next(a for a in store.appends() if a.end == one.end)
     content = store.content(one)[: last.begin - one.begin]
@@ -142,7 +144,7 @@ def short_content(store: Store) -> list[tuple[str, str, int]]:
     return [("fragment length differs", path.rpartition("/")[2], one.begin)]
 
 
-def missing_fragment(store: Store) -> list[tuple[str, str, int]]:
+def missing_fragment(store: JournalStore) -> list[tuple[str, str, int]]:
     one, after = store.fragments()[3:5]
     store.path(one).unlink()
     lines = [n for n, a in enumerate(store.appends(), 1) if one.begin <= a.begin < one.end]
@@ -150,21 +152,21 @@ def missing_fragment(store: Store) -> list[tuple[str, str, int]]:
     return sorted([*missing, ("fragment missing", store.path(after).name, one.begin)])
 
 
-def wrong_sum_in_name(store: Store) -> list[tuple[str, str, int]]:
+def wrong_sum_in_name(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     name = store.path(one).name.replace(one.sum.hex(), "0" * 40)
     store.path(one).rename(store.path(one).with_name(name))
     return [("fragment checksum differs", name, one.begin)]
 
 
-def wrong_codec(store: Store) -> list[tuple[str, str, int]]:
+def wrong_codec(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     name = store.path(one).with_suffix(".sz").name
     store.path(one).rename(store.path(one).with_name(name))
     return [("fragment damaged", name, one.begin)]
 
 
-def unknown_codec(store: Store) -> list[tuple[str, str, int]]:
+def unknown_codec(store: JournalStore) -> list[tuple[str, str, int]]:
     one = store.fragments()[3]
     expected = missing_fragment(store)
     name = f"{one.path.rpartition('/')[2].removesuffix('.gz')}.lz4"
@@ -172,7 +174,7 @@ def unknown_codec(store: Store) -> list[tuple[str, str, int]]:
     return sorted([*expected, ("fragment codec unknown", name, 0)])
 
 
-def lost_append(store: Store) -> list[tuple[str, str, int]]:
+def lost_append(store: JournalStore) -> list[tuple[str, str, int]]:
     """Let a fragment have zeros at the offsets of an append."""
     one = store.fragments()[3]
     lost = [a for a in store.appends() if one.begin <= a.begin < one.end][2]
@@ -184,7 +186,7 @@ def lost_append(store: Store) -> list[tuple[str, str, int]]:
     return [("append differs", path.rpartition("/")[2], lost.begin)]
 
 
-def doubled_append(store: Store) -> list[tuple[str, str, int]]:
+def doubled_append(store: JournalStore) -> list[tuple[str, str, int]]:
     """Let the last fragment repeat an append before one that the ledger names."""
     one = store.fragments()[-1]
     again = next(a for a in store.appends() if one.begin <= a.begin < one.end)
@@ -197,13 +199,13 @@ def doubled_append(store: Store) -> list[tuple[str, str, int]]:
     return [("append doubled", path.rpartition("/")[2], one.end)]
 
 
-def offsets_acknowledged_twice(store: Store) -> list[tuple[str, str, int]]:
+def offsets_acknowledged_twice(store: JournalStore) -> list[tuple[str, str, int]]:
     appends = store.appends()
     store.write([*appends, appends[7]._replace(sum=bytes(20))])
     return [("appends overlap", "ledger.jsonl", len(appends) + 1)]
 
 
-def copies_that_differ(store: Store) -> list[tuple[str, str, int]]:
+def copies_that_differ(store: JournalStore) -> list[tuple[str, str, int]]:
     """Add the fragment of another broker, which has other bytes at the same offsets."""
     one, after = store.fragments()[3:5]
     content = bytearray(store.content(one) + store.content(after))
@@ -236,8 +238,8 @@ PLANTED = (
 @pytest.mark.parametrize("plant", PLANTED)
 def test_damage_is_named(
     spark: "SparkSession",
-    store: Store,
-    plant: Callable[[Store], list[tuple[str, str, int]]],
+    store: JournalStore,
+    plant: Callable[[JournalStore], list[tuple[str, str, int]]],
 ) -> None:
     expected = plant(store)
     result = prove(spark, store)
@@ -248,7 +250,9 @@ def test_damage_is_named(
 # --- other states of a store ----------------------------------------------------------------------
 
 
-def test_overlaps_with_equal_bytes_are_no_finding(spark: "SparkSession", store: Store) -> None:
+def test_overlaps_with_equal_bytes_are_no_finding(
+    spark: "SparkSession", store: JournalStore
+) -> None:
     one, two, three = store.fragments()[3:6]
     content = b"".join(map(store.content, (one, two, three)))
     store.put(one.begin, content, Codec.ZSTANDARD)
@@ -259,7 +263,7 @@ def test_overlaps_with_equal_bytes_are_no_finding(spark: "SparkSession", store: 
 
 
 def test_recently_persisted_fragment_may_be_ahead_of_an_earlier_one(
-    spark: "SparkSession", store: Store
+    spark: "SparkSession", store: JournalStore
 ) -> None:
     one = store.fragments()[3]
     appends = [a for a in store.appends() if not one.begin <= a.begin < one.end]
@@ -271,7 +275,9 @@ def test_recently_persisted_fragment_may_be_ahead_of_an_earlier_one(
     assert [gap.offset for gap in result.gaps] == [one.begin]
 
 
-def test_appends_that_are_not_persisted_are_incomplete(spark: "SparkSession", store: Store) -> None:
+def test_appends_that_are_not_persisted_are_incomplete(
+    spark: "SparkSession", store: JournalStore
+) -> None:
     head = store.fragments()[-1].end
     last = store.appends()[-1]
     newer = [last._replace(begin=head, end=head + 5), last._replace(journal="b/journal")]
@@ -284,7 +290,7 @@ def test_appends_that_are_not_persisted_are_incomplete(spark: "SparkSession", st
 
 
 def test_deleted_fragments_are_explained_by_the_retention_only(
-    spark: "SparkSession", store: Store
+    spark: "SparkSession", store: JournalStore
 ) -> None:
     first, second = store.fragments()[:2]
     store.path(first).unlink()
@@ -305,7 +311,7 @@ def test_deleted_fragments_are_explained_by_the_retention_only(
 
 @pytest.mark.parametrize("is_after", [False, True])
 def test_equal_append_outside_the_range_of_the_ledgers_is_no_finding(
-    spark: "SparkSession", store: Store, is_after: bool
+    spark: "SparkSession", store: JournalStore, is_after: bool
 ) -> None:
     """A user appends a file again with a ledger, or again without one."""
     content, begin = b"the same file", store.fragments()[-1].end
@@ -317,7 +323,7 @@ def test_equal_append_outside_the_range_of_the_ledgers_is_no_finding(
 
 
 def test_second_attempt_after_an_unknown_outcome_is_not_doubled(
-    spark: "SparkSession", store: Store
+    spark: "SparkSession", store: JournalStore
 ) -> None:
     doubled_append(store)
     assert [code for code, *_ in found(prove(spark, store))] == ["append doubled"]
@@ -328,7 +334,9 @@ def test_second_attempt_after_an_unknown_outcome_is_not_doubled(
     assert found(prove(spark, store)) == []
 
 
-def test_unreadable_input_is_incomplete_or_refused(spark: "SparkSession", store: Store) -> None:
+def test_unreadable_input_is_incomplete_or_refused(
+    spark: "SparkSession", store: JournalStore
+) -> None:
     store.ledger.write_text(store.ledger.read_text() + "{}\n")
     with pytest.raises(LedgerError, match=r"line \d+ has no journal"):
         prove(spark, store)
@@ -344,7 +352,7 @@ def test_unreadable_input_is_incomplete_or_refused(spark: "SparkSession", store:
 
 
 def test_audit_contains_the_proof_and_its_report_names_the_damage(
-    spark: "SparkSession", store: Store, tmp_path: Path
+    spark: "SparkSession", store: JournalStore, tmp_path: Path
 ) -> None:
     """The journals and their stores are those of the archived rows."""
     journal_archive(tmp_path / "log", {JOURNAL: store.spec})
@@ -369,7 +377,7 @@ def test_audit_contains_the_proof_and_its_report_names_the_damage(
 
 
 def test_journals_are_those_at_the_end_of_the_archive(
-    spark: "SparkSession", store: Store, tmp_path: Path
+    spark: "SparkSession", store: JournalStore, tmp_path: Path
 ) -> None:
     """An edit after the newest snapshot counts, and so does a deletion."""
     newer = {"fragment": {"stores": [store.url], "retention": "1h"}}
@@ -399,7 +407,7 @@ def test_journals_are_those_at_the_end_of_the_archive(
 
 
 def test_ledger_of_a_cluster_without_journals_is_incomplete(
-    spark: "SparkSession", store: Store, tmp_path: Path
+    spark: "SparkSession", store: JournalStore, tmp_path: Path
 ) -> None:
     journal_archive(tmp_path / "log", {}, are_spaces_there=False)
     archive = load_archive(f"file://{tmp_path}/log")
@@ -410,7 +418,7 @@ def test_ledger_of_a_cluster_without_journals_is_incomplete(
 
 
 def test_compaction_merges_the_fragments_of_archived_journals(
-    spark: "SparkSession", store: Store, tmp_path: Path
+    spark: "SparkSession", store: JournalStore, tmp_path: Path
 ) -> None:
     spec = {"fragment": {"stores": [store.url], "length": 16 << 10}}
     journal_archive(tmp_path / "log", {JOURNAL: spec})

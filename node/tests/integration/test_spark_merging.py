@@ -32,7 +32,7 @@ from qsync_spark.journals.merging import (
 )
 from qsync_spark.report.findings import AuditResult
 from qsync_testing.brokers.servers import brokers
-from qsync_testing.brokers.stores import JOURNAL, Store, make_store, url_of
+from qsync_testing.brokers.stores import JOURNAL, JournalStore, make_store, url_of
 from qsync_testing.object_server import ObjectServer, Weakness
 
 if TYPE_CHECKING:
@@ -56,15 +56,15 @@ def server(request: pytest.FixtureRequest, object_store: ObjectServer) -> Object
 
 
 @pytest.fixture
-def store(persisted: Path, tmp_path: Path, server: ObjectServer | None) -> Store:
-    return Store(persisted, tmp_path, server)
+def store(persisted: Path, tmp_path: Path, server: ObjectServer | None) -> JournalStore:
+    return JournalStore(persisted, tmp_path, server)
 
 
-def listing(store: Store) -> Listing:
+def listing(store: JournalStore) -> Listing:
     return list_journal(JournalSpec(JOURNAL, fragment=FragmentSpec(stores=(store.url,))))
 
 
-def content(fragments: list[RemoteFragment], store: Store) -> bytes:
+def content(fragments: list[RemoteFragment], store: JournalStore) -> bytes:
     """Return the bytes that a broker with this listing reads."""
     index = RemoteIndex()
     index.replace(fragments)
@@ -75,7 +75,7 @@ def content(fragments: list[RemoteFragment], store: Store) -> bytes:
     return found
 
 
-def run(store: Store, now_s: float) -> int:
+def run(store: JournalStore, now_s: float) -> int:
     """Run a job in this process, and return the number of changes."""
     found = listing(store)
     removals = plan_removals(found, now_s, DAY_S)
@@ -98,7 +98,9 @@ def run(store: Store, now_s: float) -> int:
     return count
 
 
-def test_fragments_become_greater_ones_and_then_their_sources_are_deleted(store: Store) -> None:
+def test_fragments_become_greater_ones_and_then_their_sources_are_deleted(
+    store: JournalStore,
+) -> None:
     before = store.fragments()
     whole = content(before, store)
     assert run(store, time.time()) > 0
@@ -150,7 +152,7 @@ def test_killed_job_is_continued_at_every_step(
     for step in range(1, 200):
         folder = tmp_path / str(step)
         folder.mkdir()
-        store = Store(persisted, folder, server)
+        store = JournalStore(persisted, folder, server)
         whole = content(store.fragments(), store)
         countdown = step
         was_killed = False
@@ -168,7 +170,7 @@ def test_killed_job_is_continued_at_every_step(
     assert len(finals) == 1
 
 
-def test_only_alike_contiguous_fragments_are_merged(store: Store) -> None:
+def test_only_alike_contiguous_fragments_are_merged(store: JournalStore) -> None:
     def planned() -> list[tuple[int, int]]:
         plans = plan_merges(listing(store), 1 << 20)
         return [(one.sources[0].begin, one.sources[-1].end) for one in plans]
@@ -188,7 +190,7 @@ def test_only_alike_contiguous_fragments_are_merged(store: Store) -> None:
     ]
 
 
-def test_damaged_fragments_are_neither_merged_nor_trusted(store: Store) -> None:
+def test_damaged_fragments_are_neither_merged_nor_trusted(store: JournalStore) -> None:
     first = store.fragments()[0]
     data = store.path(first).read_bytes()
     store.put(0, b"x" + store.content(first)[1:], Codec.SNAPPY)
@@ -230,7 +232,7 @@ def test_large_fragments_are_uploaded_in_parts(tmp_path: Path, object_store: Obj
 
 
 def test_job_of_spark_merges_and_the_audit_agrees(
-    spark: "SparkSession", store: Store, object_store: ObjectServer
+    spark: "SparkSession", store: JournalStore, object_store: ObjectServer
 ) -> None:
     spark.sparkContext.environment.update(object_store.environment)  # of its workers
     count = len(store.fragments())

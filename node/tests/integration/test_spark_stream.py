@@ -40,7 +40,7 @@ def spark() -> Iterator["SparkSession"]:
     session.stop()
 
 
-class Stream:
+class LogStream:
     """A stream that reads the available rows into Parquet and resumes where it stopped."""
 
     def __init__(self, spark: "SparkSession", archive: Path, place: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_stream_resumes_at_its_offset(
     for manifest in copy.manifests.values():
         manifest.files = manifest.files[: len(manifest.files) // 2]
         copy.save(manifest)
-    stream = Stream(spark, copy.folder, tmp_path)
+    stream = LogStream(spark, copy.folder, tmp_path)
     stream.read()
     assert stream.seen() == wanted(copy)
     for uuid, manifest in copy.manifests.items():
@@ -162,7 +162,7 @@ def test_retention_that_overtook_a_stream_is_reported(
     for manifest in copy.manifests.values():
         manifest.files = [manifest.of_kind(SEGMENT)[0]]
         copy.save(manifest)
-    stream = Stream(spark, copy.folder, tmp_path)
+    stream = LogStream(spark, copy.folder, tmp_path)
     stream.read()
     before = stream.seen()
     end = max(entry.last_index for files in whole.values() for entry in files)
@@ -183,7 +183,7 @@ def test_retention_that_overtook_a_stream_is_reported(
     after = stream.seen()
     assert after > before
     assert max(after.values()) == 1
-    fresh = Stream(spark, copy.folder, tmp_path / "fresh")
+    fresh = LogStream(spark, copy.folder, tmp_path / "fresh")
     (tmp_path / "fresh").mkdir()
     fresh.read()
     assert set(fresh.seen()) <= set(after)

@@ -10,7 +10,7 @@ from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
 from qsync_client.protocol.constants import Type
 from qsync_sim.journals.clock import MS, SECOND
-from qsync_sim.journals.world import World
+from qsync_sim.journals.world import BrokerWorld
 
 JOURNAL = "orders/eu"
 
@@ -67,11 +67,11 @@ def test_rate_of_a_client_is_measured_while_the_broker_waits(rate: int, is_over:
     assert pace.is_over(now) is is_over
 
 
-class Bench:
+class FlowBench:
     """One broker with one journal, and clients that are stepped by hand."""
 
     def __init__(self, **spec: Any) -> None:
-        self.world = World(1, ["broker-a"])
+        self.world = BrokerWorld(1, ["broker-a"])
         self.world.keys.create(JOURNAL, 1, **spec)
         self.world.run(2 * SECOND)
         self.process = self.world.processes["broker-a"]
@@ -97,7 +97,7 @@ class Bench:
 
 
 def test_broker_asks_for_content_at_the_rate_of_the_journal() -> None:
-    bench = Bench(max_append_rate=1000)
+    bench = FlowBench(max_append_rate=1000)
     bench.begin(10**6)
     assert bench.asked == 1
     bench.send(10**6, 6000)
@@ -113,7 +113,7 @@ def test_broker_asks_for_content_at_the_rate_of_the_journal() -> None:
 
 
 def test_slow_client_does_not_hold_the_journal() -> None:
-    bench = Bench()
+    bench = FlowBench()
     bench.begin(10**6)
     bench.send(10**6, 1)
     bench.world.run(PATIENCE_NS + SECOND)

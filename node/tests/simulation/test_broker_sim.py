@@ -21,7 +21,7 @@ from qsync_node.format.journals import BrokerId
 from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import PAIRS, WAITING
 from qsync_sim.journals.losses import Losses
-from qsync_sim.journals.schedule import Schedule
+from qsync_sim.journals.schedule import JournalSchedule
 from qsync_testing.brokers.bench import JOURNAL, NAMES, Bench
 
 SEEDS_MAX = 150
@@ -30,18 +30,18 @@ VERSION = Version(0, b"", hashlib.sha1())
 
 @pytest.mark.parametrize("seed", [*range(12), 209, 437, 597])
 def test_no_acknowledged_byte_is_lost_or_changed(seed: int) -> None:
-    counts = Schedule(seed).run()
+    counts = JournalSchedule(seed).run()
     assert counts["commits"] > 10
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_acknowledged_byte_is_lost_although_stores_are_replaced(seed: int) -> None:
-    assert Schedule(seed, moves_stores=True).run()["moved stores"] > 2
+    assert JournalSchedule(seed, moves_stores=True).run()["moved stores"] > 2
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_acknowledged_byte_is_lost_although_disks_are_nearly_full(seed: int) -> None:
-    counts = Schedule(seed, fills_disks=True).run()
+    counts = JournalSchedule(seed, fills_disks=True).run()
     assert counts["filled disks"] > 2
     assert counts["INSUFFICIENT_JOURNAL_BROKERS"] > 10
 
@@ -58,7 +58,7 @@ def test_bytes_on_disks_are_lost_only_if_a_person_accepts_it() -> None:
 def test_every_fault_meets_appends_in_every_state() -> None:
     reached: Counter[tuple[AppendState, str]] = Counter()
     for seed in range(SEEDS_MAX):
-        schedule = Schedule(seed)
+        schedule = JournalSchedule(seed)
         schedule.run()
         reached += schedule.faults.reached
         if all(reached[pair] for pair in PAIRS):
@@ -75,9 +75,9 @@ def test_states_in_which_appends_wait_are_those_of_the_machine() -> None:
 
 
 TRACE = """
-from qsync_sim.journals.schedule import Schedule
+from qsync_sim.journals.schedule import JournalSchedule
 for seed in range(3):
-    schedule = Schedule(seed)
+    schedule = JournalSchedule(seed)
     print(sorted(schedule.run().items()))
     print([disk.trace for disk in schedule.world.disks.values()])
 """

@@ -355,7 +355,10 @@ def test_real_files_survive_a_reopening(tmp_path: Path) -> None:
 
 def test_another_process_cannot_open_the_directory(tmp_path: Path) -> None:
     storage = SpoolStorage.open(str(tmp_path))
-    program = f"from qsync_broker.storage.storage import Storage; Storage.open({str(tmp_path)!r})"
+    program = (
+        "from qsync_broker.storage.storage import SpoolStorage\n"
+        f"SpoolStorage.open({str(tmp_path)!r})"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert result.returncode == 1
     assert b"cannot lock" in result.stderr

@@ -16,32 +16,39 @@ from qsync_broker.operations import SpoolOperation
 from qsync_broker.storage.log import PREFIX
 from qsync_broker.storage.spools import spool_name
 from qsync_broker.storage.storage import SpoolStorage
-from qsync_sim.journals.files import Fault, PowerLoss, SimFiles
-from qsync_testing.brokers.spool_model import DIRECTORY, SMALL, Batches, Model, found, open_small
+from qsync_sim.journals.files import FileFault, FilePowerLoss, SimFiles
+from qsync_testing.brokers.spool_model import (
+    DIRECTORY,
+    SMALL,
+    Batches,
+    SpoolModel,
+    found,
+    open_small,
+)
 
 NAMES = ["a/one", "a/two", "b/three"]
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-class World:
+class StorageWorld:
     """A directory, its model, and the states that a crash may leave."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.files = SimFiles(seed)
         self.batches = Batches(self.rng, NAMES)
-        self.model = Model()
+        self.model = SpoolModel()
         self.allowed = [self.model]
         self.storage: SpoolStorage | None = None
-        self.faults: dict[int, Fault] = {}
+        self.faults: dict[int, FileFault] = {}
         self.count = 0
         self.files.on_call = self._on_call
 
-    def _on_call(self, call: str, path: str) -> Fault | None:
+    def _on_call(self, call: str, path: str) -> FileFault | None:
         self.count += 1
         return self.faults.pop(self.count, None)
 
-    def arm(self, after: int, fault: Fault) -> None:
+    def arm(self, after: int, fault: FileFault) -> None:
         self.faults = {self.count + after: fault}
 
     def open(self) -> None:
@@ -55,7 +62,7 @@ class World:
         self.model = model
         self.allowed = [model]
 
-    def _difference(self, model: Model) -> str:
+    def _difference(self, model: SpoolModel) -> str:
         return "\n".join(
             f"{name}: {model.journal(name)}\n  not in {[one.journal(name) for one in self.allowed]}"
             for name in NAMES
@@ -96,7 +103,7 @@ class World:
 @UNTIMED
 @given(seed=st.integers(0, 1 << 32), batches=st.integers(1, 60))
 def test_reopened_directory_has_all_batches(seed: int, batches: int) -> None:
-    world = World(seed)
+    world = StorageWorld(seed)
     world.open()
     for _ in range(batches):
         world.apply()
@@ -124,11 +131,11 @@ def test_crash_at_any_call_loses_no_batch(seed: int, runs: list[tuple[int, str]]
 
 
 def crash_repeatedly(seed: int, runs: list[tuple[int, str]]) -> None:
-    world = World(seed)
+    world = StorageWorld(seed)
     for after, fault in runs:
         if fault != "kill":
             world.arm(after, fault)  # type: ignore[arg-type]  # one of Fault
-        with contextlib.suppress(PowerLoss, OSError):
+        with contextlib.suppress(FilePowerLoss, OSError):
             world.open()
             for _ in range(world.rng.randint(1, 40)):
                 world.apply()
@@ -142,12 +149,12 @@ def crash_repeatedly(seed: int, runs: list[tuple[int, str]]) -> None:
 
 
 @pytest.mark.parametrize("fault", ["power", "power_after", "fail", "full"])
-def test_fault_at_each_call_of_a_script(fault: Fault) -> None:
+def test_fault_at_each_call_of_a_script(fault: FileFault) -> None:
     for after in range(1, 400, 3):
-        world = World(after % 7)
+        world = StorageWorld(after % 7)
         world.open()
         world.arm(after, fault)
-        with contextlib.suppress(PowerLoss, OSError):
+        with contextlib.suppress(FilePowerLoss, OSError):
             for _ in range(25):
                 world.apply()
         world.faults = {}
@@ -159,7 +166,7 @@ def test_fault_at_each_call_of_a_script(fault: Fault) -> None:
 def test_full_disk_refuses_a_batch_and_accepts_its_repetition() -> None:
     refused = 0
     for after in range(1, 60):
-        world = World(3)
+        world = StorageWorld(3)
         world.open()
         world.arm(after, "full")
         for _ in range(15):
@@ -182,7 +189,7 @@ def test_full_disk_refuses_a_batch_and_accepts_its_repetition() -> None:
 
 
 def test_failed_flush_refuses_all_batches_until_reopened() -> None:
-    world = World(1)
+    world = StorageWorld(1)
     world.open()
     world.apply()
     storage = world.storage

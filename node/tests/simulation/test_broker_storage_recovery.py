@@ -18,7 +18,7 @@ from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.frames import decode_header, encode_header
 from qsync_broker.storage.spools import spool_name
 from qsync_broker.storage.storage import SpoolStorage, StorageSettings
-from qsync_sim.journals.files import Fault, SimFiles
+from qsync_sim.journals.files import FileFault, SimFiles
 from qsync_testing.brokers.spool_model import DIRECTORY, Open, extended, found, fresh, open_small
 
 LOG = f"{DIRECTORY}/commits-0000000000000001"
@@ -335,7 +335,7 @@ def test_failed_write_after_the_record_refuses_batches_until_reopened() -> None:
     storage = open_small(files)
     written: list[str] = []
 
-    def fail_last(call: str, path: str) -> Fault | None:
+    def fail_last(call: str, path: str) -> FileFault | None:
         if call == "write":
             written.append(path)
         return "full" if call == "write" and len(written) == 6 else None

@@ -6,7 +6,7 @@ import pytest
 
 from qsync_sim.journals.losses import Losses
 from qsync_sim.journals.moves import Moves
-from qsync_sim.journals.schedule import Schedule
+from qsync_sim.journals.schedule import JournalSchedule
 from qsync_testing.brokers import trapped as broker
 
 
@@ -15,7 +15,7 @@ def test_simulated_brokers_reach_each_point_of_the_core(monkeypatch: pytest.Monk
     broker.observe_core(reached.add, functools.partial(monkeypatch.setattr, raising=False))
     wanted = {*broker.CORE_POINTS, *broker.LOSS_POINTS}
     for seed in range(20):
-        Schedule(seed).run()
+        JournalSchedule(seed).run()
         Moves(seed).run()
         Losses(seed).run()
         if reached == wanted:

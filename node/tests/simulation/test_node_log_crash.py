@@ -20,7 +20,7 @@ from qsync_node.format.row import LogRow, encode_rows, encode_singles
 from qsync_node.storage.errors import DiskError, DiskFull
 from qsync_node.storage.rewind import read_saved_rows
 from qsync_node.storage.storage import Recovered, SegmentLimits, Storage
-from qsync_sim.disk import Fault, PowerLoss, SimDisk
+from qsync_sim.disk import DiskFault, PowerLoss, SimDisk
 
 # A busy machine may delay examples: no test here depends on a duration.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,15 +58,15 @@ def make_batch(rng: Random, first_index: int, replica_id: int, first_lsn: int) -
 
 
 @dataclass
-class State:
+class CrashState:
     """A log that an opened directory may show: digest and vclock at the end of each batch."""
 
     digests: dict[int, int] = field(default_factory=lambda: {0: 0})
     vclocks: dict[int, dict[int, int]] = field(default_factory=lambda: {0: {}})
     last: int = 0
 
-    def extended(self, batches: list[LogBatch]) -> "State":
-        state = State(dict(self.digests), dict(self.vclocks), self.last)
+    def extended(self, batches: list[LogBatch]) -> "CrashState":
+        state = CrashState(dict(self.digests), dict(self.vclocks), self.last)
         for batch in batches:
             vclock = dict(state.vclocks[state.last])
             vclock[batch.replica_id] = batch.last_lsn
@@ -75,22 +75,22 @@ class State:
             state.digests[state.last], state.vclocks[state.last] = digest, vclock
         return state
 
-    def cut(self, index: int) -> "State":
-        return State(
+    def cut(self, index: int) -> "CrashState":
+        return CrashState(
             {at: digest for at, digest in self.digests.items() if at <= index},
             {at: vclock for at, vclock in self.vclocks.items() if at <= index},
             index,
         )
 
 
-def snapshot_bodies(state: State, index: int) -> list[bytes]:
+def snapshot_bodies(state: CrashState, index: int) -> list[bytes]:
     """Return a snapshot whose contents identify its position in one history."""
     digest = state.digests[index].to_bytes(4, "big")
     filler = b"\x82\x10\xce\x00\x00\x02\x00\x21\x91\xc4\x30" + bytes(48)
     return [b"\x82\x10\xce\x00\x00\x02\x00\x21\x91\xce" + digest] + [filler] * (index % 50)
 
 
-class World:
+class CrashWorld:
     """One directory, its model, and the states that are allowed after a crash."""
 
     def __init__(self, seed: int, limits: SegmentLimits = LIMITS) -> None:
@@ -99,7 +99,7 @@ class World:
         self.disk = SimDisk()
         self.disk.makedirs("/srv")
         self.disk.sync_dir("/")
-        self.state = State()
+        self.state = CrashState()
         self.allowed = [self.state]
         self.ballots = [b"first"]
         self.snapshots = [0]
@@ -174,7 +174,7 @@ class World:
     OPERATIONS = ("write", "write", "write", "rewind", "checkpoint", "install", "ballot",
                   "collect", "rotate", "restart")  # fmt: skip
 
-    def settle(self, state: State) -> None:
+    def settle(self, state: CrashState) -> None:
         self.state = state
         self.allowed = [state]
 
@@ -209,7 +209,7 @@ class World:
             assert saved.count(wanted) == 1
 
 
-def check_rows(state: State, base: int, recovered: Recovered) -> None:
+def check_rows(state: CrashState, base: int, recovered: Recovered) -> None:
     """Assert that the recovered rows have the model's digests up to the end of the log."""
     digest, index = state.digests[base], base
     reached = {base}
@@ -225,7 +225,7 @@ def check_rows(state: State, base: int, recovered: Recovered) -> None:
     assert recovered.vclock == state.vclocks[state.last]
 
 
-def run(world: World, names: list[str]) -> None:
+def run(world: CrashWorld, names: list[str]) -> None:
     for name in names:
         getattr(world, name)()
 
@@ -237,18 +237,18 @@ def count_calls(seed: int, names: list[str]) -> int:
         nonlocal calls
         calls += 1
 
-    world = World(seed)
+    world = CrashWorld(seed)
     world.disk.on_call = count
     run(world, names)
     return calls
 
 
-def run_with_fault(seed: int, names: list[str], at: int, fault: Fault) -> World:
+def run_with_fault(seed: int, names: list[str], at: int, fault: DiskFault) -> CrashWorld:
     """Run a script up to the fault; a failed call stops the process there."""
-    world = World(seed)
+    world = CrashWorld(seed)
     remaining = at
 
-    def inject(call: str, path: str) -> Fault | None:
+    def inject(call: str, path: str) -> DiskFault | None:
         nonlocal remaining
         remaining -= 1
         return fault if remaining == -1 else None
@@ -260,19 +260,19 @@ def run_with_fault(seed: int, names: list[str], at: int, fault: Fault) -> World:
     return world
 
 
-scripts = st.lists(st.sampled_from(World.OPERATIONS), min_size=1, max_size=6)
+scripts = st.lists(st.sampled_from(CrashWorld.OPERATIONS), min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize("at", range(14))
 @pytest.mark.parametrize("fault", ["power", "power_after", "fail"])
-def test_a_crash_while_a_directory_is_made_leaves_all_or_nothing(at: int, fault: Fault) -> None:
+def test_a_crash_while_a_directory_is_made_leaves_all_or_nothing(at: int, fault: DiskFault) -> None:
     for seed in range(10):
         disk = SimDisk()
         disk.makedirs("/srv")
         disk.sync_dir("/")
         calls: list[str] = []
 
-        def inject(call: str, path: str, calls: list[str] = calls) -> Fault | None:
+        def inject(call: str, path: str, calls: list[str] = calls) -> DiskFault | None:
             calls.append(call)
             return fault if len(calls) == at + 1 else None
 
@@ -324,10 +324,10 @@ def test_failure_of_every_call(seed: int, names: list[str]) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_many_lives(seed: int) -> None:
     """Operations and faults are random, and faults also interrupt starts."""
-    world = World(seed)
+    world = CrashWorld(seed)
     rng = world.rng
 
-    def inject(call: str, path: str) -> Fault | None:
+    def inject(call: str, path: str) -> DiskFault | None:
         if rng.random() < 0.02:
             return rng.choice(["power", "power_after", "fail", "short"])
         return None
@@ -335,7 +335,7 @@ def test_many_lives(seed: int) -> None:
     for _ in range(25):
         world.disk.on_call = inject
         with contextlib.suppress(PowerLoss, DiskError):
-            run(world, rng.choices(World.OPERATIONS, k=12))
+            run(world, rng.choices(CrashWorld.OPERATIONS, k=12))
         for _ in range(2):
             world.disk.kill() if rng.random() < 0.3 else world.disk.crash(rng)
             try:
@@ -350,11 +350,11 @@ def test_many_lives(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_operations_continue_after_a_full_disk(seed: int) -> None:
     """DiskFull without `failed` means that nothing happened, so the same process continues (D5)."""
-    world = World(seed)
+    world = CrashWorld(seed)
     rng = world.rng
     refused = 0
 
-    def fill(call: str, path: str) -> Fault | None:
+    def fill(call: str, path: str) -> DiskFault | None:
         needs_space = call in ("append", "create", "rename")
         return "full" if needs_space and rng.random() < 0.1 else None
 
@@ -362,7 +362,7 @@ def test_operations_continue_after_a_full_disk(seed: int) -> None:
         world.disk.on_call = fill
         saved = (list(world.ballots), list(world.snapshots))
         try:
-            run(world, [rng.choice(World.OPERATIONS[:-1])])
+            run(world, [rng.choice(CrashWorld.OPERATIONS[:-1])])
         except DiskFull:
             world.disk.on_call = None
             if world.storage.failed:
@@ -381,7 +381,7 @@ def test_operations_continue_after_a_full_disk(seed: int) -> None:
 
 
 def test_a_full_disk_undoes_the_write_and_continues_in_a_new_file() -> None:
-    world = World(5, SegmentLimits())
+    world = CrashWorld(5, SegmentLimits())
     for _ in range(4):
         world.write()
     segments = len(world.disk.listdir(DIRECTORY))
@@ -406,7 +406,7 @@ def test_a_full_disk_undoes_the_write_and_continues_in_a_new_file() -> None:
 
 
 def test_a_failed_flush_poisons_the_storage_for_good() -> None:
-    world = World(6)
+    world = CrashWorld(6)
     world.write()
     world.disk.on_call = lambda call, path: "fail" if call == "sync" else None
     with pytest.raises(DiskError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qsync_sim.detections import Verdict, found_by, read_table, table_of, write_table
+from qsync_sim.detections import MutantResult, found_by, read_table, table_of, write_table
 from qsync_sim.mutants import hunt
 from qsync_sim.planted_bugs import (
     Mutant,
@@ -121,13 +121,13 @@ def test_table_keeps_the_rows_of_other_mutants(tmp_path: Path) -> None:
     first, second, third = MUTANTS[:3]
     page = tmp_path / "page.md"
     page.write_text((DOCS / "planted-bugs.md").read_text())
-    write_table(page, MUTANTS[:3], [Verdict(first, 7, 8, "D1: | `x`; more")])
+    write_table(page, MUTANTS[:3], [MutantResult(first, 7, 8, "D1: | `x`; more")])
     found = read_table(page.read_text())
     assert found[first.name] == ("`D1: / 'x'`", 8)
     assert set(found).issubset({first.name, second.name, third.name})
-    write_table(page, MUTANTS[:3], [Verdict(second, 1, 2, "story full_disk differs")])
+    write_table(page, MUTANTS[:3], [MutantResult(second, 1, 2, "story full_disk differs")])
     assert read_table(page.read_text())[first.name] == found[first.name]
-    write_table(page, MUTANTS[:3], [Verdict(first, -1, 300, "SURVIVED")])
+    write_table(page, MUTANTS[:3], [MutantResult(first, -1, 300, "SURVIVED")])
     found = read_table(page.read_text())
     assert first.name not in found
     assert found[second.name] == ("story *full_disk*", 2)

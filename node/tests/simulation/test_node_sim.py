@@ -5,7 +5,7 @@ import pytest
 from qsync_node.consensus import messages as msg
 from qsync_sim.__main__ import MUST_HAPPEN, run_seed
 from qsync_sim.schedule import FAULTS_MIN, OPERATIONS_MIN, Schedule
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.world import World
 from qsync_testing.worlds import INSERT, Driven, put
 
@@ -121,20 +121,20 @@ class TestOnlooker:
         assert shell.node is not None
         beyond = shell.storage.last_index + 1
         ack = msg.Ack(1, shell.node.context.term, beyond, 1, 0, 0)
-        with pytest.raises(Violation, match="D1"):
+        with pytest.raises(InvariantViolation, match="D1"):
             world.onlooker.on_send(shell, "anybody", ack)
 
     def test_acknowledging_in_a_term_that_was_left(self) -> None:
         world = self.world()
         shell = next(iter(world.shells.values()))
-        with pytest.raises(Violation, match="D2"):
+        with pytest.raises(InvariantViolation, match="D2"):
             world.onlooker.on_send(shell, "anybody", msg.Ack(1, 0, 1, 0, 0, 0))
 
     def test_a_vote_that_is_not_stored(self) -> None:
         world = self.world()
         shell = next(iter(world.shells.values()))
         vote = msg.VoteReply(99, True, False, 1, 1, 1, 0, False)
-        with pytest.raises(Violation, match="D2"):
+        with pytest.raises(InvariantViolation, match="D2"):
             world.onlooker.on_send(shell, "anybody", vote)
 
     def test_a_prevote_binds_no_voter(self) -> None:
@@ -145,7 +145,7 @@ class TestOnlooker:
     def test_a_leader_without_votes(self) -> None:
         world = self.world()
         follower = next(s for s in world.shells.values() if s is not world.leader())
-        with pytest.raises(Violation, match="E1"):
+        with pytest.raises(InvariantViolation, match="E1"):
             world.onlooker.on_leader(follower, 50)
 
     def test_confirming_what_no_quorum_has(self) -> None:
@@ -154,5 +154,5 @@ class TestOnlooker:
         assert leader is not None
         assert leader.node is not None
         beyond = leader.node.context.tail.last_index + 5
-        with pytest.raises(Violation, match="L2"):
+        with pytest.raises(InvariantViolation, match="L2"):
             world.onlooker.on_confirmed(leader, leader.node, beyond, True)

@@ -14,10 +14,10 @@ from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker
 from qsync_sim.model import SPACE
 from qsync_sim.network import LATENCY_NS
-from qsync_sim.operation import Operation
-from qsync_sim.sessions import Sessions
+from qsync_sim.operation import ClientOperation
+from qsync_sim.sessions import SessionChecks
 from qsync_sim.shell import Shell
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_testing.worlds import REPLACE, Driven, put
 
 SECOND = 1_000_000_000
@@ -26,9 +26,9 @@ VERSIONS: dict[tuple[int, int], Any] = {(SPACE, 1): [(0, None), (10, FIRST), (20
 HEARTBEAT_NS = 50_000_000
 
 
-def operation(kind: str, at_ms: int, got: Any = None, **fields: Any) -> Operation:
+def operation(kind: str, at_ms: int, got: Any = None, **fields: Any) -> ClientOperation:
     """Return an answered operation of session 1, which took one millisecond."""
-    made = Operation(0, kind, 1, b"", SPACE, 1, "", "n1", at_ms * 1_000_000)
+    made = ClientOperation(0, kind, 1, b"", SPACE, 1, "", "n1", at_ms * 1_000_000)
     made.returned_ns = made.called_ns + 1_000_000
     made.outcome, made.ceiling_index, made.session = "committed", 20, 1
     made.tuples = [got] if got is not None else []
@@ -37,8 +37,8 @@ def operation(kind: str, at_ms: int, got: Any = None, **fields: Any) -> Operatio
     return made
 
 
-def check_sessions(*history: Operation) -> int:
-    return Sessions(VERSIONS, HEARTBEAT_NS).check(list(history))
+def check_sessions(*history: ClientOperation) -> int:
+    return SessionChecks(VERSIONS, HEARTBEAT_NS).check(list(history))
 
 
 class TestSessions:
@@ -49,11 +49,11 @@ class TestSessions:
         assert check_sessions(*history, operation("select", 5, SECOND_TUPLE)) == 1
 
     def test_read_that_goes_back_on_a_connection(self) -> None:
-        with pytest.raises(Violation, match="R1"):
+        with pytest.raises(InvariantViolation, match="R1"):
             check_sessions(operation("select", 1, SECOND_TUPLE), operation("select", 3, FIRST))
 
     def test_scan_that_goes_back_on_a_connection(self) -> None:
-        with pytest.raises(Violation, match="R1"):
+        with pytest.raises(InvariantViolation, match="R1"):
             check_sessions(operation("select", 1, SECOND_TUPLE), operation("scan", 3, FIRST))
 
     def test_another_connection_may_show_an_older_state(self) -> None:
@@ -61,7 +61,7 @@ class TestSessions:
         check_sessions(first, operation("select", 3, FIRST, session=2))
 
     def test_read_without_the_own_write(self) -> None:
-        with pytest.raises(Violation, match="T10"):
+        with pytest.raises(InvariantViolation, match="T10"):
             check_sessions(operation("replace", 1, index=20), operation("select", 3, FIRST))
 
     def test_answer_at_the_deadline_promises_nothing_about_reads(self) -> None:
@@ -70,7 +70,7 @@ class TestSessions:
 
     def test_linearizable_read_older_than_a_default_read_of_another_connection(self) -> None:
         first = operation("select", 1, SECOND_TUPLE)
-        with pytest.raises(Violation, match="R2"):
+        with pytest.raises(InvariantViolation, match="R2"):
             check_sessions(first, operation("linearizable", 3, FIRST, session=2))
 
 
@@ -90,7 +90,7 @@ class TestAvailability:
         leader = driven.leader()
         assert leader.node is not None
         leader.node.replica.step_down("a test")
-        with pytest.raises(Violation, match="E12: no leader"):
+        with pytest.raises(InvariantViolation, match="E12: no leader"):
             driven.run(10_000)
 
     def test_needless_failover(self) -> None:
@@ -99,7 +99,7 @@ class TestAvailability:
         leader = driven.leader()
         assert leader.node is not None
         leader.node.replica.step_down("a test")
-        with pytest.raises(Violation, match="E4: needless failover"):
+        with pytest.raises(InvariantViolation, match="E4: needless failover"):
             driven.run(1_000)
 
     def test_paused_leader_is_replaced_without_a_needless_failover(self) -> None:
@@ -110,14 +110,14 @@ class TestAvailability:
         driven.run(5_000)
         assert driven.world.availability.needless == 0
 
-    def refused(self, at_ms: int) -> Operation:
+    def refused(self, at_ms: int) -> ClientOperation:
         return operation("replace", at_ms, outcome="refused", code=int(ErrorCode.READONLY))
 
     def test_refusal_of_a_sound_quorum(self) -> None:
         driven = self.driven()
         driven.run(3_000)
         now_ms = driven.world.now_ns // 1_000_000
-        with pytest.raises(Violation, match="E12"):
+        with pytest.raises(InvariantViolation, match="E12"):
             driven.world.availability.check([self.refused(now_ms - 500)], is_queue_judged=True)
 
     def test_refusal_during_a_partition_is_not_judged(self) -> None:
@@ -150,14 +150,14 @@ class TestRefusals:
     def test_refusal_of_an_idle_leader(self, code: int, reason: str, rule: str) -> None:
         driven = Driven(3)
         leader = driven.leader()
-        with pytest.raises(Violation, match=rule):
+        with pytest.raises(InvariantViolation, match=rule):
             refusals.check(driven.world, leader, int(code), reason, leader.uuid)
 
     def test_follower_that_knows_its_leader(self) -> None:
         driven = Driven(3)
         follower = driven.followers()[0]
         reason = "the request was not logged: the member knows no leader; retry"
-        with pytest.raises(Violation, match="T10"):
+        with pytest.raises(InvariantViolation, match="T10"):
             refusals.check(driven.world, follower, int(ErrorCode.NOT_LEADER), reason, follower.uuid)
 
 
@@ -169,7 +169,7 @@ class TestWatch:
         follower, other = driven.followers()
         assert follower.node is not None
         follower.node.replica.election.heard_at_ns -= 1_000_000
-        with pytest.raises(Violation, match="E3"):
+        with pytest.raises(InvariantViolation, match="E3"):
             driven.world.watch.on_send(
                 follower, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0, False)
             )
@@ -177,7 +177,7 @@ class TestWatch:
     def test_prevote_of_a_leader(self) -> None:
         driven = Driven(3)
         leader, other = driven.leader(), driven.followers()[0]
-        with pytest.raises(Violation, match="E3"):
+        with pytest.raises(InvariantViolation, match="E3"):
             driven.world.watch.on_send(
                 leader, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0, False)
             )
@@ -204,7 +204,7 @@ class TestWatch:
         if is_allowed:
             driven.world.watch.on_step(follower, node)
             return
-        with pytest.raises(Violation, match="E3"):
+        with pytest.raises(InvariantViolation, match="E3"):
             driven.world.watch.on_step(follower, node)
 
     def test_write_during_a_switchover(self) -> None:
@@ -216,7 +216,7 @@ class TestWatch:
         term.transfer.switchover = LeadershipTransfer("", 1 << 62)
         driven.run(100)
         term.can_append = lambda: True  # type: ignore[method-assign]  # a bug
-        with pytest.raises(Violation, match="E9"):
+        with pytest.raises(InvariantViolation, match="E9"):
             driven.send(leader, REPLACE, put(1, "value"))
 
     def test_switchover_without_an_end(self) -> None:
@@ -227,7 +227,7 @@ class TestWatch:
         assert term is not None
         term.transfer.switchover = LeadershipTransfer("", 1 << 62)
         driven.run(6_000)
-        with pytest.raises(Violation, match="E9"):
+        with pytest.raises(InvariantViolation, match="E9"):
             driven.run(2_000)
 
 
@@ -238,7 +238,7 @@ class TestLinearizableReads:
     def test_smaller_index_than_an_answer_before(self, kind: str) -> None:
         checker = Checker(Driven(3).world)
         read = operation(kind, 1, index=10, floor_index=20, ceiling_index=20)
-        with pytest.raises(Violation, match="R2"):
+        with pytest.raises(InvariantViolation, match="R2"):
             checker._check(read)
 
 
@@ -251,7 +251,7 @@ class TestResources:
         assert leader.node is not None
         resources.check_end(leader, leader.node)
         leader.node.linearizable_reads.applying.append((1, None))  # type: ignore[arg-type]  # only counted
-        with pytest.raises(Violation, match="T11"):
+        with pytest.raises(InvariantViolation, match="T11"):
             resources.check_end(leader, leader.node)
 
     def test_queue_longer_than_its_limit(self) -> None:
@@ -265,7 +265,7 @@ class TestResources:
         resources.check_step(leader, leader.node, driven.world.ledger)
         entries = leader.node.context.limbo.entries
         entries.extend([next(one for one in entries if one.kind is EntryKind.USER)] * 4)
-        with pytest.raises(Violation, match="T11"):
+        with pytest.raises(InvariantViolation, match="T11"):
             resources.check_step(leader, leader.node, driven.world.ledger)
 
 
@@ -280,7 +280,7 @@ class TestAuthority:
         driven = Driven(3)
         follower = driven.followers()[0]
         removed_at(follower, "removed")
-        with pytest.raises(Violation, match="P1"):
+        with pytest.raises(InvariantViolation, match="P1"):
             driven.world.onlooker.on_send(
                 follower, "removed", VoteReply(9, True, True, 1, 1, 1, 0, False)
             )
@@ -289,7 +289,7 @@ class TestAuthority:
         driven = Driven(3)
         follower = driven.followers()[0]
         removed_at(follower, "removed")
-        with pytest.raises(Violation, match="P1"):
+        with pytest.raises(InvariantViolation, match="P1"):
             driven.world.onlooker.on_send(follower, "removed", Ack(1, 1, 1, 1, 0, 0))
 
     def test_member_that_counts_by_a_removed_voter(self) -> None:
@@ -297,7 +297,7 @@ class TestAuthority:
         follower, other = driven.followers()
         assert follower.node is not None
         removed_at(follower, other.uuid)
-        with pytest.raises(Violation, match="M5"):
+        with pytest.raises(InvariantViolation, match="M5"):
             driven.world.authority.on_step(follower, follower.node, [], 0)
 
     def test_fence_that_a_restart_loses(self) -> None:
@@ -308,7 +308,7 @@ class TestAuthority:
         follower.stop(power_loss=False)
         follower.start()
         follower.ballot_on_disk = b""
-        with pytest.raises(Violation, match="E10"):
+        with pytest.raises(InvariantViolation, match="E10"):
             driven.world.authority.on_started(follower)
 
     def test_two_members_that_could_win_by_disjoint_majorities(self) -> None:
@@ -319,7 +319,7 @@ class TestAuthority:
         assert follower.node is not None
         alone = ClusterMember(1, follower.uuid, follower.name, "voter", True, 1)
         follower.node.context.limbo.configuration = Configuration((alone,))
-        with pytest.raises(Violation, match="M2"):
+        with pytest.raises(InvariantViolation, match="M2"):
             driven.world.onlooker.on_step(follower, follower.node)
 
 

@@ -10,33 +10,33 @@ from qsync_node.errors import ErrorCode
 from qsync_sim import workloads
 from qsync_sim.clients import COMMIT
 from qsync_sim.schedule import Schedule
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.workloads.access import Access
-from qsync_sim.workloads.base import Request, Workload
+from qsync_sim.workloads.base import Workload, WorkloadRequest
 from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.workloads.indexes import Indexes
-from qsync_sim.workloads.limits import Burst, Limits
-from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.limits import Burst, LimitWorkload
+from qsync_sim.workloads.order import ConfirmedOrder
 from qsync_sim.workloads.tables import Tables
 from qsync_sim.workloads.transactions import Transactions
 
 NAMES = [kind.name for kind in workloads.ALL]
 
 
-def finished(name: str, seed: int = 1) -> tuple[Workload, Order]:
+def finished(name: str, seed: int = 1) -> tuple[Workload, ConfirmedOrder]:
     """Return a workload after its schedule, and the order of that schedule."""
     schedule = Schedule(seed, workloads=[name])
     world = schedule.run()
     (workload,) = schedule.workloads
-    return workload, Order(world)
+    return workload, ConfirmedOrder(world)
 
 
-def refuses(name: str, change: Callable[[Request], bool], rule: str) -> None:
+def refuses(name: str, change: Callable[[WorkloadRequest], bool], rule: str) -> None:
     """Assert that the workload refuses the first request that the function changes."""
     for seed in range(1, 20):
         workload, order = finished(name, seed)
         if any(change(request) for request in workload.requests):
-            with pytest.raises(Violation, match=rule):
+            with pytest.raises(InvariantViolation, match=rule):
                 workload.check(order)
             return
     pytest.fail("no request of this kind")
@@ -71,7 +71,7 @@ class TestIndexes:
     """The check of secondary indexes, range scans and pages."""
 
     def test_row_missing_from_a_linearizable_read(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             is_scan = request.kind == "select" and request.fields.get(Key.TXN_ISOLATION) == 4
             if is_scan and request.outcome == "committed" and len(request.tuples) > 1:
                 del request.tuples[0]
@@ -81,7 +81,7 @@ class TestIndexes:
         refuses("indexes", change, "R1/R2")
 
     def test_dirty_read_of_a_value_that_was_never_written(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             is_dirty = request.kind == "select" and request.fields.get(Key.TXN_ISOLATION) == 1
             if is_dirty and request.outcome == "committed":
                 request.tuples = [[1, "never", 1, 1]]
@@ -91,7 +91,7 @@ class TestIndexes:
         refuses("indexes", change, "R1")
 
     def test_duplicate_that_nothing_justifies(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "delete" and request.outcome == "committed" and not request.tuples:
                 request.code, request.outcome = 3, "refused"
                 return True
@@ -100,7 +100,7 @@ class TestIndexes:
         refuses("indexes", change, "T8")
 
     def test_refused_write_that_is_in_the_order(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.tag and request.outcome == "committed" and request.tuples:
                 request.code, request.outcome = 226, "refused"
                 return True
@@ -114,7 +114,7 @@ class TestIndexes:
         pages = next(pages for pages in workload.paginations if len(pages) > 2)
         workload.requests.clear()
         pages[1].tuples[0] = pages[0].tuples[0]
-        with pytest.raises(Violation, match="R1"):
+        with pytest.raises(InvariantViolation, match="R1"):
             workload.check(order)
 
     def test_index_that_lacks_a_tuple(self) -> None:
@@ -125,7 +125,7 @@ class TestIndexes:
         index = shell.node.database.space(601).indexes[1]
         key, _ = next(iter(index.entries()))
         index.put(key, None)
-        with pytest.raises(Violation, match="S1"):
+        with pytest.raises(InvariantViolation, match="S1"):
             check_indexes(shell.name, shell.node.database)
 
 
@@ -133,7 +133,7 @@ class TestTables:
     """The check of schema changes."""
 
     def test_format_change_that_the_tuples_forbid(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.outcome == "refused" and request.code in (3, 23, 39):
                 if request.fields[Key.SPACE_ID] in (280, 288):
                     request.code, request.outcome = 0, "committed"
@@ -143,7 +143,7 @@ class TestTables:
         refuses("tables", change, "P3")
 
     def test_refusal_that_no_state_justifies(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "truncate" and request.outcome == "committed":
                 request.code, request.outcome = 42, "refused"
                 return True
@@ -152,7 +152,7 @@ class TestTables:
         refuses("tables", change, "P3")
 
     def test_write_to_a_space_that_does_not_exist(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "put" and request.code == 36:
                 request.code, request.outcome = 0, "committed"
                 request.tuples = [request.fields[Key.TUPLE]]
@@ -169,7 +169,7 @@ class TestTables:
             if committed:
                 del order.places[committed[0][1].tag]
                 workload.requests.clear()
-                with pytest.raises(Violation, match="T8"):
+                with pytest.raises(InvariantViolation, match="T8"):
                     workload.check(order)
                 return
         pytest.fail("no schema change in a transaction")
@@ -179,7 +179,7 @@ class TestTransactions:
     """The check of interactive transactions."""
 
     def test_committed_after_its_timeout(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "commit" and request.code == 231:
                 request.code, request.outcome = 0, "committed"
                 return True
@@ -200,7 +200,7 @@ class TestTransactions:
             ]
             if reads:
                 reads[0].tuples[0][1] = "another value"
-                with pytest.raises(Violation, match=r"T8|R2"):
+                with pytest.raises(InvariantViolation, match=r"T8|R2"):
                     workload.check(order)
                 return
         pytest.fail("no read in a committed transaction")
@@ -213,7 +213,7 @@ class TestTransactions:
                 tags = [request.tag for request in one.rows if request.tag]
                 if one.outcome == "committed" and tags and one.end is not None:
                     one.end.outcome, one.end.code = "refused", 97
-                    with pytest.raises(Violation, match="T6"):
+                    with pytest.raises(InvariantViolation, match="T6"):
                         workload.check(order)
                     return
         pytest.fail("no committed transaction")
@@ -223,7 +223,7 @@ class TestSequences:
     """The check of sequences."""
 
     def test_value_that_was_not_next(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "draw" and request.outcome == "committed":
                 request.tuples[0][0] += 1
                 return True
@@ -232,7 +232,7 @@ class TestSequences:
         refuses("sequences", change, "T8")
 
     def test_overflow_with_values_left(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "delete" and request.outcome == "committed" and not request.tuples:
                 request.outcome, request.code = "refused", 147
                 return True
@@ -245,7 +245,7 @@ class TestKeys:
     """The check of idempotency keys."""
 
     def test_expiry_within_the_window(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "retry" and request.index <= request.floor_index:
                 is_young = request.ceiling_index - request.key[2] < 200
                 if request.outcome == "committed" and is_young:
@@ -256,7 +256,7 @@ class TestKeys:
         refuses("keys", change, "T9")
 
     def test_retry_with_another_index(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "retry" and request.outcome == "committed":
                 request.index -= 1
                 return True
@@ -265,7 +265,7 @@ class TestKeys:
         refuses("keys", change, "T9")
 
     def test_write_with_a_mark_from_before_the_window(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             is_new = request.outcome == "committed" and request.index > request.floor_index
             if request.kind != "first" or not is_new:
                 return False
@@ -275,7 +275,7 @@ class TestKeys:
         refuses("keys", change, "T9: it ran at")
 
     def test_other_transaction_with_a_known_key_gets_no_answer(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             is_refused = request.kind == "reuse" and request.code == ErrorCode.KEY_REUSED
             if request.type != COMMIT or not is_refused:
                 return False
@@ -289,7 +289,7 @@ class TestAccess:
     """The check of privileges."""
 
     def test_write_without_the_privilege(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "write" and request.outcome == "committed":
                 request.user = "unknown"
                 return True
@@ -298,7 +298,7 @@ class TestAccess:
         refuses("access", change, "P3")
 
     def test_refusal_in_spite_of_the_privilege(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "write" and request.outcome == "refused" and request.code == 42:
                 request.user = "other"
                 return True
@@ -311,7 +311,7 @@ class TestAccess:
         assert isinstance(workload, Access)
         user, _, index, may_log_in = workload.log_ins[-1]
         workload.log_ins[-1] = (user, "another hash", index, may_log_in)
-        with pytest.raises(Violation, match="P3"):
+        with pytest.raises(InvariantViolation, match="P3"):
             workload.check(order)
 
 
@@ -319,7 +319,7 @@ class TestLimits:
     """The check of limits."""
 
     def test_accepted_beyond_a_limit(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "large tuple" and request.outcome == "refused":
                 request.outcome, request.code = "committed", 0
                 return True
@@ -328,7 +328,7 @@ class TestLimits:
         refuses("limits", change, "T11")
 
     def test_refusal_with_another_code(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "deep tuple" and request.code == 20:
                 request.code = 23
                 return True
@@ -337,7 +337,7 @@ class TestLimits:
         refuses("limits", change, "T6")
 
     def test_transaction_refused_below_its_limit(self) -> None:
-        def change(request: Request) -> bool:
+        def change(request: WorkloadRequest) -> bool:
             if request.kind == "write" and request.outcome == "committed":
                 request.outcome, request.code, request.reason = "refused", 2, "too large"
                 return True
@@ -347,9 +347,9 @@ class TestLimits:
 
     def test_more_transactions_of_guests_than_allowed(self) -> None:
         workload, order = finished("limits")
-        assert isinstance(workload, Limits)
+        assert isinstance(workload, LimitWorkload)
         burst = Burst("guest")
         burst.answers = [fx.Answer(1, number, 0, "", [], 0) for number in range(101)]
         workload.bursts = [burst]
-        with pytest.raises(Violation, match="T11"):
+        with pytest.raises(InvariantViolation, match="T11"):
             workload.check(order)

@@ -5,12 +5,12 @@ import pytest
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.lease import LeaderLease
 from qsync_node.consensus.settings import MILLISECOND, SECOND
-from qsync_node.consensus.source import StreamState
+from qsync_node.consensus.source import SourceState
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.members import check
 from qsync_sim.schedule import Schedule
-from qsync_sim.violation import Violation
+from qsync_sim.violation import InvariantViolation
 from qsync_sim.world import World
 from qsync_testing.worlds import INSERT, SELECT, Driven, get, node_of, put
 
@@ -24,7 +24,7 @@ def test_leader_without_a_quorum_is_reported(monkeypatch: pytest.MonkeyPatch) ->
         world.network.cut(leader, other)
         world.network.cut(other, leader)
     monkeypatch.setattr(LeaderLease, "is_lost", lambda lease: False)
-    with pytest.raises(Violation, match="E4"):
+    with pytest.raises(InvariantViolation, match="E4"):
         world.run_for(2 * SECOND)
 
 
@@ -37,7 +37,7 @@ def test_unanswered_order_is_reported() -> None:
     assert leader.node is not None
     leader.node.procedures.snapshot_calls.clear()
     world.run_for(11 * SECOND)
-    with pytest.raises(Violation, match="G3: snapshot"):
+    with pytest.raises(InvariantViolation, match="G3: snapshot"):
         world.watch.check_orders()
 
 
@@ -52,7 +52,7 @@ def test_returned_instance_is_reported() -> None:
     world.ledger[last + 1] = (*row[:2], removal, True, 5)
     world.ledger[last + 2] = row
     world.confirmed_anywhere = last + 2
-    with pytest.raises(Violation, match="M5"):
+    with pytest.raises(InvariantViolation, match="M5"):
         check(world)
 
 
@@ -145,7 +145,7 @@ def test_follower_whose_link_breaks_during_a_truncation_follows_again() -> None:
     old.disk_delay_ns = SECOND
     world.network.heal()
     source = node_of(old).replica.source
-    assert driven.run(10_000, lambda: source.state is StreamState.CUTTING)
+    assert driven.run(10_000, lambda: source.state is SourceState.CUTTING)
     world.network.break_some(2.0)
     old.disk_delay_ns = MILLISECOND
     driven.run(3000)

@@ -100,7 +100,7 @@ def statement(rng: Random) -> tuple[int, dict[int, Any]]:
     return REPLACE, {Key.SPACE_ID: PRIV, Key.TUPLE: [1, 0, "space", space, rng.randrange(1, 8)]}
 
 
-class Life:
+class SequenceHistory:
     """A leader's log, and the snapshots that were taken while it grew."""
 
     def __init__(self, seed: int) -> None:
@@ -194,7 +194,7 @@ def test_sequences_are_replayed_as_the_engine_moves_them(
 ) -> None:
     if is_by_row:
         monkeypatch.setattr(runs_module, "columns_of", lambda _: None)
-    life = Life(seed)
+    life = SequenceHistory(seed)
     moved = [row for row in life.rows if row.type == INSERT and space_of(row.body) in SPACES]
     assert len(moved) > 20
     result = plain_audit(life.archive(tmp_path / "archive"))
@@ -206,12 +206,12 @@ def test_files_of_many_parts_are_judged_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs and snapshots are split into parts, and each part is a task of its own."""
-    whole = plain_audit(Life(3).archive(tmp_path / "whole"))
+    whole = plain_audit(SequenceHistory(3).archive(tmp_path / "whole"))
     monkeypatch.setattr(describe_module, "MARK_EVERY_BYTES", 500)
     defaults = parts_of_kind.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "part_bytes", 1000)
-    folder = Life(3).archive(tmp_path / "cut")
+    folder = SequenceHistory(3).archive(tmp_path / "cut")
     for kind in (SEGMENT, SNAPSHOT):
         parts = parts_of_kind(load_archive(f"file://{folder}"), kind)
         assert len(parts) > 1.5 * len({part.key for part in parts}), kind
@@ -224,7 +224,7 @@ def test_files_of_many_parts_are_judged_as_one(
 @pytest.mark.parametrize("space", [SEQUENCE_DATA, TERM_SPACE, 272, PRIV, 600])
 def test_a_snapshot_that_is_off_by_one_in_any_space(tmp_path: Path, space: int) -> None:
     """The audit reports a missing or changed tuple with its file, and nothing else."""
-    source = Life(1).archive(tmp_path / "archive")
+    source = SequenceHistory(1).archive(tmp_path / "archive")
     for seed, is_lacking in enumerate((False, True) * 3):
         copy = Copy(source, tmp_path / f"{seed}", seed)
         places = [
@@ -250,7 +250,7 @@ def test_a_snapshot_that_is_off_by_one_in_any_space(tmp_path: Path, space: int) 
 
 
 def test_a_sequence_that_was_changed_in_part_is_not_replayed(tmp_path: Path) -> None:
-    life = Life(2)
+    life = SequenceHistory(2)
     life._execute(
         UPDATE, {Key.SPACE_ID: SEQUENCE, Key.KEY: [1], Key.TUPLE: [["=", 3, 5]], Key.INDEX_BASE: 0}
     )

@@ -22,15 +22,15 @@ from qsync_node.format.journals import (
     JournalRow,
     decode_row,
 )
-from qsync_sim.journals.keys import Keys
+from qsync_sim.journals.keys import SimKeySpace
 
 
-class Cluster:
+class AllocatorCluster:
     """A key space, its allocator, and brokers that the test synchronises."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = Random(seed)
-        self.rows = Keys()
+        self.rows = SimKeySpace()
         self.keys = KeySpace()
         self.allocator = Allocator()
         self.position = 0
@@ -154,8 +154,10 @@ def names(count: int) -> list[str]:
     return [f"journal/{number:04}" for number in range(count)]
 
 
-def cluster_of(count: int, journals: int, replication: int = 3, limit: int = 100) -> Cluster:
-    cluster = Cluster()
+def cluster_of(
+    count: int, journals: int, replication: int = 3, limit: int = 100
+) -> AllocatorCluster:
+    cluster = AllocatorCluster()
     for number in range(count):
         cluster.add(f"broker-{number}", limit=limit)
     cluster.create(*names(journals), replication=replication)
@@ -164,7 +166,7 @@ def cluster_of(count: int, journals: int, replication: int = 3, limit: int = 100
 
 
 def test_new_journal_gets_all_its_brokers_in_one_change() -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     for number in range(4):
         cluster.add(f"broker-{number}")
     cluster.create("journal/one")
@@ -181,7 +183,7 @@ def test_loads_and_primaries_are_spread() -> None:
 
 
 def test_limits_are_kept_and_shares_follow_them() -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     for number, limit in enumerate((10, 10, 10, 30)):
         cluster.add(f"broker-{number}", limit=limit)
     cluster.create(*names(30), replication=1)
@@ -200,7 +202,7 @@ def test_missing_room_leaves_journals_without_brokers() -> None:
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_room_is_made_where_a_journal_needs_it(count: int) -> None:
     """The only broker with room has the journal already: another journal must move to it."""
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     for number in range(count - 1):
         cluster.add(f"broker-{number}", limit=1)
         cluster.create(f"journal/{number}", replication=1)
@@ -218,7 +220,7 @@ def test_primaries_of_new_journals_are_spread() -> None:
 
 
 def test_synchronised_broker_becomes_primary() -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     first = cluster.add("broker-b")
     second = cluster.add("broker-c")
     cluster.create("journal/one", replication=2)
@@ -233,7 +235,7 @@ def test_synchronised_broker_becomes_primary() -> None:
 
 @pytest.mark.parametrize("replication", [2, 3])
 def test_copies_are_in_several_zones(replication: int) -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     for number in range(6):
         cluster.add(f"broker-{number}", zone=f"zone-{number // 4}")  # four brokers and two
     cluster.create(*names(20), replication=replication)
@@ -251,7 +253,7 @@ def test_second_zone_is_used_when_it_appears() -> None:
 
 
 def test_one_zone_has_all_copies_if_others_have_no_room() -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     cluster.add("broker-far", zone="far", limit=1)
     for number in range(3):
         cluster.add(f"broker-{number}")
@@ -396,7 +398,7 @@ def test_suspended_journal_has_fewer_brokers(level: int, count: int) -> None:
 
 
 def test_only_the_oldest_broker_allocates() -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     first, second = cluster.add("broker-b"), cluster.add("broker-a")
     cluster.create("journal/one", replication=1)
     assert cluster.allocator.step(cluster.keys, second, 9, 0) == []
@@ -406,7 +408,7 @@ def test_only_the_oldest_broker_allocates() -> None:
 
 
 def test_a_step_has_a_bounded_number_of_changes() -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     cluster.add("broker-0", limit=2000)
     cluster.create(*names(1000), replication=1)
     assert len(cluster.step()) == CHANGES_MAX
@@ -416,7 +418,7 @@ def test_a_step_has_a_bounded_number_of_changes() -> None:
 
 @pytest.mark.parametrize("spec", [{"replication": "x"}, {"replication": -1}, {}])
 def test_any_specification_can_be_allocated(spec: dict[str, object]) -> None:
-    cluster = Cluster()
+    cluster = AllocatorCluster()
     cluster.add("broker-0")
     row = JournalRow("journal/one", spec, 9, 0, 0, 0, NO_ROUTE, 5, 5)
     assert cluster.rows.transact(KeyChange((), (row,)))
@@ -426,7 +428,7 @@ def test_any_specification_can_be_allocated(spec: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_events_end_in_a_complete_and_stable_allocation(seed: int) -> None:
-    cluster = Cluster(seed)
+    cluster = AllocatorCluster(seed)
     rng = cluster.rng
     zones = rng.choice((1, 2, 3))
     count = 0
@@ -463,7 +465,7 @@ def test_random_events_end_in_a_complete_and_stable_allocation(seed: int) -> Non
             assert set(members) <= staying, name
 
 
-def loads(cluster: Cluster) -> list[tuple[BrokerId, int]]:
+def loads(cluster: AllocatorCluster) -> list[tuple[BrokerId, int]]:
     return [(broker, cluster.keys.load(broker)) for broker in cluster.keys.brokers]
 
 

@@ -7,16 +7,16 @@ from qsync_broker.directory import SpecChange
 from qsync_broker.keyspace import KeyChange, KeySpace
 from qsync_broker.spec import JournalSpec
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
-from qsync_sim.journals.keys import Keys
+from qsync_sim.journals.keys import SimKeySpace
 
 NAME = "a/journal"
 
 
-class Client:
+class ApplyingClient:
     """One request, over a key space whose changes the test delivers."""
 
     def __init__(self, expected: int = 0, name: str = NAME) -> None:
-        self.rows, self.keys, self.position = Keys(), KeySpace(), 0
+        self.rows, self.keys, self.position = SimKeySpace(), KeySpace(), 0
         self.applying = Applying(self.keys, [SpecChange(name, JournalSpec(name, 1), expected)])
 
     def watch(self) -> None:
@@ -39,11 +39,11 @@ class Client:
 
 @pytest.mark.parametrize(("expected", "revision"), [(0, 0), (-1, 0), (7, 7)])
 def test_expected_revision_is_awaited(expected: int, revision: int) -> None:
-    assert Client(expected).applying.begin() == Await(revision, EXPECTED_S)
+    assert ApplyingClient(expected).applying.begin() == Await(revision, EXPECTED_S)
 
 
 def test_committed_change_is_done_once_the_broker_knows_it() -> None:
-    client = Client()
+    client = ApplyingClient()
     change = client.planned()
     assert client.rows.transact(change)
     assert client.applying.transacted(True) == Await(1, None)
@@ -53,7 +53,7 @@ def test_committed_change_is_done_once_the_broker_knows_it() -> None:
 
 
 def test_change_whose_answer_was_lost_is_done() -> None:
-    client = Client()
+    client = ApplyingClient()
     assert client.rows.transact(client.planned())
     assert client.applying.transacted(False) == Await(1, PAUSE_S)
     client.watch()
@@ -61,7 +61,7 @@ def test_change_whose_answer_was_lost_is_done() -> None:
 
 
 def test_conflict_with_a_broker_is_tried_again() -> None:
-    client = Client(-1)
+    client = ApplyingClient(-1)
     assert client.rows.transact(client.planned())
     client.watch()
     client.applying = Applying(client.keys, [SpecChange(NAME, JournalSpec(NAME, 2), -1)])
@@ -77,9 +77,9 @@ def test_conflict_with_a_broker_is_tried_again() -> None:
 
 
 def test_conflict_with_another_client_is_refused() -> None:
-    client = Client()
+    client = ApplyingClient()
     client.planned()
-    other = Client()
+    other = ApplyingClient()
     assert client.rows.transact(other.planned()._replace(expected=()))
     client.applying.transacted(False)
     row = client.row()

@@ -11,7 +11,7 @@ from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, encode
 ME = BrokerId("zone-a", "broker-1")
 
 
-class World:
+class LeaseWorld:
     """A key space that commits each renewal at once."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class World:
 def test_a_broker_keeps_an_order_to_leave_but_not_that_of_an_earlier_process(
     process: str, is_exiting: bool
 ) -> None:
-    world = World()
+    world = LeaseWorld()
     row = world.renewed()
     assert not row.is_exiting
     world.write(row._replace(is_exiting=True, process=process, mod_revision=20))

@@ -16,7 +16,7 @@ ROUTE = Route((A, B), 1)
 SUM_OF_ONE = bytes.fromhex("fe05bcdcdc4928012781a5f1a2a77cbb5398e106")  # of b"one"
 
 
-class Peer:
+class ReplicaPeer:
     """Broker A as a peer of the primary B."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def send(stream: PeerStream, *messages: msg.Message) -> None:
 
 
 def test_promise_returns_the_state_of_the_spool() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     peer.prepare(5)
     assert peer.got[0] == []
     peer.hand.stored()
@@ -66,21 +66,21 @@ def test_promise_returns_the_state_of_the_spool() -> None:
 
 @pytest.mark.parametrize("more", [{"members": (A, C)}, {"primary": 0}, {"journal_id": 3}])
 def test_other_route_is_refused_with_the_own_revision(more: dict[str, Any]) -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     peer.prepare(5, **more)
     assert peer.last() == msg.PeerRefused(peer.hand.keys.revision, 0)
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
 def test_epoch_that_is_not_greater_is_refused(epoch: int) -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     peer.prepare(5)
     peer.prepare(epoch, 1)
     assert peer.last(1) == msg.PeerRefused(0, 5)
 
 
 def test_proposal_is_acknowledged_once_it_is_durable() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     send(peer.synchronised(5), *ONE)
     assert peer.last() == msg.Acked(0)
     peer.hand.stored()
@@ -88,7 +88,7 @@ def test_proposal_is_acknowledged_once_it_is_durable() -> None:
 
 
 def test_adoption_is_acknowledged_once_it_is_durable() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.prepare(5)
     peer.hand.stored()
     stream.receive(msg.Adopt(5, 0, 0, b"", 1, True))
@@ -98,7 +98,7 @@ def test_adoption_is_acknowledged_once_it_is_durable() -> None:
 
 
 def test_committed_bytes_are_visible_only_when_confirmed() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.synchronised(5)
     send(stream, *ONE)
     peer.hand.stored()
@@ -110,7 +110,7 @@ def test_committed_bytes_are_visible_only_when_confirmed() -> None:
 
 
 def test_next_proposal_confirms_the_former_one() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.synchronised(5)
     send(stream, *ONE, msg.Content(0, b"two"))
     spool = peer.replica.spool
@@ -119,7 +119,7 @@ def test_next_proposal_confirms_the_former_one() -> None:
 
 
 def test_former_primary_is_fenced_by_a_promise() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     former = peer.synchronised(5, 0)
     former.receive(ONE[0])
     peer.prepare(6, 1)
@@ -129,7 +129,7 @@ def test_former_primary_is_fenced_by_a_promise() -> None:
 
 
 def test_acknowledgement_of_a_fenced_stream_is_not_sent() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     former = peer.synchronised(5, 0)
     send(former, *ONE)
     peer.prepare(6, 1)
@@ -138,7 +138,7 @@ def test_acknowledgement_of_a_fenced_stream_is_not_sent() -> None:
 
 
 def test_own_pipeline_ends_when_another_primary_has_a_promise() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     peer.replica.open_pipeline(Route((A, B), 0), 5)
     pipeline = peer.replica.pipeline
     assert pipeline is not None
@@ -149,7 +149,7 @@ def test_own_pipeline_ends_when_another_primary_has_a_promise() -> None:
 
 
 def test_adoption_of_another_epoch_than_promised_is_refused() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.prepare(5)
     peer.hand.stored()
     stream.receive(msg.Adopt(4, 0, 0, b"", 1, True))
@@ -168,7 +168,7 @@ def test_adoption_of_another_epoch_than_promised_is_refused() -> None:
     ],
 )
 def test_message_that_does_not_fit_the_spool_ends_the_stream(messages: list[msg.Message]) -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.synchronised(5)
     send(stream, *messages)
     assert isinstance(peer.last(), msg.Failed)
@@ -176,14 +176,14 @@ def test_message_that_does_not_fit_the_spool_ends_the_stream(messages: list[msg.
 
 
 def test_content_before_a_promise_ends_the_stream() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.stream(0)
     stream.receive(ONE[0])
     assert peer.last() == msg.Failed("Content before a promise")
 
 
 def test_lost_stream_discards_its_content() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     stream = peer.synchronised(5)
     stream.receive(ONE[0])
     stream.end()
@@ -191,7 +191,7 @@ def test_lost_stream_discards_its_content() -> None:
 
 
 def test_pipeline_ends_when_one_of_its_brokers_leaves_the_route() -> None:
-    peer = Peer()
+    peer = ReplicaPeer()
     peer.replica.open_pipeline(Route((A, B), 0), 5)
     peer.hand.put(broker(C))
     peer.replica.leave_route(Route((A, B, C), 0))

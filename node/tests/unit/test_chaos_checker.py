@@ -11,10 +11,10 @@ import pytest
 from qsync_testing.brokers import checker
 
 JOURNAL = "a/journal"
-Entry = dict[str, Any]
+LedgerEntry = dict[str, Any]
 
 
-class Scene:
+class CheckedScene:
     """A journal with five appends, and its ledger; each test damages one of them.
 
     Attributes:
@@ -25,7 +25,7 @@ class Scene:
     def __init__(self) -> None:
         self.records = {name: checker.record_of(name, name.encode() * 9) for name in "abcde"}
         self.contents = dict.fromkeys(("one", "two"), b"".join(self.records.values()))
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
         at = 0
         for number, (name, record) in enumerate(self.records.items()):
             place = {"begin": at, "end": at + len(record)}
@@ -49,7 +49,7 @@ class Scene:
         entry |= {"begin": begin, "length": len(data), "sha1": digest, "is_whole": is_whole}
         self.entries.append({**entry, **fields})
 
-    def append(self, name: str) -> Entry:
+    def append(self, name: str) -> LedgerEntry:
         return next(one for one in self.entries if one.get("id") == name)
 
     def set_all(self, content: bytes) -> None:
@@ -64,74 +64,74 @@ class Scene:
 
 
 def test_correct_journal_has_no_violation() -> None:
-    assert Scene().check() == []
+    assert CheckedScene().check() == []
 
 
-def lose_the_last_append(scene: Scene) -> None:
+def lose_the_last_append(scene: CheckedScene) -> None:
     scene.set_all(scene.without("e"))
 
 
-def lose_an_append(scene: Scene) -> None:
+def lose_an_append(scene: CheckedScene) -> None:
     scene.set_all(scene.without("b"))
 
 
-def lose_at_one_broker(scene: Scene) -> None:
+def lose_at_one_broker(scene: CheckedScene) -> None:
     scene.contents["two"] = scene.without("e")
 
 
-def change_at_one_broker(scene: Scene) -> None:
+def change_at_one_broker(scene: CheckedScene) -> None:
     scene.contents["two"] = scene.contents["two"].replace(b"ccc", b"cxc", 1)
 
 
-def change_a_byte(scene: Scene) -> None:
+def change_a_byte(scene: CheckedScene) -> None:
     scene.set_all(scene.contents["one"].replace(b"bbb", b"bxb", 1))
 
 
-def keep_a_part(scene: Scene) -> None:
+def keep_a_part(scene: CheckedScene) -> None:
     scene.set_all(scene.contents["one"] + scene.records["a"][:-3])
 
 
-def append_twice(scene: Scene) -> None:
+def append_twice(scene: CheckedScene) -> None:
     scene.set_all(scene.contents["one"] + scene.records["d"])
 
 
-def carry_out_a_refused_append(scene: Scene) -> None:
+def carry_out_a_refused_append(scene: CheckedScene) -> None:
     scene.set_all(scene.contents["one"] + checker.record_of("y", b"y"))
 
 
-def carry_out_a_broken_append(scene: Scene) -> None:
+def carry_out_a_broken_append(scene: CheckedScene) -> None:
     scene.set_all(scene.contents["one"] + checker.record_of("z", b"z"))
 
 
-def invent_an_append(scene: Scene) -> None:
+def invent_an_append(scene: CheckedScene) -> None:
     scene.set_all(scene.contents["one"] + checker.record_of("w", b"w"))
 
 
-def acknowledge_another_offset(scene: Scene) -> None:
+def acknowledge_another_offset(scene: CheckedScene) -> None:
     scene.append("c")["begin"] += 1
 
 
-def acknowledge_late_appends_first(scene: Scene) -> None:
+def acknowledge_late_appends_first(scene: CheckedScene) -> None:
     scene.append("b")["started"] = 7
 
 
-def read_other_bytes(scene: Scene) -> None:
+def read_other_bytes(scene: CheckedScene) -> None:
     scene.read(0, b"other bytes", is_whole=False)
 
 
-def read_lost_bytes(scene: Scene) -> None:
+def read_lost_bytes(scene: CheckedScene) -> None:
     scene.read(0, scene.contents["one"] + b"more")
 
 
-def read_a_part(scene: Scene) -> None:
+def read_a_part(scene: CheckedScene) -> None:
     scene.read(0, scene.contents["one"][:-1])
 
 
-def read_elsewhere(scene: Scene) -> None:
+def read_elsewhere(scene: CheckedScene) -> None:
     scene.read(3, scene.contents["one"][3:], offset=0)
 
 
-VIOLATIONS: list[tuple[Callable[[Scene], None], str]] = [
+VIOLATIONS: list[tuple[Callable[[CheckedScene], None], str]] = [
     (lose_the_last_append, "no byte after .* but 1 acknowledged appends begin at"),
     (lose_an_append, "acknowledged append b at .* is lost"),
     (lose_at_one_broker, "broker two has other bytes at"),
@@ -154,8 +154,8 @@ VIOLATIONS: list[tuple[Callable[[Scene], None], str]] = [
 @pytest.mark.parametrize(
     ("plant", "text"), VIOLATIONS, ids=lambda one: getattr(one, "__name__", "")
 )
-def test_checker_finds_planted_violation(plant: Callable[[Scene], None], text: str) -> None:
-    scene = Scene()
+def test_checker_finds_planted_violation(plant: Callable[[CheckedScene], None], text: str) -> None:
+    scene = CheckedScene()
     plant(scene)
     assert any(re.search(text, problem) for problem in scene.check())
 

@@ -17,7 +17,7 @@ from qsync_client.requests import begin, call
 GREETING = encode_greeting("0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11", b"s" * 32)
 
 
-class Wire(asyncio.Transport):
+class LinkWire(asyncio.Transport):
     """A transport that keeps the output and reports a lost connection later, as asyncio does."""
 
     def __init__(self) -> None:
@@ -54,16 +54,16 @@ class Wire(asyncio.Transport):
         self.sent()
 
 
-def run(body: Callable[[Wire], Coroutine[Any, Any, None]]) -> None:
+def run(body: Callable[[LinkWire], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(30):
-            await body(Wire())
+            await body(LinkWire())
 
     asyncio.run(main())
 
 
 def test_retired_connection_stays_open_for_a_transaction_that_begins() -> None:
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.log_in()
         wire.link.hold_stream()
         asking = asyncio.create_task(wire.link.ask(begin(0), stream=1))
@@ -81,7 +81,7 @@ def test_retired_connection_stays_open_for_a_transaction_that_begins() -> None:
 
 
 def test_retired_connection_closes_after_its_last_answer() -> None:
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.log_in()
         asking = asyncio.create_task(wire.link.ask(call("qsync.mark", ())))
         await asyncio.sleep(0)
@@ -95,7 +95,7 @@ def test_retired_connection_closes_after_its_last_answer() -> None:
 
 
 def test_late_notification_does_not_watch_the_key_again() -> None:
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.log_in()
         watcher = wire.link.watch("box.status")
         wire.answer(int(Type.EVENT), 3, {Key.EVENT_KEY: "box.status", Key.EVENT_DATA: 1})
@@ -109,7 +109,7 @@ def test_late_notification_does_not_watch_the_key_again() -> None:
 
 
 def test_lost_connection_ends_requests_and_watches() -> None:
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.log_in()
         watcher = wire.link.watch("box.status")
         asking = asyncio.create_task(wire.link.ask(call("qsync.mark", ())))
@@ -128,7 +128,7 @@ def test_lost_connection_ends_requests_and_watches() -> None:
 
 
 def test_refused_log_in_names_user_and_member() -> None:
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.link.data_received(GREETING)
         wire.answer(0x8000 + 47, 1, {Key.ERROR_24: "wrong"})
         with pytest.raises(AccessDenied, match=r"log-in as app at 127\.0\.0\.1:1 failed: wrong"):
@@ -140,7 +140,7 @@ def test_refused_log_in_names_user_and_member() -> None:
 def test_lost_connection_is_not_aborted_again() -> None:
     """asyncio logs a traceback for an abort in `connection_lost`."""
 
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.log_in()
         wire.link.connection_lost(ConnectionResetError())
         assert not wire.is_aborted
@@ -152,7 +152,7 @@ def test_lost_connection_is_not_aborted_again() -> None:
 
 @pytest.mark.parametrize("body", [b"\x05", b"\xc0", b"\x81\x57\xc0", b"\x91\x01", b"\x81\x90\x00"])
 def test_invalid_notification_ends_the_connection(body: bytes) -> None:
-    async def main(wire: Wire) -> None:
+    async def main(wire: LinkWire) -> None:
         wire.log_in()
         watcher = wire.link.watch("box.status")
         packed = msgpack.packb({0: int(Type.EVENT), 1: 3}) + body
@@ -164,7 +164,7 @@ def test_invalid_notification_ends_the_connection(body: bytes) -> None:
 
 
 def test_too_large_answer_ends_the_connection_before_its_body() -> None:
-    async def body(wire: Wire) -> None:
+    async def body(wire: LinkWire) -> None:
         wire.log_in()
         asking = asyncio.create_task(wire.link.ask(call("qsync.mark", ())))
         await asyncio.sleep(0)

@@ -28,7 +28,7 @@ UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 IDS = [name for name, _ in SCENARIOS]
 
 
-class Replay:
+class AnswerReplay:
     """A leader's engine that confirms late, and a follower that applies the confirmed rows."""
 
     def __init__(self, delay: int) -> None:
@@ -70,8 +70,8 @@ class Replay:
         return space is not None and not space.index_defs[fields.get(Key.INDEX_ID, 0)].is_tree
 
 
-def check_scenario(requests: list[Any], delay: int) -> Replay:
-    replay = Replay(delay)
+def check_scenario(requests: list[Any], delay: int) -> AnswerReplay:
+    replay = AnswerReplay(delay)
     for user, type_, body, answer, is_ok in requests:
         given, given_ok = replay.ask(user, type_, body)
         if is_ok and given_ok and type_ == 1 and given != answer and replay.is_hash(body):

@@ -26,10 +26,10 @@ from qsync_node.errors import ClientError
 from qsync_node.format.body import put_body
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
-KeyT = TypeVar("KeyT", bound=int)
+FieldT = TypeVar("FieldT", bound=int)
 
 
-def pack(fields: Mapping[KeyT, Any]) -> bytes:
+def pack(fields: Mapping[FieldT, Any]) -> bytes:
     return bytes(msgpack.packb(fields))
 
 

@@ -52,7 +52,7 @@ def select(*key: Any, index: int = 0, space: int = SPACE) -> Select:
     return wanted
 
 
-class Steps:
+class StatementSteps:
     """Work budgets of a step: each allows `statements` statements; None means no limit."""
 
     def __init__(self, statements: int | None = None) -> None:
@@ -70,7 +70,7 @@ class Steps:
         self._left = self._allowed
 
 
-class Leader:
+class EngineLeader:
     """A database with one space, and its pending state."""
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class Leader:
         self.transaction = OpenTransaction(self.pending)
 
         def execute(request_: DataRequest) -> list[Any]:
-            assert self.transaction.catch_up(Steps())
+            assert self.transaction.catch_up(StatementSteps())
             return decoded(self.transaction.execute(request_, self.admin))
 
         return execute
 
     def prepare(self) -> Executed:
-        executed = self.transaction.prepare(Steps())
+        executed = self.transaction.prepare(StatementSteps())
         assert executed is not None
         return executed
 
@@ -121,11 +121,11 @@ def decoded(tuples: list[bytes]) -> list[Any]:
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader() -> EngineLeader:
+    return EngineLeader()
 
 
-def test_a_pending_change_is_dirty_until_confirmed(leader: Leader) -> None:
+def test_a_pending_change_is_dirty_until_confirmed(leader: EngineLeader) -> None:
     executed = leader.push(insert(1, "a"))
     assert executed.is_sync
     assert not executed.is_ddl
@@ -134,14 +134,14 @@ def test_a_pending_change_is_dirty_until_confirmed(leader: Leader) -> None:
     assert (leader.confirmed(), leader.dirty()) == ([[1, "a"]], [[1, "a"]])
 
 
-def test_execute_alone_changes_nothing(leader: Leader) -> None:
+def test_execute_alone_changes_nothing(leader: EngineLeader) -> None:
     leader.pending.execute(insert(1, "a"), leader.admin)
     assert leader.dirty() == []
     leader.push(insert(1, "b"))
     assert leader.dirty() == [[1, "b"]]
 
 
-def test_rollback_forgets_and_what_remains_is_rebuilt(leader: Leader) -> None:
+def test_rollback_forgets_and_what_remains_is_rebuilt(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a"))
     kept = leader.push(replace(1, "b"))
     leader.push(request(5, key=[1]))
@@ -154,7 +154,9 @@ def test_rollback_forgets_and_what_remains_is_rebuilt(leader: Leader) -> None:
     assert leader.dirty() == [[1, "b"]]
 
 
-def test_a_pending_unique_value_counts_and_a_pending_deletion_frees_it(leader: Leader) -> None:
+def test_a_pending_unique_value_counts_and_a_pending_deletion_frees_it(
+    leader: EngineLeader,
+) -> None:
     leader.commit(insert(1, "a"))
     leader.push(insert(2, "b"))
     for taken in ("a", "b"):
@@ -166,7 +168,7 @@ def test_a_pending_unique_value_counts_and_a_pending_deletion_frees_it(leader: L
     assert leader.dirty() == [[2, "b"], [3, "a"]]
 
 
-def test_ddl_in_flight_is_seen_by_what_follows_only(leader: Leader) -> None:
+def test_ddl_in_flight_is_seen_by_what_follows_only(leader: EngineLeader) -> None:
     pushed = [
         leader.push(insert(600, 1, "new", "memtx", 0, {}, [], space=280)),
         leader.push(insert(600, 0, "pk", "hash", {}, [[0, "string"]], space=288)),
@@ -182,7 +184,7 @@ def test_ddl_in_flight_is_seen_by_what_follows_only(leader: Leader) -> None:
     assert decoded(found) == [["k", 1]]
 
 
-def test_rolled_back_ddl_leaves_no_trace(leader: Leader) -> None:
+def test_rolled_back_ddl_leaves_no_trace(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a"))
     before = list(leader.database.snapshot_bodies())
     leader.push(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
@@ -197,7 +199,7 @@ def test_rolled_back_ddl_leaves_no_trace(leader: Leader) -> None:
     assert list(leader.database.snapshot_bodies()) == before
 
 
-def test_changes_confirmed_while_an_index_is_dropped_in_flight(leader: Leader) -> None:
+def test_changes_confirmed_while_an_index_is_dropped_in_flight(leader: EngineLeader) -> None:
     inserted = leader.push(insert(1, "a"))
     dropped = leader.push(request(5, space=288, key=[SPACE, 1]))
     later = leader.push(insert(2, "a"))
@@ -206,7 +208,7 @@ def test_changes_confirmed_while_an_index_is_dropped_in_flight(leader: Leader) -
     assert leader.confirmed() == [[1, "a"], [2, "a"]]
 
 
-def test_rows_applied_beside_the_pending_state_are_followed(leader: Leader) -> None:
+def test_rows_applied_beside_the_pending_state_are_followed(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a"))
     row = insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288)
     assert isinstance(row, Put)
@@ -216,7 +218,9 @@ def test_rows_applied_beside_the_pending_state_are_followed(leader: Leader) -> N
     assert leader.dirty("b", index=2) == [[2, "b"]]
 
 
-def test_a_too_large_tuple_is_refused_to_users_and_applied_from_the_log(leader: Leader) -> None:
+def test_a_too_large_tuple_is_refused_to_users_and_applied_from_the_log(
+    leader: EngineLeader,
+) -> None:
     leader.pending.max_tuple_bytes = 100
     large = insert(1, "x" * 100)
     growing = request(9, tuple=[2, "y"], ops=[["=", 1, "x" * 100]])
@@ -232,7 +236,7 @@ def test_a_too_large_tuple_is_refused_to_users_and_applied_from_the_log(leader: 
     assert leader.confirmed() == [[1, "x" * 100]]
 
 
-def test_a_transaction_alone_sees_its_own_writes(leader: Leader) -> None:
+def test_a_transaction_alone_sees_its_own_writes(leader: EngineLeader) -> None:
     execute = leader.begin()
     assert execute(insert(1, "a")) == [[1, "a"]]
     assert execute(select()) == [[1, "a"]]
@@ -244,7 +248,7 @@ def test_a_transaction_alone_sees_its_own_writes(leader: Leader) -> None:
     assert executed.is_sync
 
 
-def test_a_changed_read_is_a_conflict(leader: Leader) -> None:
+def test_a_changed_read_is_a_conflict(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a"))
     execute = leader.begin()
     assert execute(select(1)) == [[1, "a"]]
@@ -255,7 +259,7 @@ def test_a_changed_read_is_a_conflict(leader: Leader) -> None:
     assert conflict.value.code == 97
 
 
-def test_a_phantom_and_a_vanished_error_are_conflicts(leader: Leader) -> None:
+def test_a_phantom_and_a_vanished_error_are_conflicts(leader: EngineLeader) -> None:
     execute = leader.begin()
     assert execute(select()) == []
     leader.push(insert(5, "p"))
@@ -272,7 +276,7 @@ def test_a_phantom_and_a_vanished_error_are_conflicts(leader: Leader) -> None:
     assert conflict.value.code == 97
 
 
-def test_unrelated_writes_do_not_conflict(leader: Leader) -> None:
+def test_unrelated_writes_do_not_conflict(leader: EngineLeader) -> None:
     leader.commit(insert(1, 10))
     execute = leader.begin()
     assert execute(request(4, key=[1], tuple=[["+", 1, 5]])) == [[1, 15]]
@@ -282,7 +286,7 @@ def test_unrelated_writes_do_not_conflict(leader: Leader) -> None:
     assert leader.dirty() == [[1, 15], [2, 99]]
 
 
-def test_ddl_below_an_open_transaction(leader: Leader) -> None:
+def test_ddl_below_an_open_transaction(leader: EngineLeader) -> None:
     execute = leader.begin()
     execute(insert(1, "a"))
     leader.push(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
@@ -296,7 +300,7 @@ def test_ddl_below_an_open_transaction(leader: Leader) -> None:
     assert leader.dirty() == [[7, "g"]]
 
 
-def test_ddl_and_rows_in_one_transaction(leader: Leader) -> None:
+def test_ddl_and_rows_in_one_transaction(leader: EngineLeader) -> None:
     execute = leader.begin()
     execute(insert(600, 1, "new", "memtx", 0, {}, [], space=280))
     execute(insert(600, 0, "pk", "tree", {}, [[0, "unsigned"]], space=288))
@@ -324,7 +328,7 @@ OPERATIONS = st.lists(
 def test_any_mix_of_confirms_and_rollbacks_equals_applying_what_was_confirmed(
     operations: list[tuple[str, int, int]],
 ) -> None:
-    leader, follower = Leader(), Leader()
+    leader, follower = EngineLeader(), EngineLeader()
     waiting: list[Executed] = []
     refusals: set[int] = set()
     for kind, key, value in operations:
@@ -359,11 +363,11 @@ def test_any_mix_of_confirms_and_rollbacks_equals_applying_what_was_confirmed(
     assert leader.dirty(index=1) == follower.confirmed(index=1)
 
 
-def test_commit_of_many_statements_takes_several_steps(leader: Leader) -> None:
+def test_commit_of_many_statements_takes_several_steps(leader: EngineLeader) -> None:
     execute = leader.begin()
     for number in range(10):
         execute(insert(number, number))
-    steps = Steps(3)
+    steps = StatementSteps(3)
     for _ in range(3):
         assert leader.transaction.prepare(steps) is None
         steps.next_step()
@@ -374,32 +378,32 @@ def test_commit_of_many_statements_takes_several_steps(leader: Leader) -> None:
     assert leader.dirty() == [[number, number] for number in range(10)]
 
 
-def test_commit_restarts_where_pending_rows_were_rolled_back(leader: Leader) -> None:
+def test_commit_restarts_where_pending_rows_were_rolled_back(leader: EngineLeader) -> None:
     leader.push(insert(1, "rolled back"))
     execute = leader.begin()
     assert execute(select(1)) == [[1, "rolled back"]]
     execute(insert(2, "b"))
-    steps = Steps(1)
+    steps = StatementSteps(1)
     assert leader.transaction.prepare(steps) is None
     leader.pending.clear()
     with pytest.raises(ClientError) as refused:
-        leader.transaction.prepare(Steps())
+        leader.transaction.prepare(StatementSteps())
     assert refused.value.code == 97
 
 
-def test_changed_catalogue_is_caught_up_with_in_steps(leader: Leader) -> None:
+def test_changed_catalogue_is_caught_up_with_in_steps(leader: EngineLeader) -> None:
     execute = leader.begin()
     for number in range(4):
         execute(insert(number, number))
     leader.commit(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
-    steps = Steps(2)
+    steps = StatementSteps(2)
     assert not leader.transaction.catch_up(steps)
     steps.next_step()
     assert leader.transaction.catch_up(steps)
     assert execute(select(3, index=2)) == [[3, 3]]
 
 
-def test_commit_does_not_resume_a_replay_that_ended_in_a_conflict(leader: Leader) -> None:
+def test_commit_does_not_resume_a_replay_that_ended_in_a_conflict(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a1"))
     leader.commit(insert(2, "b1"))
     execute = leader.begin()
@@ -415,12 +419,12 @@ def test_commit_does_not_resume_a_replay_that_ended_in_a_conflict(leader: Leader
     assert refused.value.code == 97
 
 
-def test_commit_restarts_once_another_transaction_has_written(leader: Leader) -> None:
+def test_commit_restarts_once_another_transaction_has_written(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a1"))
     execute = leader.begin()
     execute(select(1))
     execute(insert(2, "b"))
-    assert leader.transaction.prepare(Steps(1)) is None
+    assert leader.transaction.prepare(StatementSteps(1)) is None
     leader.commit(replace(1, "a2"))
     with pytest.raises(ClientError) as refused:
         leader.prepare()

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from qsync_node.consensus.history import History, SplitBrain, TermStart, common_point
 
-Log = list[int]  # the term of each row, from index 1
+TermsOfLog = list[int]  # the term of each row, from index 1
 
 
-def history_of(log: Log) -> History:
+def history_of(log: TermsOfLog) -> History:
     history = History()
     for index, term in enumerate(log, 1):
         if index == 1 or log[index - 2] != term:
@@ -19,7 +19,7 @@ def history_of(log: Log) -> History:
     return history
 
 
-def common_by_rows(mine: Log, theirs: Log) -> int:
+def common_by_rows(mine: TermsOfLog, theirs: TermsOfLog) -> int:
     common = 0
     for one, other in zip(mine, theirs, strict=False):
         if one != other:
@@ -29,7 +29,7 @@ def common_by_rows(mine: Log, theirs: Log) -> int:
 
 
 @st.composite
-def diverged_logs(draw: st.DrawFn) -> tuple[Log, Log]:
+def diverged_logs(draw: st.DrawFn) -> tuple[TermsOfLog, TermsOfLog]:
     """Draw two logs of a correct cluster: after the shared part, no term occurs in both."""
     shared = sorted(draw(st.lists(st.integers(1, 5), min_size=0, max_size=12)))
     first = shared[-1] if shared else 1
@@ -42,7 +42,7 @@ def diverged_logs(draw: st.DrawFn) -> tuple[Log, Log]:
 
 
 @given(diverged_logs())
-def test_common_point_is_where_the_rows_differ(logs: tuple[Log, Log]) -> None:
+def test_common_point_is_where_the_rows_differ(logs: tuple[TermsOfLog, TermsOfLog]) -> None:
     mine, theirs = logs
     expected = common_by_rows(mine, theirs)
     got = common_point(history_of(mine), len(mine), history_of(theirs), len(theirs))
@@ -51,7 +51,7 @@ def test_common_point_is_where_the_rows_differ(logs: tuple[Log, Log]) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20).map(sorted), st.data())
-def test_a_beginning_is_common_as_a_whole(log: Log, data: st.DataObject) -> None:
+def test_a_beginning_is_common_as_a_whole(log: TermsOfLog, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(log)))
     beginning = log[:length]
     assert common_point(history_of(log), len(log), history_of(beginning), length) == length
@@ -85,7 +85,7 @@ def test_equal_terms_with_different_pasts_are_split_brain() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20).map(sorted), st.data())
-def test_cut_is_the_history_of_the_shorter_log(log: Log, data: st.DataObject) -> None:
+def test_cut_is_the_history_of_the_shorter_log(log: TermsOfLog, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(log)))
     history = history_of(log)
     history.cut(length)

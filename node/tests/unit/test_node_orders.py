@@ -19,7 +19,7 @@ from qsync_node.server.orders import CHALLENGE_S, Orders
 SECRET, INSTANCE, PATH, BODY = "a secret", "an instance", "/verb/fence", b'{"x": 1}'
 
 
-class Clock:
+class OrderClock:
     """A clock that the test sets, in seconds."""
 
     now_s = 1000.0
@@ -29,12 +29,12 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> OrderClock:
+    return OrderClock()
 
 
 @pytest.fixture
-def node(clock: Clock) -> Orders:
+def node(clock: OrderClock) -> Orders:
     return Orders(SECRET, INSTANCE, clock)
 
 
@@ -105,7 +105,9 @@ def test_a_challenge_that_was_not_given_is_refused(node: Orders, challenge: str)
     assert asked(node, f"{ORDER_SCHEME} {challenge}:00:00") is OrderRefusal.EXPIRED
 
 
-def test_a_challenge_expires_and_does_not_outlive_its_process(node: Orders, clock: Clock) -> None:
+def test_a_challenge_expires_and_does_not_outlive_its_process(
+    node: Orders, clock: OrderClock
+) -> None:
     late, replayed, elsewhere = signed_for(node), signed_for(node), signed_for(node)
     assert asked(node, replayed) is None
     assert asked(Orders(SECRET, INSTANCE, clock), elsewhere) is OrderRefusal.EXPIRED
@@ -115,7 +117,7 @@ def test_a_challenge_expires_and_does_not_outlive_its_process(node: Orders, cloc
 
 
 def test_orders_that_are_remembered_are_bounded(
-    node: Orders, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    node: Orders, clock: OrderClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orders, "TAKEN_MAX", 3)
     assert [asked(node, signed_for(node)) for _ in range(4)] == [

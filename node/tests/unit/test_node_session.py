@@ -24,7 +24,7 @@ from qsync_node.server.sessions import Sessions
 UUID = "11111111-1111-4111-8111-111111111111"
 
 
-class Wire(asyncio.Transport):
+class SessionWire(asyncio.Transport):
     """A transport that keeps the output, with an adjustable number of unsent bytes."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Wire(asyncio.Transport):
         self.is_reading_paused = False
 
 
-class Peer:
+class SessionPeer:
     """The link that a connection becomes."""
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class Peer:
         self.is_lost = True
 
 
-class Bench:
+class SessionBench:
     """A session that has sent its greeting; `inputs` are those of the node."""
 
     def __init__(self) -> None:
         self.inputs: list[Any] = []
-        self.peer = Peer()
-        self.wire = Wire()
+        self.peer = SessionPeer()
+        self.wire = SessionWire()
         nothing = SimpleNamespace(cancel=lambda: None)
         log = Log("n0", "error", io.StringIO())
         self.sessions = Sessions(itertools.count(1), 100, self.inputs.append, lambda: None, log)
@@ -112,7 +112,7 @@ HELLO_PACKET = encode_request(HELLO, 1, pack({Key.INSTANCE_UUID: UUID}))
 
 
 def test_link_is_read_while_data_waits_to_be_sent_on_it() -> None:
-    bench = Bench()
+    bench = SessionBench()
     bench.session.data_received(HELLO_PACKET)
     bench.wire.unsent = 1 << 20
     bench.session.pause_writing()
@@ -126,7 +126,7 @@ def test_link_is_read_while_data_waits_to_be_sent_on_it() -> None:
 
 
 def test_client_is_not_read_while_answers_wait_for_it() -> None:
-    bench = Bench()
+    bench = SessionBench()
     bench.wire.unsent = 1 << 20
     bench.session.pause_writing()
     assert bench.wire.is_reading_paused
@@ -136,7 +136,7 @@ def test_client_is_not_read_while_answers_wait_for_it() -> None:
 
 
 def test_hello_that_is_followed_by_other_packets_is_refused() -> None:
-    bench = Bench()
+    bench = SessionBench()
     bench.session.data_received(HELLO_PACKET + encode_request(Type.PING, 2))
     assert bench.codes() == [ErrorCode.PROTOCOL]
     assert bench.session.peer is None
@@ -146,7 +146,7 @@ def test_hello_that_is_followed_by_other_packets_is_refused() -> None:
 
 @pytest.mark.parametrize("becomes_link", [True, False])
 def test_requests_of_a_lost_connection_leave_the_common_budget(becomes_link: bool) -> None:
-    bench = Bench()
+    bench = SessionBench()
     body = pack({Key.SPACE_ID: 512, Key.TUPLE: [1]})
     bench.session.data_received(encode_request(Type.INSERT, 1, body))
     assert bench.sessions.requests.total > 0

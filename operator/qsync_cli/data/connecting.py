@@ -73,7 +73,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ConnectionTarget:
     """The cluster and the user of a verb.
 
     Attributes:
@@ -186,7 +186,7 @@ def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
 
     def run(*, cluster: str, **given: Any) -> None:
         options = {name: given.pop(name) for name in _OPTIONS}
-        verb(target=Target(cluster, **options), **given)
+        verb(target=ConnectionTarget(cluster, **options), **given)
 
     return signed(
         run,

@@ -20,8 +20,8 @@ from typing import IO, Annotated, Any
 import typer
 
 from qsync_cli.data import following
-from qsync_cli.data.connecting import Endpoint, SpaceArgument, Target, on_cluster
-from qsync_cli.data.files import FileFormat, TextWriter, Writer, format_of
+from qsync_cli.data.connecting import ConnectionTarget, Endpoint, SpaceArgument, on_cluster
+from qsync_cli.data.files import FileFormat, RowWriter, TextWriter, format_of
 from qsync_cli.data.reading import named
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.output import counted, counting
@@ -50,7 +50,7 @@ RestartOption = Annotated[
 
 @on_cluster
 def export(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     chosen: FormatOption = None,
     output: FileOption = None,
@@ -69,7 +69,7 @@ def export(
     with target.endpoint() as endpoint, target.connect_to(endpoint) as client:
         found = space_of(client, space)
         if output is None:
-            writer: Writer = TextWriter(sys.stdout.buffer, found, file_format, None)
+            writer: RowWriter = TextWriter(sys.stdout.buffer, found, file_format, None)
             rows, index = _copy(client, endpoint, found, writer, consistent)
         elif consistent or file_format is FileFormat.parquet:
             part = output.with_name(output.name + ".part")
@@ -101,7 +101,7 @@ def space_of(client: SyncClient, space: str) -> Space:
 
 
 def _copy(
-    client: SyncClient, endpoint: Endpoint, space: Space, writer: Writer, is_consistent: bool
+    client: SyncClient, endpoint: Endpoint, space: Space, writer: RowWriter, is_consistent: bool
 ) -> tuple[int, int]:
     """Write all rows; return their number, and the index of the snapshot or 0."""
     rows = index = 0
@@ -151,7 +151,7 @@ def pages(
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class _ExportProgress:
     """The state of an interrupted export: everything up to `size` is in the file."""
 
     space: str
@@ -162,7 +162,7 @@ class _Progress:
     after: str
     has_rest: bool | None
 
-    def fits(self, other: "_Progress") -> bool:
+    def fits(self, other: "_ExportProgress") -> bool:
         return (self.space, self.chosen, self.fields) == (other.space, other.chosen, other.fields)
 
 
@@ -172,7 +172,7 @@ def _resumable(
     part = output.with_name(output.name + ".part")
     journal = output.with_name(output.name + ".part.json")
     fields = [field.name for field in space.fields]
-    state = _Progress(space.name, chosen.value, fields, 0, 0, "", None)
+    state = _ExportProgress(space.name, chosen.value, fields, 0, 0, "", None)
     if not is_restart and part.exists():
         state = _saved(journal, state)
     try:
@@ -197,7 +197,7 @@ def _resumable(
 
 
 def _append_pages(
-    client: SyncClient, space: Space, file: IO[bytes], journal: Path, state: _Progress
+    client: SyncClient, space: Space, file: IO[bytes], journal: Path, state: _ExportProgress
 ) -> int:
     writer = TextWriter(file, space, FileFormat(state.chosen), state.has_rest)
     rows = state.rows
@@ -220,7 +220,7 @@ def _append_pages(
     return rows
 
 
-def _saved(journal: Path, wanted: _Progress) -> _Progress:
+def _saved(journal: Path, wanted: _ExportProgress) -> _ExportProgress:
     """Return the state of the interrupted export, or `wanted` to begin.
 
     Raises:
@@ -228,7 +228,7 @@ def _saved(journal: Path, wanted: _Progress) -> _Progress:
     """
     try:
         found: dict[str, Any] = json.loads(journal.read_text())
-        state = _Progress(**found)
+        state = _ExportProgress(**found)
     except FileNotFoundError:
         return wanted
     except (OSError, ValueError, TypeError) as error:
@@ -245,7 +245,7 @@ def _saved(journal: Path, wanted: _Progress) -> _Progress:
 
 
 @contextlib.contextmanager
-def _whole_file(part: Path, space: Space, chosen: FileFormat) -> Iterator[Writer]:
+def _whole_file(part: Path, space: Space, chosen: FileFormat) -> Iterator[RowWriter]:
     """Yield the writer of a file that is written at once."""
     try:
         if chosen is FileFormat.parquet:

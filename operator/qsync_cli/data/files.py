@@ -23,7 +23,7 @@ from qsync_cli.data.fields import (
     text_of,
     value_of_text,
 )
-from qsync_cli.data.records import Done, Read, Reader
+from qsync_cli.data.records import OnDone, Read, RecordReader
 from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_client import Row, Space
@@ -63,7 +63,7 @@ def format_of(path: Path | None, chosen: FileFormat | None) -> FileFormat:
 # --- writing ------------------------------------------------------------------------------------
 
 
-class Writer(Protocol):
+class RowWriter(Protocol):
     """A file of rows under construction."""
 
     def write(self, rows: Sequence[Row]) -> None: ...
@@ -132,7 +132,7 @@ class TextWriter:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read_rows(path: Path, chosen: FileFormat, space: Space, done: Done) -> Reader:
+def read_rows(path: Path, chosen: FileFormat, space: Space, done: OnDone) -> RecordReader:
     """Yield the rows of a file; "-" is standard input.
 
     Raises:
@@ -156,7 +156,7 @@ def read_rows(path: Path, chosen: FileFormat, space: Space, done: Done) -> Reade
 
 def _read_text(
     file: IO[bytes], chosen: FileFormat, space: Space, advance: Callable[[], None]
-) -> Reader:
+) -> RecordReader:
     if chosen is FileFormat.jsonl:
         for number, line in enumerate(file, 1):
             advance()

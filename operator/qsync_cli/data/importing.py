@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.data.connecting import Endpoint, SpaceArgument, Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, Endpoint, SpaceArgument, on_cluster
 from qsync_cli.data.exporting import FormatOption, replace_text, space_of
 from qsync_cli.data.files import format_of, read_rows
 from qsync_cli.data.records import Read
@@ -65,7 +65,7 @@ RestartOption = Annotated[
 
 @on_cluster
 def import_rows(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     file: FileArgument,
     chosen: FormatOption = None,
@@ -80,7 +80,7 @@ def import_rows(
     file_format = format_of(None if is_stream else file, chosen)
     with target.endpoint() as endpoint, target.connect_to(endpoint) as client:
         found = space_of(client, space)
-        report = Report(max_bad)
+        report = ImportReport(max_bad)
         with progress(f"import {found.name}", 1.0, is_quiet=False) as advance:
             rows = read_rows(file, file_format, found, advance)
             if dry_run:
@@ -88,7 +88,7 @@ def import_rows(
                     report.check(read)
             else:
                 path = None if is_stream else file.with_name(f"{file.name}.{found.name}.import")
-                state = State.begin(file, found, batch, is_replace)
+                state = ImportState.begin(file, found, batch, is_replace)
                 if path is not None and not restart:
                     state = state.resumed(path)
                 try:
@@ -104,7 +104,7 @@ def import_rows(
     _conclude(report, found, dry_run)
 
 
-def _conclude(report: "Report", space: Space, is_dry: bool) -> None:
+def _conclude(report: "ImportReport", space: Space, is_dry: bool) -> None:
     verb = "would import" if is_dry else "imported"
     text = f"{verb} {counted(report.written)} into {space.name}"
     if report.repeated:
@@ -123,7 +123,7 @@ def _conclude(report: "Report", space: Space, is_dry: bool) -> None:
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """Counts of an import; invalid rows are printed as they occur."""
 
     max_bad: int
@@ -157,7 +157,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ImportState:
     """The state of an import, which FILE.SPACE.import holds.
 
     Attributes:
@@ -183,22 +183,22 @@ class State:
     is_repeated: bool = False
 
     @staticmethod
-    def begin(file: Path, space: Space, batch: int, is_replace: bool) -> "State":
+    def begin(file: Path, space: Space, batch: int, is_replace: bool) -> "ImportState":
         """Return the state before the first row."""
         source: list[Any] = [str(file)]
         if str(file) != "-" and file.exists():
             facts = file.stat()
             source = [str(file.resolve()), facts.st_size, facts.st_mtime_ns]
-        return State(source, space.name, batch, is_replace)
+        return ImportState(source, space.name, batch, is_replace)
 
-    def resumed(self, path: Path) -> "State":
+    def resumed(self, path: Path) -> "ImportState":
         """Return the state of the interrupted import of this file, or `self`.
 
         Raises:
             Failure: the interrupted import had another file or other options.
         """
         try:
-            found = State(**json.loads(path.read_text()))
+            found = ImportState(**json.loads(path.read_text()))
         except FileNotFoundError:
             return self
         except (OSError, ValueError, TypeError) as error:
@@ -222,9 +222,9 @@ async def _import(
     endpoint: Endpoint,
     space: Space,
     rows: Iterator[Read],
-    state: State,
+    state: ImportState,
     path: Path | None,
-    report: Report,
+    report: ImportReport,
 ) -> None:
     """Send all batches."""
     report.bad = state.bad
@@ -260,7 +260,7 @@ def _batch(rows: Iterator[Read], limit: int) -> list[Read]:
 
 
 async def _send(
-    client: Client, space: Space, batch: Sequence[Read], state: State, report: Report
+    client: Client, space: Space, batch: Sequence[Read], state: ImportState, report: ImportReport
 ) -> None:
     """Send one batch, and report its outcomes in the order of the file.
 
@@ -281,7 +281,9 @@ async def _send(
             _refuse(read, by_number[number], report)
 
 
-async def _write(client: Client, space: Space, read: Read, number: int, state: State) -> Outcome:
+async def _write(
+    client: Client, space: Space, read: Read, number: int, state: ImportState
+) -> Outcome:
     assert read.row is not None
     write = client.replace if state.is_replace else client.insert
     key = RequestKey(state.client, number, state.mark)
@@ -300,7 +302,7 @@ async def _write(client: Client, space: Space, read: Read, number: int, state: S
     return outcome
 
 
-def _refuse(read: Read, outcome: Outcome, report: Report) -> None:
+def _refuse(read: Read, outcome: Outcome, report: ImportReport) -> None:
     match outcome:
         case Unknown(reason):
             raise Failure(

@@ -18,7 +18,7 @@ from qsync_cli.data.fields import (
     value_of_native,
     value_of_text,
 )
-from qsync_cli.data.records import Done, Read, Reader
+from qsync_cli.data.records import OnDone, Read, RecordReader
 from qsync_cli.data.values import json_of, value_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_client import Field, Row, Space
@@ -113,7 +113,7 @@ class ParquetWriter:
         return value if field.type == "varbinary" else text_of(field, value)
 
 
-def read_rows(path: Path, space: Space, done: Done) -> Reader:
+def read_rows(path: Path, space: Space, done: OnDone) -> RecordReader:
     """Yield the rows of a Parquet file. See `files.read_rows`."""
     try:
         file = pyarrow.parquet.ParquetFile(path)

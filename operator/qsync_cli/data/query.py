@@ -25,7 +25,7 @@ import typer
 
 from qsync_cli import clusters
 from qsync_cli.data import following
-from qsync_cli.data.connecting import Endpoint, Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, Endpoint, on_cluster
 from qsync_cli.data.values import cell_of, json_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
@@ -44,18 +44,20 @@ _EXPLAIN = re.compile(r"^\s*explain(\s+analyze)?\s+", re.IGNORECASE)
 StatementArgument = Annotated[
     str, typer.Argument(help="One SELECT statement in DuckDB's SQL.", metavar="SQL")
 ]
-Table = tuple[str, str]
+ArchiveTable = tuple[str, str]
 """Schema, "" for the rows of the cluster, and name."""
 
 
 @on_cluster
-def query(target: Target, statement: StatementArgument, output: OutputOption = None) -> None:
+def query(
+    target: ConnectionTarget, statement: StatementArgument, output: OutputOption = None
+) -> None:
     """Run one read-only SQL statement over the rows of a cluster."""
     tables = tables_of(statement)
     live = [name for schema, name in tables if not schema]
     archived = [table for table in tables if table[0]]
     with tempfile.TemporaryDirectory(prefix="qsync-query-") as folder:
-        files: dict[Table, str] = {}
+        files: dict[ArchiveTable, str] = {}
         if live:
             with target.endpoint() as endpoint, target.connect_to(endpoint) as client:
                 files |= _load(client, endpoint, live, Path(folder))
@@ -68,7 +70,7 @@ def query(target: Target, statement: StatementArgument, output: OutputOption = N
 # --- tables -------------------------------------------------------------------------------------
 
 
-def tables_of(statement: str) -> list[Table]:
+def tables_of(statement: str) -> list[ArchiveTable]:
     """Return the tables that a statement names, with names that it defines by WITH.
 
     Raises:
@@ -94,12 +96,12 @@ def tables_of(statement: str) -> list[Table]:
         raise Failure(
             FailureReason.INVALID, f"the statement failed: {document.get('error_message')}"
         )
-    found: set[Table] = set()
+    found: set[ArchiveTable] = set()
     _collect(document, found)
     return sorted(found)
 
 
-def _collect(node: Any, found: set[Table]) -> None:
+def _collect(node: Any, found: set[ArchiveTable]) -> None:
     """Add the tables in a part of a syntax tree.
 
     Raises:
@@ -124,7 +126,7 @@ def _collect(node: Any, found: set[Table]) -> None:
 
 def _load(
     client: SyncClient, endpoint: Endpoint, names: Sequence[str], folder: Path
-) -> dict[Table, str]:
+) -> dict[ArchiveTable, str]:
     """Write the rows of spaces to Parquet files, and return the files.
 
     A name that is no space may be defined by the statement itself; DuckDB reports others.
@@ -159,7 +161,7 @@ def _space_of(known: Sequence[Space], name: str) -> Space | None:
     return exact or next((space for space in known if space.name.lower() == name.lower()), None)
 
 
-def _archived(target: Target, tables: Sequence[Table]) -> dict[Table, str]:
+def _archived(target: ConnectionTarget, tables: Sequence[ArchiveTable]) -> dict[ArchiveTable, str]:
     """Return the files of compacted tables.
 
     Raises:
@@ -196,7 +198,7 @@ def _archived(target: Target, tables: Sequence[Table]) -> dict[Table, str]:
     }
 
 
-def _folder_of_table(folder: Path, table: Table) -> Path:
+def _folder_of_table(folder: Path, table: ArchiveTable) -> Path:
     schema, name = table
     for path in sorted((folder / _FOLDERS[schema]).glob("*-*")):
         if path.name.partition("-")[2].lower() == name.lower():
@@ -217,7 +219,7 @@ _CLOSED = {
 
 
 @contextlib.contextmanager
-def opened(files: dict[Table, str], folder: Path) -> "Iterator[duckdb.DuckDBPyConnection]":
+def opened(files: dict[ArchiveTable, str], folder: Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     """Yield a database with a view of each file, which can read these files only."""
     duckdb = _duckdb()
     folders = sorted({str(Path(file).parent) for file in files.values()})

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.data.connecting import SpaceArgument, Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, SpaceArgument, on_cluster
 from qsync_cli.data.values import json_of, table_of, value_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
@@ -41,7 +41,7 @@ AfterOption = Annotated[
 
 @on_cluster
 def get(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     key: Annotated[list[str], typer.Argument(help="Parts of the key.", metavar="KEY...")],
     index: IndexOption = "0",
@@ -61,7 +61,7 @@ def get(
 
 @on_cluster
 def select(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     key: KeyArgument = None,
     index: IndexOption = "0",
@@ -94,7 +94,7 @@ def select(
 
 @on_cluster
 def count(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     key: KeyArgument = None,
     index: IndexOption = "0",

@@ -20,6 +20,6 @@ class Read(NamedTuple):
     error: FieldError | None = None
 
 
-Reader = Iterator[Read]
-Done = Callable[[float], None]
+RecordReader = Iterator[Read]
+OnDone = Callable[[float], None]
 """Receives the fraction of the file that was read."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.data.connecting import SpaceArgument, Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, SpaceArgument, on_cluster
 from qsync_cli.data.reading import named
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
@@ -16,7 +16,7 @@ RowsOption = Annotated[bool, typer.Option("--rows", help="Count the rows: this r
 
 
 @on_cluster
-def spaces(target: Target, rows: RowsOption = False, output: OutputOption = None) -> None:
+def spaces(target: ConnectionTarget, rows: RowsOption = False, output: OutputOption = None) -> None:
     """List the spaces of users with their fields, and with --rows their number of rows."""
     with target.connect() as client:
         found = [
@@ -42,7 +42,7 @@ def spaces(target: Target, rows: RowsOption = False, output: OutputOption = None
 
 @on_cluster
 def describe(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     output: OutputOption = None,
 ) -> None:

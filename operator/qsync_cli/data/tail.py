@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli.data import following
-from qsync_cli.data.connecting import Endpoint, Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, Endpoint, on_cluster
 from qsync_cli.data.reading import named
 from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason
@@ -42,7 +42,7 @@ FollowOption = Annotated[
 
 @on_cluster
 def tail(
-    target: Target,
+    target: ConnectionTarget,
     space: SpacesArgument = None,
     start: FromOption = 1,
     end: ToOption = None,

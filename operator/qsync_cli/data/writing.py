@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.data.connecting import SpaceArgument, Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, SpaceArgument, on_cluster
 from qsync_cli.data.reading import IndexOption, named
 from qsync_cli.data.values import json_of, operation_of, row_of, value_of
 from qsync_cli.failure import Failure, FailureReason
@@ -47,7 +47,7 @@ RequestKeyOption = Annotated[
 
 @on_cluster
 def put(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     row: RowArgument,
     request_key: RequestKeyOption = "",
@@ -63,7 +63,7 @@ def put(
 
 @on_cluster
 def insert(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     row: RowArgument,
     request_key: RequestKeyOption = "",
@@ -79,7 +79,7 @@ def insert(
 
 @on_cluster
 def update(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     key: KeyParts,
     changes: ChangesOption,
@@ -100,7 +100,7 @@ def update(
 
 @on_cluster
 def delete(
-    target: Target,
+    target: ConnectionTarget,
     space: SpaceArgument,
     key: KeyParts,
     index: IndexOption = "0",
@@ -118,7 +118,7 @@ def delete(
 
 
 def _write(
-    target: Target,
+    target: ConnectionTarget,
     request_key: str,
     output: Output | None,
     send: Callable[[SyncClient, RequestKey], Outcome],

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from qsync_operator.kubernetes.client import KubernetesApi
     from qsync_operator.kubernetes.podlinks import PodLinks
 
-Result = TypeVar("Result")
+SessionResultT = TypeVar("SessionResultT")
 Document = dict[str, Any]
 CLUSTER_LABEL = "qsync.dev/cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class KubernetesSession:
     """The client, and the namespace that is meant."""
 
     api: "KubernetesApi"
@@ -34,10 +34,12 @@ class Session:
         return await self.api.find("Pod", self.namespace, f"{CLUSTER_LABEL}={cluster}")
 
 
-def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]]) -> Result:
+def converse(
+    where: Where, conversation: Callable[[KubernetesSession], Awaitable[SessionResultT]]
+) -> SessionResultT:
     """Run a conversation with the API server, and convert its refusals to failures."""
 
-    async def run() -> Result:
+    async def run() -> SessionResultT:
         opened = await open_session(where)
         try:
             return await conversation(opened)
@@ -50,7 +52,7 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
         raise failure_of(error) from error
 
 
-async def open_session(where: Where) -> Session:
+async def open_session(where: Where) -> KubernetesSession:
     """Return a session whose `api` the caller closes.
 
     Raises:
@@ -58,7 +60,7 @@ async def open_session(where: Where) -> Session:
         ApiError: no cluster is configured.
     """
     namespace = _namespace(where)
-    return Session(await _connect(where), namespace)
+    return KubernetesSession(await _connect(where), namespace)
 
 
 def _namespace(where: Where) -> str:
@@ -108,7 +110,7 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
 def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
     """Return the names of members that have a pod, and the way to query them."""
 
-    async def look(session: Session) -> tuple[str, list[str]]:
+    async def look(session: KubernetesSession) -> tuple[str, list[str]]:
         cluster = choose(await session.clusters(), where, session.namespace, member)
         name = str(cluster["metadata"]["name"])
         pods = await session.pods(name)

@@ -6,7 +6,7 @@ from typing import Any
 import pydantic
 
 from qsync_cli import statusview
-from qsync_cli.kubernetes.session import Document, Session, choose
+from qsync_cli.kubernetes.session import Document, KubernetesSession, choose
 from qsync_cli.where import Where
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import MemberStatus
@@ -28,7 +28,7 @@ class Look:
         return str(self.document["metadata"]["name"])
 
 
-async def look(session: Session, where: Where) -> Look:
+async def look(session: KubernetesSession, where: Where) -> Look:
     document = choose(await session.clusters(), where, session.namespace, None)
     pods = await session.pods(str(document["metadata"]["name"]))
 
@@ -73,7 +73,7 @@ def _leaders(seen: Look) -> list[Any]:
     return [one for one in seen.said.values() if one["role"] == "leader"]
 
 
-def rows(cluster: QsyncCluster, seen: Look) -> list[statusview.MemberRow]:
+def rows(cluster: QsyncCluster, seen: Look) -> list[statusview.StatusRow]:
     """Return a row for each member of the status and for each other pod of a member."""
     by_name = {str(pod["metadata"]["name"]): pod for pod in seen.pods}
     known = {member.name: member for member in cluster.status.members}
@@ -85,7 +85,7 @@ def rows(cluster: QsyncCluster, seen: Look) -> list[statusview.MemberRow]:
     ]
 
 
-def _row(member: MemberStatus, pod: Document, seen: Look, ahead: int) -> statusview.MemberRow:
+def _row(member: MemberStatus, pod: Document, seen: Look, ahead: int) -> statusview.StatusRow:
     now, container = seen.said.get(member.name), _container(pod)
     live: dict[str, Any] = {"signature": 0}
     if now:

@@ -27,7 +27,7 @@ _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Forwarded:
+class ForwardedPort:
     """The local ends of the tunnels, and the content of the Secret."""
 
     addresses: list[str]
@@ -102,7 +102,7 @@ async def _send(reader: asyncio.StreamReader, stream: "PortStream") -> None:
 
 
 @contextmanager
-def forwarded(where: Where) -> Iterator[Forwarded]:
+def forwarded(where: Where) -> Iterator[ForwardedPort]:
     """Yield tunnels to all voters of a cluster.
 
     Raises:
@@ -141,7 +141,7 @@ def forwarded(where: Where) -> Iterator[Forwarded]:
         loop.close()
 
 
-async def _open(where: Where, opened: Callable[[_Tunnels], None]) -> Forwarded:
+async def _open(where: Where, opened: Callable[[_Tunnels], None]) -> ForwardedPort:
     session = await sessions.open_session(where)
     tunnels = _Tunnels(session.api, session.namespace)
     opened(tunnels)
@@ -160,7 +160,7 @@ async def _open(where: Where, opened: Callable[[_Tunnels], None]) -> Forwarded:
     pods = [address.partition(".")[0] for address in fields["addresses"].split(",")]
     addresses = [await tunnels.listen(pod, port) for pod in pods]
     tls = _trusting(fields["ca.crt"]) if is_encrypted else None
-    return Forwarded(addresses, fields["username"], fields["password"], tls)
+    return ForwardedPort(addresses, fields["username"], fields["password"], tls)
 
 
 def _trusting(authorities: str) -> ssl.SSLContext:

@@ -23,13 +23,13 @@ from qsync_operator.api import manifest as api_manifest
 from qsync_operator.members import restore
 
 if TYPE_CHECKING:
-    from qsync_local.store import Declaration, Store
+    from qsync_local.store import ClusterFiles, Declaration
     from qsync_operator.api.cluster import QsyncCluster
     from qsync_operator.api.journals import QsyncJournal
-    from qsync_operator.api.manifest import Manifest
+    from qsync_operator.api.manifest import ClusterManifest
 
 FileOption = Annotated[
-    Path, typer.Option("-f", "--file", help="Manifest.", metavar="FILE", show_default=False)
+    Path, typer.Option("-f", "--file", help="ClusterManifest.", metavar="FILE", show_default=False)
 ]
 ArchiveOption = Annotated[
     str | None,
@@ -57,7 +57,7 @@ def apply(
         manifest = api_manifest.load_manifest(
             file, lambda name: clusters.store_of(name).load_cluster()
         )
-    except api_manifest.ManifestError as error:
+    except api_manifest.ClusterManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
     if archive is None:
         manifest = _with_kept_archive(manifest)
@@ -68,7 +68,9 @@ def apply(
     bring_up(manifest, no_wait, timeout, output)
 
 
-def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output | None) -> None:
+def bring_up(
+    manifest: "ClusterManifest", no_wait: bool, timeout: float, output: Output | None
+) -> None:
     """Store a manifest, supervise its cluster, and wait until it is Ready."""
     store = clusters.store_of(manifest.cluster.name)
     if manifest.has_cluster:
@@ -91,7 +93,7 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
         statuses.print_views([statusview.view_of(cluster)], output)
 
 
-def _with_kept_archive(manifest: "Manifest") -> "Manifest":
+def _with_kept_archive(manifest: "ClusterManifest") -> "ClusterManifest":
     """Return the archive of the command, or that of the running cluster."""
     if manifest.cluster.spec.archive is not None:
         return manifest
@@ -107,18 +109,18 @@ def _with_kept_archive(manifest: "Manifest") -> "Manifest":
     return _with_archive(manifest, url)
 
 
-def _without_archive(manifest: "Manifest") -> "Manifest":
+def _without_archive(manifest: "ClusterManifest") -> "ClusterManifest":
     document = manifest.cluster.document()
     document["spec"].pop("archive", None)
     return replace(manifest, cluster=api_manifest.parse_cluster(document, "--archive"))
 
 
-def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
+def _with_archive(manifest: "ClusterManifest", url: str) -> "ClusterManifest":
     document = manifest.cluster.document()
     document["spec"].setdefault("archive", {})["url"] = url
     try:
         return replace(manifest, cluster=api_manifest.parse_cluster(document, "--archive"))
-    except api_manifest.ManifestError as error:
+    except api_manifest.ClusterManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
 
 
@@ -130,7 +132,7 @@ def _warn(cluster: "QsyncCluster") -> None:
         warn(f"these fields have no effect on local processes: {', '.join(ignored)}")
 
 
-def _store(store: "Store", manifest: "Manifest") -> str:
+def _store(store: "ClusterFiles", manifest: "ClusterManifest") -> str:
     """Store the manifest. Return `created`, `configured` or `unchanged`."""
     wanted, existing = manifest.cluster, store.load_cluster()
     if existing is not None and existing.metadata.deletion_timestamp is not None:
@@ -236,7 +238,7 @@ def _random_uuid() -> str:
     return str(uuid.uuid4())
 
 
-def _store_secrets(store: "Store", manifest: "Manifest") -> None:
+def _store_secrets(store: "ClusterFiles", manifest: "ClusterManifest") -> None:
     existing = store.load_secrets()
     given = _given_password(manifest)
     if existing is not None:
@@ -256,7 +258,7 @@ def _store_secrets(store: "Store", manifest: "Manifest") -> None:
     )
 
 
-def _given_password(manifest: "Manifest") -> str | None:
+def _given_password(manifest: "ClusterManifest") -> str | None:
     name = manifest.cluster.spec.auth.password_secret
     if name is None:
         return None

@@ -17,7 +17,7 @@ from qsync_local import ports
 from qsync_operator.members import links as members_links
 
 if TYPE_CHECKING:
-    from qsync_local.store import Store
+    from qsync_local.store import ClusterFiles
 
 LedgerOption = Annotated[
     str | None,
@@ -78,7 +78,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def archive_now(store: "Store") -> list[str]:
+def archive_now(store: "ClusterFiles") -> list[str]:
     """Make all running members archive their confirmed rows. Return the failures."""
     members = store.load_state().members
     secret = clusters.secrets_of(store).cluster

@@ -13,7 +13,7 @@ from qsync_cli.output import print_document, print_table, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from qsync_local.store import Store
+    from qsync_local.store import ClusterFiles
 
 AuditArgument = Annotated[
     str | None,
@@ -21,7 +21,7 @@ AuditArgument = Annotated[
 ]
 
 
-def _finished(store: "Store") -> "list[tuple[Path, dict[str, Any]]]":
+def _finished(store: "ClusterFiles") -> "list[tuple[Path, dict[str, Any]]]":
     """Return the folders of audits with a complete report, oldest first."""
     paths = sorted((store.directory / "audits").glob("*/audit.json"))
     return [(path.parent, json.loads(path.read_text())) for path in paths]

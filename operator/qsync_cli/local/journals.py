@@ -12,10 +12,10 @@ from qsync_cli.output import print_document, print_table
 from qsync_operator.plan import journalstatus
 
 if TYPE_CHECKING:
-    from qsync_local.store import Declaration, Store
+    from qsync_local.store import ClusterFiles, Declaration
     from qsync_operator.api.cluster import QsyncCluster
     from qsync_operator.api.journals import QsyncJournal
-    from qsync_operator.plan.journalstatus import Report, Sight
+    from qsync_operator.plan.journalstatus import JournalReport, Sight
 
 POLL_S = 0.1
 
@@ -61,7 +61,7 @@ def _shown(sight: "Sight", state: str, message: str) -> dict[str, Any]:
 
 
 def wait_journals(
-    store: "Store", cluster: "QsyncCluster", applied: "list[QsyncJournal]", timeout_s: float
+    store: "ClusterFiles", cluster: "QsyncCluster", applied: "list[QsyncJournal]", timeout_s: float
 ) -> "list[Declaration]":
     """Wait until all brokers serve, and the applied journals accept appends.
 
@@ -132,7 +132,7 @@ def _check_refusals(declared: "list[Declaration]") -> None:
             raise Failure(FailureReason.REFUSED, text)
 
 
-def _described(store: "Store") -> dict[str, Any]:
+def _described(store: "ClusterFiles") -> dict[str, Any]:
     """Return the descriptions of all brokers that answer, by broker."""
     found = {}
     for access in brokers.local_access(store):
@@ -143,11 +143,11 @@ def _described(store: "Store") -> dict[str, Any]:
     return found
 
 
-def _reports(found: dict[str, Any]) -> "dict[str, tuple[int, list[Report]]]":
+def _reports(found: dict[str, Any]) -> "dict[str, tuple[int, list[JournalReport]]]":
     return {
         broker: (
             int(described["revision"]),
-            [journalstatus.Report.model_validate(one) for one in described["journals"]],
+            [journalstatus.JournalReport.model_validate(one) for one in described["journals"]],
         )
         for broker, described in found.items()
     }

@@ -43,7 +43,7 @@ def scale(
         document["spec"].update({k: v for k, v in wanted.items() if v is not None})
         try:
             cluster = manifest.parse_cluster(document, name)
-        except manifest.ManifestError as error:
+        except manifest.ClusterManifestError as error:
             raise Failure(FailureReason.INVALID, str(error)) from error
         if cluster.document()["spec"] != before:
             cluster.metadata.generation += 1

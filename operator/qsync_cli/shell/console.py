@@ -11,12 +11,12 @@ import prompt_toolkit.completion
 import prompt_toolkit.history
 import typer
 
-from qsync_cli.data.connecting import Target, on_cluster
+from qsync_cli.data.connecting import ConnectionTarget, on_cluster
 from qsync_cli.data.writing import UNKNOWN_EXIT
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.shell.completion import completions
 from qsync_cli.shell.grammar import SyntaxFailed, parse
-from qsync_cli.shell.session import Failed, Leave, Session
+from qsync_cli.shell.session import FailedRequest, Leave, ShellSession
 from qsync_client import QsyncError
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Show rows as JSON line
 
 
 @on_cluster
-def sh(target: Target, command: CommandOption = None, is_json: JsonOption = False) -> None:
+def sh(
+    target: ConnectionTarget, command: CommandOption = None, is_json: JsonOption = False
+) -> None:
     """Open a console for the rows of a cluster."""
     with target.endpoint() as endpoint, target.connect_to(endpoint) as client:
-        session = Session(client, endpoint, is_json)
+        session = ShellSession(client, endpoint, is_json)
         try:
             if command:
                 run_script(session, command)
@@ -48,7 +50,7 @@ def sh(target: Target, command: CommandOption = None, is_json: JsonOption = Fals
             session.close()
 
 
-def run_script(session: Session, lines: Iterable[str]) -> None:
+def run_script(session: ShellSession, lines: Iterable[str]) -> None:
     """Run lines, and stop at the first failure; lines that begin with # are comments.
 
     Raises:
@@ -62,14 +64,14 @@ def run_script(session: Session, lines: Iterable[str]) -> None:
             run_line(session, line, _print)
         except Leave:
             return
-        except Failed as error:
+        except FailedRequest as error:
             if not error.is_unknown:
                 raise Failure(FailureReason.FAILED, f"line {number}: {error}") from error
             typer.echo(f"qsync: line {number}: {error}", err=True)
             raise typer.Exit(UNKNOWN_EXIT) from error
 
 
-def run_terminal(session: Session, name: str) -> None:
+def run_terminal(session: ShellSession, name: str) -> None:
     """Read lines from the terminal until the user leaves."""
     prompts: prompt_toolkit.PromptSession[str] = prompt_toolkit.PromptSession(
         history=prompt_toolkit.history.FileHistory(str(history_path())),
@@ -85,13 +87,13 @@ def run_terminal(session: Session, name: str) -> None:
             run_line(session, line, _print)
         except KeyboardInterrupt:
             _print("interrupted; if it was a write, `retry` finds its outcome")
-        except Failed as error:
+        except FailedRequest as error:
             _print(str(error))
         except (EOFError, Leave):
             return
 
 
-def run_line(session: Session, line: str, show: Callable[[str], None]) -> None:
+def run_line(session: ShellSession, line: str, show: Callable[[str], None]) -> None:
     """Run one line, and show its answer.
 
     Raises:
@@ -103,9 +105,9 @@ def run_line(session: Session, line: str, show: Callable[[str], None]) -> None:
         for text in () if command is None else session.run(command):
             show(text)
     except (SyntaxFailed, Failure, QsyncError) as error:
-        raise Failed(str(error)) from error
+        raise FailedRequest(str(error)) from error
     except typer.BadParameter as error:
-        raise Failed(error.message) from error
+        raise FailedRequest(error.message) from error
 
 
 def history_path() -> Path:
@@ -125,7 +127,7 @@ def _print(text: str) -> None:
 class _Completer(prompt_toolkit.completion.Completer):
     """Completions for prompt_toolkit."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ShellSession) -> None:
         self._session = session
 
     def get_completions(

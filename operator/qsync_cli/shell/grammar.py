@@ -81,7 +81,7 @@ ALIASES = {"quit": "exit", "replace": "put", "?": "help"}
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """A parsed line.
 
     Attributes:
@@ -130,7 +130,7 @@ def _word(line: str, place: int) -> tuple[str, int]:
     return line[start:place], place
 
 
-def parse(line: str) -> Command | None:
+def parse(line: str) -> ShellCommand | None:
     """Return the command of a line, or None for an empty one.
 
     Raises:
@@ -146,7 +146,7 @@ def parse(line: str) -> Command | None:
     plain, options = _options(verb, words[1:])
     if len(plain) < verb.least or (verb.most is not None and len(plain) > verb.most):
         raise SyntaxFailed(f"usage: {verb.name} {verb.usage}")
-    return Command(name, tuple(plain), options)
+    return ShellCommand(name, tuple(plain), options)
 
 
 def _options(verb: Verb, words: Iterable[str]) -> tuple[list[str], dict[str, str]]:

@@ -21,7 +21,7 @@ from qsync_cli.data.schema import document_of
 from qsync_cli.data.values import json_of, operation_of, row_of, table_of, value_of
 from qsync_cli.output import plain_table
 from qsync_cli.shell.completion import WATCHED
-from qsync_cli.shell.grammar import VERBS, Command, SyntaxFailed
+from qsync_cli.shell.grammar import VERBS, ShellCommand, SyntaxFailed
 from qsync_client import (
     Committed,
     ErrorCode,
@@ -41,14 +41,14 @@ from qsync_client import (
 from qsync_node.format.body import FIRST_USER_SPACE
 
 PAGE_ROWS = 100
-Write = Callable[[RequestKey], Outcome]
+KeyedWrite = Callable[[RequestKey], Outcome]
 
 
 class Leave(Exception):  # noqa: N818  # a request of the user
     """The user leaves the console."""
 
 
-class Failed(Exception):  # noqa: N818  # an answer
+class FailedRequest(Exception):  # noqa: N818  # an answer
     """A command had no effect, or its outcome is unknown; the text is the answer."""
 
     def __init__(self, text: str, is_unknown: bool = False) -> None:
@@ -57,7 +57,7 @@ class Failed(Exception):  # noqa: N818  # an answer
 
 
 @dataclass(slots=True)
-class Session:
+class ShellSession:
     """The state of a console.
 
     Attributes:
@@ -72,8 +72,8 @@ class Session:
     is_json: bool = False
     spaces: list[Space] = field(default_factory=list)
     _transaction: SyncTransaction | None = None
-    _unknown: tuple[RequestKey, Write] | None = None
-    _page: tuple[Command, bytes] | None = None
+    _unknown: tuple[RequestKey, KeyedWrite] | None = None
+    _page: tuple[ShellCommand, bytes] | None = None
 
     @property
     def is_in_transaction(self) -> bool:
@@ -85,7 +85,7 @@ class Session:
             one for one in self.client.schema() if one.id >= FIRST_USER_SPACE and one.indexes
         ]
 
-    def run(self, command: Command) -> Iterable[str]:
+    def run(self, command: ShellCommand) -> Iterable[str]:
         """Run a command and return the text to show, which may arrive over time.
 
         Raises:
@@ -101,9 +101,11 @@ class Session:
             return [getattr(self, f"_{command.verb}")(command)]
         except TransactionLost as error:
             self._end()
-            raise Failed(f"rolled back: {error}; begin again") from error
+            raise FailedRequest(f"rolled back: {error}; begin again") from error
         except StatementFailed as error:
-            raise Failed(f"{_refusal(error.outcome)}; the transaction is still open") from error
+            raise FailedRequest(
+                f"{_refusal(error.outcome)}; the transaction is still open"
+            ) from error
 
     def close(self) -> None:
         """Roll an open transaction back."""
@@ -112,7 +114,7 @@ class Session:
 
     # --- reads ----------------------------------------------------------------------------------
 
-    def _get(self, command: Command) -> str:
+    def _get(self, command: ShellCommand) -> str:
         space, key = named(command.words[0]), [value_of(word) for word in command.words[1:]]
         index = named(command.options.get("index", "0"))
         if self._transaction is not None:
@@ -123,7 +125,7 @@ class Session:
             )
         return "no row" if row is None else self._shown([row])
 
-    def _select(self, command: Command, after: bytes = b"") -> str:
+    def _select(self, command: ShellCommand, after: bytes = b"") -> str:
         text = command.options.get("limit", str(PAGE_ROWS))
         if not text.isdigit() or not int(text):
             raise SyntaxFailed(f"--limit {text} is no number from 1")
@@ -142,17 +144,17 @@ class Session:
             linearizable="linearizable" in command.options, fetch_position=True,
         )  # fmt: skip
         if not isinstance(outcome, Committed):
-            raise Failed(_refusal(outcome))
+            raise FailedRequest(_refusal(outcome))
         has_more = len(outcome.tuples) == limit and bool(outcome.position)
         self._page = (command, outcome.position) if has_more else None
         return self._shown(outcome.tuples) + ("\n-- more" if has_more else "")
 
-    def _more(self, command: Command) -> str:
+    def _more(self, command: ShellCommand) -> str:
         if self._page is None:
-            raise Failed("no more rows: begin with `select`")
+            raise FailedRequest("no more rows: begin with `select`")
         return self._select(*self._page)
 
-    def _count(self, command: Command) -> str:
+    def _count(self, command: ShellCommand) -> str:
         space, *key = command.words
         source = self.client if self._transaction is None else self._transaction
         rows = source.count(
@@ -163,7 +165,7 @@ class Session:
         )
         return str(rows)
 
-    def _spaces(self, command: Command) -> str:
+    def _spaces(self, command: ShellCommand) -> str:
         self.read_schema()
         lines = [
             [one.name, str(one.id), ", ".join(field.name for field in one.fields)]
@@ -171,12 +173,12 @@ class Session:
         ]
         return plain_table(["SPACE", "ID", "FIELDS"], lines)
 
-    def _describe(self, command: Command) -> str:
+    def _describe(self, command: ShellCommand) -> str:
         self.read_schema()
         wanted = named(command.words[0])
         space = next((one for one in self.client.schema() if wanted in (one.name, one.id)), None)
         if space is None:
-            raise Failed(f"space {wanted} not found: `spaces` lists the visible ones")
+            raise FailedRequest(f"space {wanted} not found: `spaces` lists the visible ones")
         document = document_of(space)
         if self.is_json:
             return json_of(document)
@@ -211,19 +213,19 @@ class Session:
 
     # --- writes ---------------------------------------------------------------------------------
 
-    def _put(self, command: Command) -> str:
+    def _put(self, command: ShellCommand) -> str:
         space, row = named(command.words[0]), row_of(command.words[1])
         if self._transaction is not None:
             return self._pending(self._transaction.replace(space, row))
         return self._write(lambda key: self.client.replace(space, row, request_key=key))
 
-    def _insert(self, command: Command) -> str:
+    def _insert(self, command: ShellCommand) -> str:
         space, row = named(command.words[0]), row_of(command.words[1])
         if self._transaction is not None:
             return self._pending(self._transaction.insert(space, row))
         return self._write(lambda key: self.client.insert(space, row, request_key=key))
 
-    def _update(self, command: Command) -> str:
+    def _update(self, command: ShellCommand) -> str:
         words = list(command.words[1:])
         if "set" not in words[1:] or words[-1] == "set":
             raise SyntaxFailed(f"usage: update {VERBS['update'].usage}")
@@ -239,7 +241,7 @@ class Session:
             )
         )
 
-    def _delete(self, command: Command) -> str:
+    def _delete(self, command: ShellCommand) -> str:
         space, key = named(command.words[0]), [value_of(word) for word in command.words[1:]]
         index = named(command.options.get("index", "0"))
         if self._transaction is not None:
@@ -248,15 +250,15 @@ class Session:
             lambda request: self.client.delete(space, key, index=index, request_key=request)
         )
 
-    def _retry(self, command: Command) -> str:
+    def _retry(self, command: ShellCommand) -> str:
         if self._unknown is None:
-            raise Failed("no write has an unknown outcome")
+            raise FailedRequest("no write has an unknown outcome")
         return self._send(*self._unknown, is_retry=True)
 
-    def _write(self, write: Write) -> str:
+    def _write(self, write: KeyedWrite) -> str:
         return self._send(self.client.new_key(), write, is_retry=False)
 
-    def _send(self, key: RequestKey, write: Write, *, is_retry: bool) -> str:
+    def _send(self, key: RequestKey, write: KeyedWrite, *, is_retry: bool) -> str:
         self._unknown = (key, write)  # until the outcome is known, also after Ctrl-C
         try:
             outcome = write(key)
@@ -265,14 +267,14 @@ class Session:
                 self._unknown = None  # nothing was sent
             raise
         if isinstance(outcome, Unknown):
-            raise Failed(
+            raise FailedRequest(
                 f"unknown: {outcome.reason}; `retry` repeats it with the same key, "
                 + "/".join(map(str, key)),
                 is_unknown=True,
             )
         self._unknown = None
         if not isinstance(outcome, Committed):
-            raise Failed(_refusal(outcome))
+            raise FailedRequest(_refusal(outcome))
         if not outcome.tuples and not is_retry:
             return "nothing changed: no row has this key"
         return f"committed at {outcome.at}"
@@ -283,15 +285,15 @@ class Session:
 
     # --- transactions ---------------------------------------------------------------------------
 
-    def _begin(self, command: Command) -> str:
+    def _begin(self, command: ShellCommand) -> str:
         if self._transaction is not None:
-            raise Failed("a transaction is open: commit or roll back first")
+            raise FailedRequest("a transaction is open: commit or roll back first")
         transaction = self.client.transaction()
         transaction.__enter__()
         self._transaction = transaction
         return "transaction begun"
 
-    def _commit(self, command: Command) -> str:
+    def _commit(self, command: ShellCommand) -> str:
         transaction = self._open_transaction()
         self._transaction = None
         transaction.__exit__(None, None, None)
@@ -300,17 +302,17 @@ class Session:
             return f"committed at {outcome.at}" if outcome.at else "committed: nothing was written"
         if isinstance(outcome, Unknown):
             text = f"unknown: {outcome.reason}; read the rows before you repeat it"
-            raise Failed(text, is_unknown=True)
-        raise Failed(_refusal(outcome))
+            raise FailedRequest(text, is_unknown=True)
+        raise FailedRequest(_refusal(outcome))
 
-    def _rollback(self, command: Command) -> str:
+    def _rollback(self, command: ShellCommand) -> str:
         self._open_transaction()
         self._end()
         return "rolled back"
 
     def _open_transaction(self) -> SyncTransaction:
         if self._transaction is None:
-            raise Failed("no transaction is open: begin one")
+            raise FailedRequest("no transaction is open: begin one")
         return self._transaction
 
     def _end(self) -> None:
@@ -320,13 +322,13 @@ class Session:
 
     # --- the console itself ---------------------------------------------------------------------
 
-    def _output(self, command: Command) -> str:
+    def _output(self, command: ShellCommand) -> str:
         if command.words[0] not in ("table", "json"):
             raise SyntaxFailed(f"usage: output {VERBS['output'].usage}")
         self.is_json = command.words[0] == "json"
         return f"rows are shown as {command.words[0]}"
 
-    def _help(self, command: Command) -> str:
+    def _help(self, command: ShellCommand) -> str:
         if command.words:
             verb = VERBS.get(command.words[0])
             if verb is None:
@@ -335,7 +337,7 @@ class Session:
         lines = [f"{verb.name:<9} {verb.help}" for verb in VERBS.values()]
         return "\n".join([*lines, "`help VERB` shows its usage. Values are JSON, or else text."])
 
-    def _exit(self, command: Command) -> str:
+    def _exit(self, command: ShellCommand) -> str:
         raise Leave
 
     def _shown(self, rows: Sequence[Row]) -> str:

@@ -269,7 +269,7 @@ Quantity = Annotated[
         length_max=32,
     ),
 ]
-Schedule = Annotated[
+CronSchedule = Annotated[
     str,
     BeforeValidator(_checked_schedule),
     _formed(

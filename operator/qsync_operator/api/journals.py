@@ -12,8 +12,8 @@ from qsync_operator.api.cluster import Metadata
 from qsync_operator.api.conditions import BaseCondition
 from qsync_operator.api.patterns import NAME_PATTERN
 
-Codec = Literal["NONE", "GZIP", "ZSTANDARD", "SNAPPY", "GZIP_OFFLOAD_DECOMPRESSION"]
-Flags = Literal["O_RDWR", "O_RDONLY", "O_WRONLY"]
+CodecName = Literal["NONE", "GZIP", "ZSTANDARD", "SNAPPY", "GZIP_OFFLOAD_DECOMPRESSION"]
+FlagName = Literal["O_RDWR", "O_RDONLY", "O_WRONLY"]
 JournalConditionType = Literal["Consistent", "Writable", "StoreHealthy", "HeadKnown", "Suspended"]
 
 
@@ -26,12 +26,12 @@ class Label(SpecModel):
     """Value of the label."""
 
 
-class FragmentSpec(SpecModel):
+class QsyncFragmentSpec(SpecModel):
     """Fragments of a journal and their persistence."""
 
     length: int = Field(default=64 << 20, ge=1 << 10, le=16 << 30)
     """Content length in bytes after which a fragment is completed."""
-    compression_codec: Codec = "SNAPPY"
+    compression_codec: CodecName = "SNAPPY"
     """Compression of persisted fragments."""
     stores: list[str] = Field(default_factory=list, max_length=16)
     """URLs to which fragments are persisted; the first one is written. Without any, fragments stay
@@ -46,7 +46,7 @@ class FragmentSpec(SpecModel):
     """Template of a folder of persisted fragments below the journal's folder."""
 
 
-class JournalSpec(SpecModel):
+class QsyncJournalSpec(SpecModel):
     """Specification of a journal."""
 
     cluster: str = Field(pattern=NAME_PATTERN, max_length=40)
@@ -57,9 +57,9 @@ class JournalSpec(SpecModel):
     """Number of brokers that have each appended byte before the append succeeds."""
     labels: list[Label] = Field(default_factory=list, max_length=256)
     """Labels by which clients select journals."""
-    fragment: FragmentSpec = Field(default_factory=FragmentSpec)
+    fragment: QsyncFragmentSpec = Field(default_factory=QsyncFragmentSpec)
     """Fragments and their persistence."""
-    flags: Flags = "O_RDWR"
+    flags: FlagName = "O_RDWR"
     """Whether the journal can be read and written."""
     max_append_rate: int = Field(default=0, ge=0)
     """Maximum rate of appends in bytes per second, or 0 for no limit."""
@@ -93,7 +93,7 @@ class QsyncJournal(SpecModel):
     api_version: Literal["qsync.dev/v1alpha1"]
     kind: Literal["QsyncJournal"]
     metadata: Metadata
-    spec: JournalSpec
+    spec: QsyncJournalSpec
     status: Annotated[JournalStatus, WrapValidator(lenient)] = Field(default_factory=JournalStatus)
 
     @property
@@ -107,7 +107,7 @@ class QsyncJournal(SpecModel):
         return shown
 
 
-def row_spec(spec: JournalSpec) -> dict[str, Any]:
+def row_spec(spec: QsyncJournalSpec) -> dict[str, Any]:
     """Return the specification as the key space contains it: with the names of Protobuf."""
     fragment = spec.fragment
     return {
@@ -127,7 +127,7 @@ def row_spec(spec: JournalSpec) -> dict[str, Any]:
     }
 
 
-def problem_of(spec: JournalSpec) -> str:
+def problem_of(spec: QsyncJournalSpec) -> str:
     """Return the first rule of brokers that a specification violates, with its field, or ""."""
     found = problem(BrokerSpec.from_row(spec.journal, row_spec(spec)))
     field, _, cause = found.partition(": ")

@@ -25,12 +25,12 @@ LATER_KINDS = ("QsyncAudit", "QsyncCompaction")
 """Kinds of this group that exist only on Kubernetes; a local cluster refuses them."""
 
 
-class ManifestError(Exception):
+class ClusterManifestError(Exception):
     """An unusable manifest; the text is one sentence for its author."""
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ClusterManifest:
     """The content of a manifest file.
 
     Attributes:
@@ -50,7 +50,7 @@ Existing = Callable[[str], QsyncCluster | None]
 """A function that returns a running cluster by its name, or None if there is none."""
 
 
-def load_manifest(path: Path, existing: Existing | None = None) -> Manifest:
+def load_manifest(path: Path, existing: Existing | None = None) -> ClusterManifest:
     """Read a manifest file.
 
     Args:
@@ -63,15 +63,15 @@ def load_manifest(path: Path, existing: Existing | None = None) -> Manifest:
     try:
         text = path.read_text()
     except OSError as error:
-        raise ManifestError(f"cannot read {path}: {error.strerror}") from error
+        raise ClusterManifestError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path} is not a text file: {error.reason}") from error
+        raise ClusterManifestError(f"{path} is not a text file: {error.reason}") from error
     return parse_manifest(text, str(path), existing)
 
 
 def parse_manifest(
     text: str, source: str = "the manifest", existing: Existing | None = None
-) -> Manifest:
+) -> ClusterManifest:
     """Parse one QsyncCluster, and any number of Secrets and QsyncJournals.
 
     Args:
@@ -95,37 +95,39 @@ def parse_manifest(
         elif kind == "QsyncJournal":
             journals.append(_validated(QsyncJournal, document, source))
         else:
-            raise ManifestError(f"{source}: {_unknown_kind(kind)}")
+            raise ClusterManifestError(f"{source}: {_unknown_kind(kind)}")
     has_cluster = bool(clusters)
     if not has_cluster and journals and existing is not None:
         name = journals[0].spec.cluster
         found = existing(name)
         if found is None:
-            raise ManifestError(f"{source}: QsyncCluster {name} not found: apply it first")
+            raise ClusterManifestError(f"{source}: QsyncCluster {name} not found: apply it first")
         clusters.append(found)
     if len(clusters) != 1:
-        raise ManifestError(f"{source} contains {len(clusters)} QsyncClusters instead of one")
+        raise ClusterManifestError(
+            f"{source} contains {len(clusters)} QsyncClusters instead of one"
+        )
     spec = clusters[0].spec.journals
     if spec is not None and spec.auth_keys_secret is not None:
-        raise ManifestError(
+        raise ClusterManifestError(
             f"{source}: spec.journals.authKeysSecret is not supported by a local cluster: name a"
             " file with the keys in spec.journals.authKeysFile"
         )
     _check_journals(clusters[0], journals, source)
-    return Manifest(clusters[0], secrets, journals, has_cluster)
+    return ClusterManifest(clusters[0], secrets, journals, has_cluster)
 
 
 def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source: str) -> None:
     """Refuse journals that the cluster of the manifest cannot have."""
     if journals and (cluster.spec.journals is None or not cluster.spec.journals.enabled):
-        raise ManifestError(
+        raise ClusterManifestError(
             f"{source}: QsyncJournal {journals[0].name} needs spec.journals.enabled: true in"
             f" QsyncCluster {cluster.name}"
         )
     seen = Folders()
     for journal in journals:
         if journal.spec.cluster != cluster.name:
-            raise ManifestError(
+            raise ClusterManifestError(
                 f"{source}: spec.cluster of QsyncJournal {journal.name} is"
                 f" {journal.spec.cluster}, but the manifest's cluster is {cluster.name}"
             )
@@ -136,10 +138,10 @@ def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source:
                 f" QsyncCluster {cluster.name} has {cluster.spec.replicas}: change one of them"
             )
         if found:
-            raise ManifestError(f"{source}: QsyncJournal {journal.name}: {found}")
+            raise ClusterManifestError(f"{source}: QsyncJournal {journal.name}: {found}")
         found = refusal_beside(journal, seen)
         if found:
-            raise ManifestError(f"{source}: {found}")
+            raise ClusterManifestError(f"{source}: {found}")
         seen.add(journal.spec.journal)
 
 
@@ -165,12 +167,12 @@ def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise ManifestError(f"{source} is not valid YAML{where}: {problem}") from error
+        raise ClusterManifestError(f"{source} is not valid YAML{where}: {problem}") from error
     for document in documents:
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise ManifestError(
+            raise ClusterManifestError(
                 f"{source} is invalid: it contains a {type(document).__name__} instead of a map"
             )
         yield document
@@ -188,11 +190,13 @@ def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> Qsy
 def _validated(model: type[_Model], document: dict[str, Any], source: str) -> _Model:
     version = document.get("apiVersion")
     if version != API_VERSION:
-        raise ManifestError(f"{source}: apiVersion {version!r} is not supported: use {API_VERSION}")
+        raise ClusterManifestError(
+            f"{source}: apiVersion {version!r} is not supported: use {API_VERSION}"
+        )
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ManifestError(f"{source}: {sentence_of(error, model)}") from error
+        raise ClusterManifestError(f"{source}: {sentence_of(error, model)}") from error
 
 
 def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
@@ -251,13 +255,13 @@ def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        raise ManifestError(f"{source}: metadata.name of a Secret is missing")
+        raise ClusterManifestError(f"{source}: metadata.name of a Secret is missing")
     values: dict[str, str] = {}
     for key, value in (document.get("data") or {}).items():
         try:
             values[str(key)] = base64.b64decode(str(value), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise ManifestError(
+            raise ClusterManifestError(
                 f"{source}: data.{key} of Secret {name} is not base64 text: use stringData instead"
             ) from error
     values.update(

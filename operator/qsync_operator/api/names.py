@@ -4,12 +4,12 @@ from typing import Literal
 
 from qsync_operator.api.spec import ClusterSpec
 
-Kind = Literal["voter", "async", "anonymous"]
+MemberKind = Literal["voter", "async", "anonymous"]
 
-_INFIX: dict[Kind, str] = {"voter": "", "async": "async-", "anonymous": "reader-"}
+_INFIX: dict[MemberKind, str] = {"voter": "", "async": "async-", "anonymous": "reader-"}
 
 
-def member_name(cluster: str, kind: Kind, ordinal: int) -> str:
+def member_name(cluster: str, kind: MemberKind, ordinal: int) -> str:
     return f"{cluster}-{_INFIX[kind]}{ordinal}"
 
 
@@ -17,9 +17,9 @@ def ordinal_of(member: str) -> int:
     return int(member.rpartition("-")[2])
 
 
-def wanted_members(cluster: str, spec: ClusterSpec) -> dict[str, Kind]:
+def wanted_members(cluster: str, spec: ClusterSpec) -> dict[str, MemberKind]:
     """Return all members of the specification with their kinds, voters first."""
-    counts: dict[Kind, int] = {
+    counts: dict[MemberKind, int] = {
         "voter": spec.replicas,
         "async": spec.async_replicas,
         "anonymous": spec.read_replicas,

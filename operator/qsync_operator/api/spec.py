@@ -9,10 +9,10 @@ from qsync_node.consensus.quorum import evaluate, needed
 from qsync_operator.api.base import (
     NAMED,
     ClassName,
+    CronSchedule,
     Duration,
     Image,
     Quantity,
-    Schedule,
     SecretName,
     SpecModel,
     TimeZone,
@@ -246,7 +246,7 @@ class SparkSpec(SpecModel):
 class JobSpec(SpecModel):
     """A scheduled Spark job: audit or compaction."""
 
-    schedule: Schedule
+    schedule: CronSchedule
     """Schedule in cron format: minute, hour, day, month, weekday."""
     suspend: bool = False
     """Whether the schedule is suspended."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from qsync_operator.api.base import StatusModel
 from qsync_operator.api.conditions import BaseCondition
 
-Role = Literal["leader", "follower", "async", "anonymous", "joining", "down"]
+MemberRole = Literal["leader", "follower", "async", "anonymous", "joining", "down"]
 
 
 class MemberStatus(StatusModel):
@@ -15,7 +15,7 @@ class MemberStatus(StatusModel):
 
     name: str
     """Name of the pod or process."""
-    role: Role = "down"
+    role: MemberRole = "down"
     """Current role."""
     address: str = ""
     """Address for clients."""

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from qsync_operator.api.base import SecretName, SpecModel
 
-Privilege = Literal["read", "write", "execute", "create", "alter", "drop"]
+PrivilegeName = Literal["read", "write", "execute", "create", "alter", "drop"]
 BROKER_USER = "qsync_broker"
 """User with which brokers of journals log in."""
 RESERVED = ("admin", "guest", "public", "replication", "super", BROKER_USER)
@@ -23,7 +23,7 @@ def refuse_reserved(name: str) -> str:
 class GrantSpec(SpecModel):
     """Privileges on one space, on the universe, or on journals."""
 
-    privileges: list[Privilege] = Field(min_length=1, max_length=6)
+    privileges: list[PrivilegeName] = Field(min_length=1, max_length=6)
     """Granted privileges."""
     space: str | None = Field(default=None, max_length=64)
     """Space on which they are granted."""

@@ -25,7 +25,7 @@ from qsync_operator.api.reasons import RunReason
 from qsync_operator.jobs.results import judge, refused
 from qsync_operator.jobs.schedule import overdue_at
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.kubernetes.dependents import run_of_cluster
 from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.resources.jobs import (
@@ -38,7 +38,7 @@ from qsync_operator.resources.jobs import (
     build_job,
     build_run,
 )
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,9 @@ MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
 class JobReconciler:
     """The audits and compactions of one cluster. All state is in the objects."""
 
-    def __init__(self, api: Api, cache: Cache, key: Key, reporter: KubernetesReporter) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, key: ObjectKey, reporter: KubernetesReporter
+    ) -> None:
         self._api = api
         self._cache = cache
         self._key = key
@@ -82,7 +84,7 @@ class JobReconciler:
             await self._record_scheduled(cluster, kind, {name_of(run) for run in runs})
 
     async def _reconcile_run(
-        self, cluster: QsyncCluster, kind: RunKind, run: Object, image: str
+        self, cluster: QsyncCluster, kind: RunKind, run: KubernetesObject, image: str
     ) -> None:
         generation = int(run["metadata"].get("generation", 0))
         try:
@@ -121,7 +123,7 @@ class JobReconciler:
         self,
         cluster: QsyncCluster,
         kind: RunKind,
-        run: Object,
+        run: KubernetesObject,
         spec: RunSpec,
         before: RunStatus,
         image: str,
@@ -149,7 +151,7 @@ class JobReconciler:
                 return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
         return before
 
-    def _driver(self, run: str) -> Object | None:
+    def _driver(self, run: str) -> KubernetesObject | None:
         """Return the newest pod of a Job, because an earlier one may have been lost."""
         drivers = [
             pod
@@ -181,7 +183,7 @@ class JobReconciler:
                     raise
             self._cache.note("Job", await self._api.apply(_recorded(cluster, job)))
 
-    async def _publish(self, kind: RunKind, run: Object, status: RunStatus) -> None:
+    async def _publish(self, kind: RunKind, run: KubernetesObject, status: RunStatus) -> None:
         document = {
             "apiVersion": API_VERSION,
             "kind": OBJECT_KINDS[kind],
@@ -198,7 +200,7 @@ class JobReconciler:
         await self._reporter.report(reason, name, status.message)
 
 
-def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:
+def is_expired(run: KubernetesObject, spec: RunSpec, at: datetime) -> bool:
     """Return whether an object created by a user has ended and outlived its `ttl`.
 
     Scheduled ones are deleted with their Jobs, some of which the CronJob keeps.
@@ -211,12 +213,12 @@ def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:
     return age.total_seconds() * 1e9 > duration_ns(spec.ttl)
 
 
-def _is_of_run(job: Object, run: Object) -> bool:
+def _is_of_run(job: KubernetesObject, run: KubernetesObject) -> bool:
     owners = job["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == run["metadata"].get("uid") for owner in owners)
 
 
-def audit_overdue_s(cache: Cache, key: Key, cluster: QsyncCluster) -> float | None:
+def audit_overdue_s(cache: Cache, key: ObjectKey, cluster: QsyncCluster) -> float | None:
     """Return the time from which an audit is overdue, in seconds since 1970.
 
     An audit with the result *Incomplete* does not postpone this time. The result is None if no
@@ -236,7 +238,7 @@ def audit_overdue_s(cache: Cache, key: Key, cluster: QsyncCluster) -> float | No
     return due.timestamp() if due is not None else None
 
 
-async def refuse_run(api: Api, run: Object) -> None:
+async def refuse_run(api: Api, run: KubernetesObject) -> None:
     """Mark an audit or compaction as failed because its cluster does not exist.
 
     Raises:
@@ -277,7 +279,7 @@ def why_not(cluster: QsyncCluster, image: str) -> str:
     return ""
 
 
-def _recorded(cluster: QsyncCluster, job: Object) -> Object:
+def _recorded(cluster: QsyncCluster, job: KubernetesObject) -> KubernetesObject:
     """Return the change that marks a scheduled Job as recorded.
 
     It also makes the cluster an owner of the Job, so that results outlive a deleted schedule.

@@ -18,7 +18,7 @@ from qsync_operator.api.jobs import AuditStatus, CompactionStatus, RunCondition,
 from qsync_operator.api.reasons import RunReason
 from qsync_operator.kubernetes.pods import container_of, failure_of
 from qsync_operator.resources.jobs import DRIVER, RunKind
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 PROGRESS = "qsync.dev/progress"  # a `Step` of the job
 VIOLATIONS = "qsync.dev/violations"  # a JSON list
@@ -27,7 +27,11 @@ VIOLATIONS_SHOWN = 20
 
 
 def judge(
-    kind: RunKind, before: RunStatus, generation: int, job: Object, driver: Object | None
+    kind: RunKind,
+    before: RunStatus,
+    generation: int,
+    job: KubernetesObject,
+    driver: KubernetesObject | None,
 ) -> RunStatus:
     """Return the status of an audit or compaction whose Job exists."""
     status = before.model_copy(deep=True)
@@ -69,7 +73,7 @@ def refused(
     return status
 
 
-def last_word(driver: Object | None) -> dict[str, Any]:
+def last_word(driver: KubernetesObject | None) -> dict[str, Any]:
     """Return the driver's result, or {} if it is missing or not readable."""
     ended = (container_of(driver, DRIVER).get("state") or {}).get("terminated") or {}
     try:
@@ -79,7 +83,7 @@ def last_word(driver: Object | None) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _with_all_violations(said: dict[str, Any], driver: Object | None) -> dict[str, Any]:
+def _with_all_violations(said: dict[str, Any], driver: KubernetesObject | None) -> dict[str, Any]:
     text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(VIOLATIONS, "[]")
     try:
         found = json.loads(text)
@@ -90,7 +94,7 @@ def _with_all_violations(said: dict[str, Any], driver: Object | None) -> dict[st
     return {**said, "violations": found} if is_more else said
 
 
-def _take_progress(status: RunStatus, driver: Object | None) -> None:
+def _take_progress(status: RunStatus, driver: KubernetesObject | None) -> None:
     text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(PROGRESS, "{}")
     try:
         said = json.loads(text)
@@ -116,7 +120,9 @@ def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None
         setattr(status, name, getattr(fresh, name))
 
 
-def _end(status: RunStatus, job: Object, phase: Any, type_: Any, reason: str, why: str) -> None:
+def _end(
+    status: RunStatus, job: KubernetesObject, phase: Any, type_: Any, reason: str, why: str
+) -> None:
     state = job.get("status", {})
     ended = state.get("completionTime") or _last_transition(state)
     status.phase, status.message = phase, why
@@ -160,7 +166,7 @@ def _is_true(conditions: dict[str, Any], type_: str) -> bool:
     return bool(conditions.get(type_, {}).get("status") == "True")
 
 
-def _last_transition(state: Object) -> str:
+def _last_transition(state: KubernetesObject) -> str:
     times = [str(c.get("lastTransitionTime") or "") for c in state.get("conditions") or []]
     return max(times, default="")
 

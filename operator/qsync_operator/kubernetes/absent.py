@@ -8,11 +8,11 @@ read, at most every `ASK_AGAIN_S` seconds.
 import time
 from collections.abc import Iterable
 
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 from qsync_operator.kubernetes.api import Api, ApiError
-from qsync_operator.kubernetes.cache import Key
+from qsync_operator.kubernetes.cache import ObjectKey
 from qsync_operator.kubernetes.pods import MESSAGE_MAX
-from qsync_operator.resources.labels import Object, set_name
+from qsync_operator.resources.labels import KubernetesObject, set_name
 
 PATIENCE_S = 3.0
 ASK_AGAIN_S = 10.0
@@ -21,7 +21,7 @@ ASK_AGAIN_S = 10.0
 class AbsentPods:
     """The reasons why members of one cluster have no pod."""
 
-    def __init__(self, api: Api, key: Key) -> None:
+    def __init__(self, api: Api, key: ObjectKey) -> None:
         self._api = api
         self._key = key
         self._since_s: dict[str, float] = {}
@@ -32,7 +32,7 @@ class AbsentPods:
         """Return the reason as one sentence, or "" if the pod exists or no reason is known."""
         return self._reasons.get(member, "")
 
-    async def observe(self, absent: dict[str, Kind]) -> None:
+    async def observe(self, absent: dict[str, MemberKind]) -> None:
         """Update the reasons of `absent`, the members that should have a pod and have none."""
         now_s = time.monotonic()
         self._since_s = {name: self._since_s.get(name, now_s) for name in absent}
@@ -51,7 +51,7 @@ class AbsentPods:
             self._reasons |= refusals(events, [n for n in late if late[n] == kind])
 
 
-def refusals(events: Iterable[Object], members: Iterable[str]) -> dict[str, str]:
+def refusals(events: Iterable[KubernetesObject], members: Iterable[str]) -> dict[str, str]:
     """Return the newest refusal to create a pod, by member, for members that have one."""
     found: dict[str, str] = {}
     for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or "")):

@@ -1,20 +1,20 @@
 """Where the members of one cluster are reached, and whether they run, by watched pods and links."""
 
 from qsync_operator.kubernetes import pods
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.members.livelinks import LiveLinks
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 
 class Addresses:
     """Pods and addresses of the members of one cluster."""
 
-    def __init__(self, cache: Cache, key: Key, live: LiveLinks) -> None:
+    def __init__(self, cache: Cache, key: ObjectKey, live: LiveLinks) -> None:
         self._cache = cache
         self._key = key
         self._live = live
 
-    def pod(self, member: str) -> Object | None:
+    def pod(self, member: str) -> KubernetesObject | None:
         return self._cache.get(self._key, "Pod", member)
 
     def address(self, member: str, port: int) -> str:

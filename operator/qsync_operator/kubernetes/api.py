@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from qsync_operator.api.cluster import API_VERSION
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,20 @@ class ApiError(Exception):
 class Api(Protocol):
     """A client of the API server. Each call may raise ApiError and ends within its deadline."""
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None: ...
+    async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None: ...
 
     async def find(
         self, kind: str, namespace: str, labels: str = "", fields: str = ""
-    ) -> list[Object]: ...
+    ) -> list[KubernetesObject]: ...
 
     async def has_kind(self, kind: str) -> bool: ...
 
-    async def create(self, document: Object) -> Object: ...
+    async def create(self, document: KubernetesObject) -> KubernetesObject: ...
 
-    async def apply(self, document: Object, subresource: str = "") -> Object:
+    async def apply(self, document: KubernetesObject, subresource: str = "") -> KubernetesObject:
         """Apply server-side as the only field manager; take over the fields of other managers."""
 
-    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
+    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> KubernetesObject:
         """Apply a JSON merge patch. A field of None is removed, whatever manager owns it."""
 
     async def delete(
@@ -97,7 +97,7 @@ class Api(Protocol):
         """
 
 
-def name_of(document: Object) -> str:
+def name_of(document: KubernetesObject) -> str:
     return str(document["metadata"]["name"])
 
 

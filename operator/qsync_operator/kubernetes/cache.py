@@ -6,28 +6,28 @@ object, and applying an unchanged object changes nothing.
 
 from collections.abc import Callable
 
-from qsync_operator.resources.labels import CLUSTER_LABEL, Object
+from qsync_operator.resources.labels import CLUSTER_LABEL, KubernetesObject
 
-Key = tuple[str, str]  # namespace and cluster
+ObjectKey = tuple[str, str]  # namespace and cluster
 
 
 class Cache:
     """Watched objects; each change wakes the listener of its cluster."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
-        self._listeners: dict[Key, Callable[[], None]] = {}
+        self._objects: dict[ObjectKey, dict[tuple[str, str], KubernetesObject]] = {}
+        self._listeners: dict[ObjectKey, Callable[[], None]] = {}
 
-    def listen(self, key: Key, listener: Callable[[], None]) -> None:
+    def listen(self, key: ObjectKey, listener: Callable[[], None]) -> None:
         """Register the listener of a cluster, which each change of its objects wakes."""
         self._listeners[key] = listener
 
-    def forget(self, key: Key, listener: Callable[[], None]) -> None:
+    def forget(self, key: ObjectKey, listener: Callable[[], None]) -> None:
         """Remove a listener, unless another one has replaced it."""
         if self._listeners.get(key) == listener:
             del self._listeners[key]
 
-    def note(self, kind: str, document: Object, is_gone: bool = False) -> None:
+    def note(self, kind: str, document: KubernetesObject, is_gone: bool = False) -> None:
         """Store or remove a watched object, and wake the listener of its cluster.
 
         Objects without the label of a cluster are ignored.
@@ -52,7 +52,7 @@ class Cache:
         if listener is not None:
             listener()
 
-    def of_kind(self, kind: str, namespace: str = "") -> list[Object]:
+    def of_kind(self, kind: str, namespace: str = "") -> list[KubernetesObject]:
         """Return all objects of a kind; an empty `namespace` selects all namespaces."""
         return [
             document
@@ -62,8 +62,8 @@ class Cache:
             if found == kind
         ]
 
-    def all(self, key: Key, kind: str) -> list[Object]:
+    def all(self, key: ObjectKey, kind: str) -> list[KubernetesObject]:
         return [o for (k, _), o in self._objects.get(key, {}).items() if k == kind]
 
-    def get(self, key: Key, kind: str, name: str) -> Object | None:
+    def get(self, key: ObjectKey, kind: str, name: str) -> KubernetesObject | None:
         return self._objects.get(key, {}).get((kind, name))

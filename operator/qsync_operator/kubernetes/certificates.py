@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from qsync_node.certnames import trust_only
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.api import Api
-from qsync_operator.kubernetes.cache import Key
+from qsync_operator.kubernetes.cache import ObjectKey
 from qsync_operator.kubernetes.ownership import is_ours, taken_sentence
 from qsync_operator.reconcile.platform import NameTaken
 from qsync_operator.resources.authority import (
@@ -32,7 +32,7 @@ from qsync_operator.resources.certificates import (
     bundle_of,
     certificate_names,
 )
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 from qsync_operator.resources.secrets import decoded
 
 RESYNC_AFTER_S = 30.0
@@ -41,7 +41,7 @@ RESYNC_AFTER_S = 30.0
 class CertificateReconciler:
     """The certificates of one cluster."""
 
-    def __init__(self, api: Api, key: Key, uid: str | None) -> None:
+    def __init__(self, api: Api, key: ObjectKey, uid: str | None) -> None:
         self._api = api
         self._key = key
         self._looked: tuple[str | None, float] = ("", 0.0)  # name of the checked Secret, and when
@@ -126,7 +126,7 @@ class CertificateReconciler:
             await self._store(build_bundle(cluster, bundle), stored[1])
         return bundle
 
-    async def _store(self, document: Object, before: Object | None) -> None:
+    async def _store(self, document: KubernetesObject, before: KubernetesObject | None) -> None:
         """Store a Secret; if two operators renew at the same time, the API server refuses one.
 
         Raises:
@@ -139,7 +139,7 @@ class CertificateReconciler:
         await self._api.apply(document)
 
 
-def _strings(secret: Object | None) -> dict[str, str]:
+def _strings(secret: KubernetesObject | None) -> dict[str, str]:
     if secret is None or "deletionTimestamp" in secret["metadata"]:
         return {}
     try:

@@ -17,7 +17,7 @@ from kubernetes.aio.stream import WsApiClient
 
 from qsync_operator import metrics
 from qsync_operator.kubernetes.api import RESOURCES, ApiError, name_of
-from qsync_operator.resources.labels import MANAGER, Object
+from qsync_operator.resources.labels import MANAGER, KubernetesObject
 
 DEADLINE_S = 10.0
 EXECUTE_S = 30.0
@@ -69,7 +69,7 @@ class KubernetesApi:
     async def close(self) -> None:
         await self._client.close()
 
-    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
+    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> KubernetesObject:
         """Send a merge patch as `kubectl-qsync`: a user changes an object of another owner."""
         path = RESOURCES[kind].path(namespace, name)
         return await self._ask("PATCH", path, [("fieldManager", "kubectl-qsync")], change, MERGE)
@@ -167,7 +167,7 @@ class KubernetesApi:
         finally:
             await client.close()
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+    async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None:
         try:
             return await self._ask("GET", RESOURCES[kind].path(namespace, name))
         except ApiError as error:
@@ -177,11 +177,11 @@ class KubernetesApi:
 
     async def find(
         self, kind: str, namespace: str, labels: str = "", fields: str = ""
-    ) -> list[Object]:
+    ) -> list[KubernetesObject]:
         query = [("labelSelector", labels)] if labels else []
         query += [("fieldSelector", fields)] if fields else []
         found = await self._ask("GET", RESOURCES[kind].path(namespace), query)
-        items: list[Object] = found["items"]
+        items: list[KubernetesObject] = found["items"]
         return items
 
     async def has_kind(self, kind: str) -> bool:
@@ -193,11 +193,11 @@ class KubernetesApi:
             raise
         return any(resource["kind"] == kind for resource in found["resources"])
 
-    async def create(self, document: Object) -> Object:
+    async def create(self, document: KubernetesObject) -> KubernetesObject:
         path = RESOURCES[document["kind"]].path(document["metadata"]["namespace"])
         return await self._ask("POST", path, [("fieldManager", MANAGER)], document)
 
-    async def apply(self, document: Object, subresource: str = "") -> Object:
+    async def apply(self, document: KubernetesObject, subresource: str = "") -> KubernetesObject:
         path = RESOURCES[document["kind"]].path(
             document["metadata"]["namespace"], name_of(document), subresource
         )
@@ -207,7 +207,7 @@ class KubernetesApi:
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
     ) -> None:
-        body: Object = {"preconditions": {"uid": uid}} if uid else {}
+        body: KubernetesObject = {"preconditions": {"uid": uid}} if uid else {}
         if keeps_pods:
             body["propagationPolicy"] = "Orphan"
         try:
@@ -223,7 +223,7 @@ class KubernetesApi:
         query: list[tuple[str, str]] | None = None,
         body: Any = None,
         content_type: str = "application/json",
-    ) -> Object:
+    ) -> KubernetesObject:
         status = 0
         try:
             request = await self._client.param_serialize(
@@ -249,7 +249,7 @@ class KubernetesApi:
         if not 200 <= answer.status <= 299:
             raise ApiError(f"{method} {path}: {_sentence(text)}", int(answer.status))
         try:
-            found: Object = json.loads(text)
+            found: KubernetesObject = json.loads(text)
         except ValueError as error:
             raise ApiError(f"{method} {path}: the response is not JSON") from error
         return found

@@ -11,7 +11,7 @@ from typing import Any
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.members.links import LinkError
 from qsync_operator.members.livelinks import LiveLinks
-from qsync_operator.members.orders import Orders
+from qsync_operator.members.orders import MemberOrders
 from qsync_operator.plan.observed import NodeStatus
 from qsync_operator.resources.config import member_settings, peer_address
 from qsync_operator.resources.nodeconfig import Drift, drift_of, live_changes
@@ -30,7 +30,7 @@ class AppliedConfig:
 class MemberConfiguration:
     """The configuration of the running members of one cluster."""
 
-    def __init__(self, orders: Orders, live: LiveLinks) -> None:
+    def __init__(self, orders: MemberOrders, live: LiveLinks) -> None:
         self._orders = orders
         self._live = live
         self._applied: dict[str, AppliedConfig] = {}

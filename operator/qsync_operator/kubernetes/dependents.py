@@ -3,12 +3,12 @@
 from qsync_operator.api.jobs import TERMINAL
 from qsync_operator.api.status import LastRun
 from qsync_operator.kubernetes.api import name_of
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.resources.jobs import OBJECT_KINDS, RunKind
-from qsync_operator.resources.labels import CLUSTER_LABEL, Object
+from qsync_operator.resources.labels import CLUSTER_LABEL, KubernetesObject
 
 
-def run_of_cluster(document: Object, kind: str) -> Object:
+def run_of_cluster(document: KubernetesObject, kind: str) -> KubernetesObject:
     """Return the object with its cluster's label, which may be missing if a user created it."""
     metadata = document["metadata"]
     cluster = str((document.get("spec") or {}).get("cluster", ""))
@@ -16,7 +16,7 @@ def run_of_cluster(document: Object, kind: str) -> Object:
     return {**document, "kind": kind, "metadata": {**metadata, "labels": labels}}
 
 
-def last_run(cache: Cache, key: Key, kind: RunKind) -> LastRun | None:
+def last_run(cache: Cache, key: ObjectKey, kind: RunKind) -> LastRun | None:
     """Return the audit or compaction that ended last, if any."""
     ended = [
         run

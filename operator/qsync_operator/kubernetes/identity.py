@@ -12,14 +12,19 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.ownership import is_ours, taken_sentence
 from qsync_operator.reconcile.platform import ActionRefused, NameTaken
-from qsync_operator.resources.labels import Object, app_secret_name, identity_name, selector
+from qsync_operator.resources.labels import (
+    KubernetesObject,
+    app_secret_name,
+    identity_name,
+    selector,
+)
 from qsync_operator.resources.secrets import build_identity, decoded, text_of
 from qsync_operator.resources.state import ClusterState
 
 PASSWORD_BYTES = 24
 
 
-class Identity:
+class ClusterIdentity:
     """The identity of one cluster; `state` is the stored state."""
 
     def __init__(self, api: Api, state: ClusterState, version: str) -> None:
@@ -28,7 +33,7 @@ class Identity:
         self._version = version
 
     @classmethod
-    async def open(cls, api: Api, cluster: QsyncCluster, image: str) -> "Identity":
+    async def open(cls, api: Api, cluster: QsyncCluster, image: str) -> "ClusterIdentity":
         """Read the Secret, or create it for a new cluster.
 
         Args:
@@ -83,7 +88,7 @@ class Identity:
             if error.status == 409 and await self._live(cluster) is None:
                 await self._put_back(cluster)
             elif error.status == 409:
-                fresh = await Identity.open(self._api, cluster, self.state.image)
+                fresh = await ClusterIdentity.open(self._api, cluster, self.state.image)
                 self.state, self._version = fresh.state, fresh._version
             raise
         self.state, self._version = state, str(found["metadata"]["resourceVersion"])
@@ -125,7 +130,7 @@ class Identity:
             change = {"metadata": {"ownerReferences": rest or None}}
             await self._api.patch("Secret", namespace, name, change)
 
-    async def _live(self, cluster: QsyncCluster) -> Object | None:
+    async def _live(self, cluster: QsyncCluster) -> KubernetesObject | None:
         namespace = cluster.metadata.namespace or ""
         return await self._api.get("Secret", namespace, identity_name(cluster.name))
 
@@ -189,11 +194,11 @@ async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
         )
 
 
-def _uids(owners: list[Object]) -> set[str]:
+def _uids(owners: list[KubernetesObject]) -> set[str]:
     return {str(owner.get("uid")) for owner in owners}
 
 
-def _is_leaving(secret: Object, cluster: QsyncCluster) -> bool:
+def _is_leaving(secret: KubernetesObject, cluster: QsyncCluster) -> bool:
     """Return whether the Secret is being deleted, or belongs to an earlier cluster."""
     owners = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or []]
     is_anothers = bool(owners) and cluster.metadata.uid not in owners

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import aiohttp
 
-from qsync_operator.plan.journalstatus import Report, Sight, sights
+from qsync_operator.plan.journalstatus import JournalReport, Sight, sights
 
 ASK_AGAIN_S = 2.0
 TIMEOUT_S = 2.0
@@ -71,11 +71,11 @@ class JournalReports:
 
     async def _ask_one(
         self, url: str, names: list[str], headers: dict[str, str]
-    ) -> tuple[int, list[Report]] | None:
+    ) -> tuple[int, list[JournalReport]] | None:
         """Return revision and reports of a broker, or None if it does not answer."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S))
-        found: list[Report] = []
+        found: list[JournalReport] = []
         revision = 0
         # An invalid answer counts as none: no broker may end the turn of its cluster.
         with contextlib.suppress(
@@ -88,6 +88,6 @@ class JournalReports:
                 ) as answer:
                     said = await answer.json()
                 revision = int(said["revision"])
-                found += [Report.model_validate(one) for one in said["journals"]]
+                found += [JournalReport.model_validate(one) for one in said["journals"]]
             return revision, found
         return None

@@ -15,22 +15,22 @@ from pydantic import ValidationError
 
 from qsync_broker.folders import Folders
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
-from qsync_operator.api.journals import JournalSpec, JournalStatus, QsyncJournal, problem_of
+from qsync_operator.api.journals import JournalStatus, QsyncJournal, QsyncJournalSpec, problem_of
 from qsync_operator.api.manifest import sentence_of
 from qsync_operator.api.reasons import JournalReason, Reason
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.kubernetes.dependents import run_of_cluster
 from qsync_operator.kubernetes.journalreports import JournalReports
 from qsync_operator.kubernetes.journaltokens import JournalTokens
 from qsync_operator.members import keyspace as journals
 from qsync_operator.members.access import AccessRefused
-from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.threads import in_thread
-from qsync_operator.plan.journalstatus import Refusal, build_journal_status
+from qsync_operator.plan.journalstatus import JournalRefusal, build_journal_status
 from qsync_operator.plan.observed import BrokersView, Trouble
 from qsync_operator.resources.brokers import has_brokers
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 KIND = "QsyncJournal"
 TIMEOUT_S = 10.0
@@ -50,7 +50,7 @@ class JournalReconciler:
         self,
         api: Api,
         cache: Cache,
-        key: Key,
+        key: ObjectKey,
         secret: str,
         context: Callable[[], ssl.SSLContext],
         wake: Callable[[], None],
@@ -106,7 +106,9 @@ class JournalReconciler:
         else:
             self._compared, self._troubles = (None, 0.0), ()
             sentence = f"spec.journals of QsyncCluster {cluster.name} is not enabled"
-            refusals |= dict.fromkeys(declared, Refusal(JournalReason.JOURNALS_DISABLED, sentence))
+            refusals |= dict.fromkeys(
+                declared, JournalRefusal(JournalReason.JOURNALS_DISABLED, sentence)
+            )
         for document in found:
             try:
                 await self._publish(document, refusals.get(name_of(document)))
@@ -156,11 +158,11 @@ class JournalReconciler:
         with self._connected(leader) as database:
             journals.drain(database, member)
 
-    def _connected(self, leader: str) -> Connection:
+    def _connected(self, leader: str) -> IprotoConnection:
         return connect_as_admin(leader, self._secret, TIMEOUT_S, self._context())
 
     async def _compare(
-        self, cluster: QsyncCluster, leader: str | None, wanted: list[JournalSpec]
+        self, cluster: QsyncCluster, leader: str | None, wanted: list[QsyncJournalSpec]
     ) -> None:
         """Bring the database to the declarations if that is due."""
         state = (cluster.metadata.generation, wanted)
@@ -180,7 +182,7 @@ class JournalReconciler:
             pause_s = TRY_AGAIN_S
         self._compared = (state, time.monotonic() + pause_s)
 
-    def _declare(self, leader: str, wanted: list[JournalSpec]) -> dict[str, str]:
+    def _declare(self, leader: str, wanted: list[QsyncJournalSpec]) -> dict[str, str]:
         """Return why the leader refused journals, by name."""
         refused: dict[str, str] = {}
         with self._connected(leader) as database:
@@ -194,14 +196,14 @@ class JournalReconciler:
                     refused[spec.journal] = str(error)
         return refused
 
-    async def _publish(self, document: Object, refusal: Refusal | None) -> None:
+    async def _publish(self, document: KubernetesObject, refusal: JournalRefusal | None) -> None:
         journal = read(document)
         if journal is None:
             generation = int(document["metadata"].get("generation", 0))
             journal = unreadable(document, generation)
         sentence = self._refused.get(journal.spec.journal)
         if refusal is None and sentence is not None:
-            refusal = Refusal(JournalReason.REFUSED, sentence)
+            refusal = JournalRefusal(JournalReason.REFUSED, sentence)
         sight = self._reports.found.get(journal.spec.journal)
         status = build_journal_status(journal, refusal, sight, time.time())
         if status == journal.status and "status" in document:
@@ -214,7 +216,7 @@ class JournalReconciler:
         self._cache.note(KIND, await publish(self._api, document, status))
 
 
-def read(document: Object) -> QsyncJournal | None:
+def read(document: KubernetesObject) -> QsyncJournal | None:
     """Return the journal of a document, or None if its specification is invalid."""
     try:
         return QsyncJournal.model_validate(document)
@@ -222,7 +224,7 @@ def read(document: Object) -> QsyncJournal | None:
         return None
 
 
-def unreadable(document: Object, generation: int) -> QsyncJournal:
+def unreadable(document: KubernetesObject, generation: int) -> QsyncJournal:
     """Return a journal with the status of a document whose specification is invalid."""
     spec = {"cluster": "unknown", "journal": "unknown"}
     journal = QsyncJournal.model_validate({**document, "spec": spec})
@@ -234,27 +236,29 @@ def without_numbers(status: JournalStatus) -> JournalStatus:
     return status.model_copy(update={"write_head": 0, "fragments": 0})
 
 
-def examine(documents: list[Object]) -> tuple[dict[str, QsyncJournal], dict[str, Refusal]]:
+def examine(
+    documents: list[KubernetesObject],
+) -> tuple[dict[str, QsyncJournal], dict[str, JournalRefusal]]:
     """Return usable declarations, and why the others are refused, by name of the resource.
 
     Of two declarations of one journal, or of a journal and a folder of it, the older one counts.
     """
     usable: dict[str, QsyncJournal] = {}
-    refusals: dict[str, Refusal] = {}
+    refusals: dict[str, JournalRefusal] = {}
     taken: dict[str, str] = {}  # resource by journal
     folders = Folders()
     for document in sorted(documents, key=_age):
         name = name_of(document)
         sentence = _problem(document)
         if sentence:
-            refusals[name] = Refusal(JournalReason.INVALID_SPEC, sentence)
+            refusals[name] = JournalRefusal(JournalReason.INVALID_SPEC, sentence)
             continue
         journal = QsyncJournal.model_validate(document)
         wanted = journal.spec.journal
         other = folders.other(wanted)
         if other:
             sentence = f"QsyncJournal {taken[other]} declares the journal {other} already"
-            refusals[name] = Refusal(JournalReason.DECLARED_TWICE, sentence)
+            refusals[name] = JournalRefusal(JournalReason.DECLARED_TWICE, sentence)
             continue
         taken[wanted] = name
         folders.add(wanted)
@@ -262,11 +266,11 @@ def examine(documents: list[Object]) -> tuple[dict[str, QsyncJournal], dict[str,
     return usable, refusals
 
 
-def _age(document: Object) -> tuple[str, str]:
+def _age(document: KubernetesObject) -> tuple[str, str]:
     return str(document["metadata"].get("creationTimestamp") or ""), name_of(document)
 
 
-def _problem(document: Object) -> str:
+def _problem(document: KubernetesObject) -> str:
     """Return the first violated rule of a specification, or ""."""
     try:
         journal = QsyncJournal.model_validate(document)
@@ -275,7 +279,7 @@ def _problem(document: Object) -> str:
     return problem_of(journal.spec)
 
 
-async def refuse_journal(api: Api, document: Object) -> None:
+async def refuse_journal(api: Api, document: KubernetesObject) -> None:
     """Report that the cluster of a journal does not exist.
 
     Raises:
@@ -284,13 +288,13 @@ async def refuse_journal(api: Api, document: Object) -> None:
     generation = int(document["metadata"].get("generation", 0))
     journal = read(document) or unreadable(document, generation)
     sentence = f"QsyncCluster {journal.spec.cluster} not found in this namespace: create it"
-    refusal = Refusal(JournalReason.NO_CLUSTER, sentence)
+    refusal = JournalRefusal(JournalReason.NO_CLUSTER, sentence)
     status = build_journal_status(journal, refusal, None, time.time())
     if status != journal.status:
         await publish(api, document, status)
 
 
-async def publish(api: Api, document: Object, status: JournalStatus) -> Object:
+async def publish(api: Api, document: KubernetesObject, status: JournalStatus) -> KubernetesObject:
     """Store a status, and return the stored object with the label of its cluster.
 
     Raises:

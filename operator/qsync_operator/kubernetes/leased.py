@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qsync_operator.kubernetes.api import Api, ApiError
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 
 class LeasedApi:
@@ -23,24 +23,24 @@ class LeasedApi:
             raise ApiError("the request was not sent: the operator cannot renew its Lease")
         return self._api
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+    async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None:
         return await self._checked().get(kind, namespace, name)
 
     async def find(
         self, kind: str, namespace: str, labels: str = "", fields: str = ""
-    ) -> list[Object]:
+    ) -> list[KubernetesObject]:
         return await self._checked().find(kind, namespace, labels, fields)
 
     async def has_kind(self, kind: str) -> bool:
         return await self._checked().has_kind(kind)
 
-    async def create(self, document: Object) -> Object:
+    async def create(self, document: KubernetesObject) -> KubernetesObject:
         return await self._checked().create(document)
 
-    async def apply(self, document: Object, subresource: str = "") -> Object:
+    async def apply(self, document: KubernetesObject, subresource: str = "") -> KubernetesObject:
         return await self._checked().apply(document, subresource)
 
-    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
+    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> KubernetesObject:
         return await self._checked().patch(kind, namespace, name, change)
 
     async def delete(

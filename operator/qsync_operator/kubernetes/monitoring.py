@@ -4,7 +4,7 @@ import time
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.api import Api
-from qsync_operator.kubernetes.cache import Key
+from qsync_operator.kubernetes.cache import ObjectKey
 from qsync_operator.kubernetes.ownership import is_ours
 from qsync_operator.resources.monitoring import KINDS, asked_kinds
 
@@ -14,7 +14,7 @@ RESYNC_AFTER_S = 300.0
 class MonitoringKinds:
     """The monitoring kinds that one cluster asks for; without any, no request is sent."""
 
-    def __init__(self, api: Api, key: Key, uid: str | None) -> None:
+    def __init__(self, api: Api, key: ObjectKey, uid: str | None) -> None:
         self._uid = uid
         self._api = api
         self._key = key

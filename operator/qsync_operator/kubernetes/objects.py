@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 from qsync_operator.api.reasons import Reason
 from qsync_operator.kubernetes.api import Api, ApiError, is_within, name_of
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.kubernetes.ownership import is_ours, taken_sentence
 from qsync_operator.plan.observed import Trouble
 from qsync_operator.reconcile.platform import NameTaken
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 WATCHED = (
     "StatefulSet",
@@ -51,7 +51,7 @@ GONE_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class WriteRefused:
     """A refused object, and when it is retried."""
 
     mark: str
@@ -63,18 +63,18 @@ class Refused:
 class ObjectReconciler:
     """The objects of one cluster; `uid` is that of its QsyncCluster."""
 
-    def __init__(self, api: Api, cache: Cache, key: Key, uid: str | None) -> None:
+    def __init__(self, api: Api, cache: Cache, key: ObjectKey, uid: str | None) -> None:
         self._uid = uid
-        self._refused: dict[tuple[str, str], Refused] = {}
+        self._refused: dict[tuple[str, str], WriteRefused] = {}
         self._api = api
         self._cache = cache
         self._key = key
         self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> hash, resource version
-        self._unwatched: dict[tuple[str, str], Object] = {}
-        self._wanted: list[Object] = []
+        self._unwatched: dict[tuple[str, str], KubernetesObject] = {}
+        self._wanted: list[KubernetesObject] = []
         self._marks: list[str] = []  # hashes of the wanted objects
 
-    async def reconcile(self, wanted: list[Object]) -> tuple[Trouble, ...]:
+    async def reconcile(self, wanted: list[KubernetesObject]) -> tuple[Trouble, ...]:
         """Apply every object that differs, delete unwanted ones, and return the problems.
 
         A refusal concerns one object, so the others are applied all the same. An API server that
@@ -98,7 +98,7 @@ class ObjectReconciler:
                 troubles.append(trouble_of(f"cannot delete {kind}", error, False))
         return tuple(troubles)
 
-    async def _try_one(self, document: Object, mark: str) -> Trouble | None:
+    async def _try_one(self, document: KubernetesObject, mark: str) -> Trouble | None:
         kind, name = document["kind"], name_of(document)
         refused, now_s = self._refused.get((kind, name)), time.monotonic()
         is_same = refused is not None and refused.mark == mark
@@ -121,7 +121,7 @@ class ObjectReconciler:
             pause_s = min(refused.pause_s * 2, RETRY_MAX_S)
         # Counted from now: a webhook that hangs delays its refusal.
         retry_at_s = time.monotonic() + pause_s
-        self._refused[kind, name] = Refused(mark, trouble, pause_s, retry_at_s)
+        self._refused[kind, name] = WriteRefused(mark, trouble, pause_s, retry_at_s)
         return trouble
 
     async def resync(self) -> None:
@@ -140,7 +140,7 @@ class ObjectReconciler:
         self._applied.pop((kind, name), None)
         self._unwatched.pop((kind, name), None)
 
-    async def replace_set(self, live: Object) -> None:
+    async def replace_set(self, live: KubernetesObject) -> None:
         """Delete a StatefulSet without its pods, so that the next `reconcile` recreates it.
 
         Raises:
@@ -158,7 +158,7 @@ class ObjectReconciler:
         self._cache.note(kind, live, is_gone=True)
         self._applied.pop((kind, name), None)
 
-    async def _reconcile_one(self, document: Object, mark: str) -> None:
+    async def _reconcile_one(self, document: KubernetesObject, mark: str) -> None:
         kind, name = document["kind"], name_of(document)
         applied_mark, version = self._applied.get((kind, name), ("", ""))
         if kind in WATCHED:
@@ -185,7 +185,7 @@ class ObjectReconciler:
         if kind in WATCHED:
             self._cache.note(kind, found)
 
-    async def _remove_unwanted(self, kind: str, wanted: list[Object]) -> None:
+    async def _remove_unwanted(self, kind: str, wanted: list[KubernetesObject]) -> None:
         names = {name_of(document) for document in wanted if document["kind"] == kind}
         for live in self._cache.all(self._key, kind):
             name = name_of(live)
@@ -200,15 +200,15 @@ def trouble_of(what: str, error: ApiError, is_essential: bool) -> Trouble:
     return Trouble(reason, f"{what}: {error}", is_essential)
 
 
-def _marked(document: Object, mark: str) -> Object:
+def _marked(document: KubernetesObject, mark: str) -> KubernetesObject:
     metadata = document["metadata"]
     annotations = {**(metadata.get("annotations") or {}), MARK_ANNOTATION: mark[:16]}
     return {**document, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _mark(document: Object) -> str:
+def _mark(document: KubernetesObject) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _version(document: Object) -> str:
+def _version(document: KubernetesObject) -> str:
     return str(document["metadata"].get("resourceVersion", ""))

@@ -24,7 +24,7 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.certificates import CertificateReconciler
 from qsync_operator.kubernetes.configuration import MemberConfiguration
 from qsync_operator.kubernetes.dependents import last_run
-from qsync_operator.kubernetes.identity import Identity
+from qsync_operator.kubernetes.identity import ClusterIdentity
 from qsync_operator.kubernetes.journals import JournalReconciler
 from qsync_operator.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.kubernetes.objects import RESYNC_AFTER_S, ObjectReconciler, trouble_of
@@ -34,7 +34,7 @@ from qsync_operator.kubernetes.volumes import VolumeReconciler
 from qsync_operator.members.iproto import DatabaseError
 from qsync_operator.members.links import LinkError, NodeLinks
 from qsync_operator.members.livelinks import LiveLinks
-from qsync_operator.members.orders import Orders, Place
+from qsync_operator.members.orders import MemberOrders, OrderPlace
 from qsync_operator.plan.actions import (
     Action,
     Bootstrap,
@@ -68,7 +68,7 @@ from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.brokers import broker_port
 from qsync_operator.resources.config import client_address
 from qsync_operator.resources.labels import (
-    Object,
+    KubernetesObject,
     ports,
     set_name,
     tls_port,
@@ -87,7 +87,7 @@ class KubernetesPlatform:
         self,
         api: Api,
         cache: Cache,
-        identity: Identity,
+        identity: ClusterIdentity,
         password: str,
         certificates: CertificateReconciler,
         cluster: QsyncCluster,
@@ -124,7 +124,7 @@ class KubernetesPlatform:
         self._absent = AbsentPods(api, key)
         self._cluster = cluster
         self._addresses = Addresses(cache, key, self._live)
-        self._orders = Orders(self._links, self._place_of)
+        self._orders = MemberOrders(self._links, self._place_of)
         self._configuration = MemberConfiguration(self._orders, self._live)
         self._labels = RoleLabels(api, cache, key)
         self._inputs: ObjectInputs | None = None
@@ -152,7 +152,7 @@ class KubernetesPlatform:
             ActionRefused: the identity, a password or a Secret's name cannot be used.
         """
         key = (cluster.metadata.namespace or "", cluster.name)
-        identity = await Identity.open(api, cluster, image)
+        identity = await ClusterIdentity.open(api, cluster, image)
         password = await identity.password(cluster)
         uid = cluster.metadata.uid
         certificates = CertificateReconciler(api, key, uid)
@@ -324,7 +324,7 @@ class KubernetesPlatform:
         )
 
     def _drift(
-        self, cluster: QsyncCluster, name: str, member: MemberState, pod: Object | None
+        self, cluster: QsyncCluster, name: str, member: MemberState, pod: KubernetesObject | None
     ) -> Drift:
         if pod is None or pods.is_leaving(pod):
             return "none"
@@ -343,14 +343,14 @@ class KubernetesPlatform:
 
     # --- orders -------------------------------------------------------------------------------
 
-    def _place_of(self, member: str) -> Place:
+    def _place_of(self, member: str) -> OrderPlace:
         address = self._addresses.address(member, ports(self._cluster)[1])
-        return Place(address, self._state.members[member].uuid)
+        return OrderPlace(address, self._state.members[member].uuid)
 
     # --- keeping ------------------------------------------------------------------------------
 
     async def reconcile(
-        self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
+        self, cluster: QsyncCluster, observed: Observed, objects: list[KubernetesObject]
     ) -> tuple[Trouble, ...]:
         self._cluster = cluster
         try:
@@ -368,7 +368,7 @@ class KubernetesPlatform:
         return tuple(troubles)
 
     async def _apply_objects(
-        self, cluster: QsyncCluster, objects: list[Object]
+        self, cluster: QsyncCluster, objects: list[KubernetesObject]
     ) -> tuple[Trouble, ...]:
         """Apply the objects, and change the ownership of the Secrets in a safe order.
 

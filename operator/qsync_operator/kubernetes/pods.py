@@ -2,27 +2,27 @@
 
 from typing import Any
 
-from qsync_operator.resources.labels import INPUTS_ANNOTATION, Object
+from qsync_operator.resources.labels import INPUTS_ANNOTATION, KubernetesObject
 
 _PATIENT = {"ContainerCreating", "PodInitializing"}
 MESSAGE_MAX = 300
 
 
-def pod_ip(pod: Object | None) -> str:
+def pod_ip(pod: KubernetesObject | None) -> str:
     """Return the pod's address, or "" while it has none."""
     return str((pod or {}).get("status", {}).get("podIP") or "")
 
 
-def is_leaving(pod: Object) -> bool:
+def is_leaving(pod: KubernetesObject) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def container_of(pod: Object | None, name: str = "node") -> dict[str, Any]:
+def container_of(pod: KubernetesObject | None, name: str = "node") -> dict[str, Any]:
     statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
     return next((status for status in statuses if status.get("name") == name), {})
 
 
-def image_of(pod: Object | None) -> str:
+def image_of(pod: KubernetesObject | None) -> str:
     """Return the member's image, by digest if that is known; "" without a pod."""
     found = container_of(pod).get("imageID")
     containers = (pod or {}).get("spec", {}).get("containers") or []
@@ -30,15 +30,15 @@ def image_of(pod: Object | None) -> str:
     return str(found or given or "")
 
 
-def is_running(pod: Object | None) -> bool:
+def is_running(pod: KubernetesObject | None) -> bool:
     return "running" in (container_of(pod).get("state") or {})
 
 
-def inputs_of(pod: Object) -> str:
+def inputs_of(pod: KubernetesObject) -> str:
     return str((pod["metadata"].get("annotations") or {}).get(INPUTS_ANNOTATION, ""))
 
 
-def template_inputs(live: Object | None) -> str:
+def template_inputs(live: KubernetesObject | None) -> str:
     """Return the restart inputs of a StatefulSet's template, or "" while they are uncertain.
 
     Until its controller has observed the last generation, a new pod may still be created from the
@@ -52,7 +52,7 @@ def template_inputs(live: Object | None) -> str:
     return inputs_of(live["spec"]["template"])
 
 
-def failure_of(pod: Object | None, container: str = "node") -> str:
+def failure_of(pod: KubernetesObject | None, container: str = "node") -> str:
     """Return why the pod cannot be kept running, as one sentence; "" if no such reason is known."""
     if pod is None:
         return ""
@@ -71,7 +71,7 @@ def failure_of(pod: Object | None, container: str = "node") -> str:
     return f"{reason}: {message[:MESSAGE_MAX]}".removesuffix(": ")
 
 
-def _unscheduled(pod: Object) -> str | None:
+def _unscheduled(pod: KubernetesObject) -> str | None:
     for condition in pod.get("status", {}).get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return f"{condition.get('reason')}: {str(condition.get('message'))[:MESSAGE_MAX]}"

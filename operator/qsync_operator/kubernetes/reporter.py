@@ -7,7 +7,7 @@ from qsync_operator.api.catalogue.events import event_type
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.api import Api, ApiError
-from qsync_operator.plan.refusal import Refusal, with_refusal
+from qsync_operator.plan.refusal import PlanRefusal, with_refusal
 from qsync_operator.resources.labels import MANAGER
 
 MESSAGE_MAX = 1000
@@ -20,7 +20,7 @@ class KubernetesReporter:
 
     def __init__(self, api: Api, cluster: QsyncCluster) -> None:
         self._api = api
-        self.refusal: Refusal | None = None  # of the newest specification, if it is unusable
+        self.refusal: PlanRefusal | None = None  # of the newest specification, if it is unusable
         self._reference = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",

@@ -2,9 +2,9 @@
 
 from qsync_operator.kubernetes import pods
 from qsync_operator.kubernetes.api import Api, ApiError
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.plan.observed import Observed
-from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL, Object
+from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL, KubernetesObject
 
 JOINED = ("leader", "follower", "async", "anonymous")
 
@@ -12,7 +12,7 @@ JOINED = ("leader", "follower", "async", "anonymous")
 class RoleLabels:
     """The role labels of the pods of one cluster."""
 
-    def __init__(self, api: Api, cache: Cache, key: Key) -> None:
+    def __init__(self, api: Api, cache: Cache, key: ObjectKey) -> None:
         self._api = api
         self._cache = cache
         self._key = key
@@ -45,7 +45,7 @@ class RoleLabels:
             if not labels.items() <= pod["metadata"].get("labels", {}).items():
                 await self._apply(pod, labels)
 
-    async def _apply(self, pod: Object, labels: dict[str, str]) -> None:
+    async def _apply(self, pod: KubernetesObject, labels: dict[str, str]) -> None:
         metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
         document = {
             "apiVersion": "v1",

@@ -5,11 +5,11 @@ import time
 from qsync_operator.api.base import quantity
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.kubernetes.objects import ObjectReconciler
 from qsync_operator.plan.observed import StorageView
 from qsync_operator.reconcile.platform import ActionRefused
-from qsync_operator.resources.labels import Object, selector, set_name
+from qsync_operator.resources.labels import KubernetesObject, selector, set_name
 from qsync_operator.resources.objects import KINDS
 from qsync_operator.resources.state import ClusterState
 from qsync_operator.resources.volumes import claims_to_grow, outgrown_sets
@@ -22,7 +22,7 @@ REFUSALS = (403, 422)
 class VolumeReconciler:
     """The volumes of one cluster."""
 
-    def __init__(self, api: Api, cache: Cache, objects: ObjectReconciler, key: Key) -> None:
+    def __init__(self, api: Api, cache: Cache, objects: ObjectReconciler, key: ObjectKey) -> None:
         self._api = api
         self._cache = cache
         self._objects = objects
@@ -57,7 +57,7 @@ class VolumeReconciler:
         self._small = tuple(name_of(change) for change in changes)
         self._listed = (wanted, time.monotonic())
 
-    async def _changes(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
+    async def _changes(self, cluster: QsyncCluster, state: ClusterState) -> list[KubernetesObject]:
         labels = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
         claims = await self._api.find("PersistentVolumeClaim", self._key[0], labels)
         return claims_to_grow(claims, state.members, cluster.spec.storage.size)
@@ -72,7 +72,7 @@ class VolumeReconciler:
                 found[name_of(live)] = claim["spec"]["resources"]["requests"]["storage"]
         return found
 
-    def _live(self, name: str) -> Object | None:
+    def _live(self, name: str) -> KubernetesObject | None:
         return self._cache.get(self._key, "StatefulSet", name)
 
     async def grow(self, cluster: QsyncCluster, state: ClusterState) -> None:

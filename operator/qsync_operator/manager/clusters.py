@@ -23,7 +23,7 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.jobs.reconciler import JobReconciler, audit_overdue_s, refuse_run
 from qsync_operator.kubernetes.api import Api, ApiError
-from qsync_operator.kubernetes.cache import Cache, Key
+from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.kubernetes.journals import refuse_journal
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
@@ -200,7 +200,7 @@ def is_reported(cluster: QsyncCluster, sentence: str) -> bool:
     return found is not None and found.message == sentence
 
 
-Event = tuple[dict[str, Any], bool]  # a document, and whether its object was deleted
+WatchEvent = tuple[dict[str, Any], bool]  # a document, and whether its object was deleted
 
 
 def _is_late(document: dict[str, Any], is_gone: bool, known: dict[str, Any]) -> bool:
@@ -236,10 +236,12 @@ class Clusters:
         self._image = image
         self._spark = spark
         self._may_write = may_write
-        self._tasks: dict[Key, ClusterTask] = {}
-        self._waiting: dict[Key, Event] | None = {}  # latest events before `begin`
+        self._tasks: dict[ObjectKey, ClusterTask] = {}
+        self._waiting: dict[ObjectKey, WatchEvent] | None = {}  # latest events before `begin`
         self._is_beginning = False
-        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}  # a lock, and the number of its users
+        self._locks: dict[
+            ObjectKey, tuple[asyncio.Lock, int]
+        ] = {}  # a lock, and the number of its users
 
     async def begin(self) -> None:
         """Start to act. Events that arrive meanwhile are queued, because they are newer."""
@@ -263,7 +265,7 @@ class Clusters:
             return
         await self._handle_safely(key, document, is_gone)
 
-    async def _handle_safely(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
+    async def _handle_safely(self, key: ObjectKey, document: dict[str, Any], is_gone: bool) -> None:
         """Handle the events of one cluster in sequence; a failure affects no other cluster."""
         lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
         self._locks[key] = (lock, users + 1)
@@ -278,7 +280,7 @@ class Clusters:
             if users > 1:
                 self._locks[key] = (lock, users - 1)
 
-    async def _handle(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
+    async def _handle(self, key: ObjectKey, document: dict[str, Any], is_gone: bool) -> None:
         metadata = document["metadata"]
         task = self._tasks.get(key)
         if task is not None:
@@ -313,7 +315,7 @@ class Clusters:
         else:
             task.change(cluster)
 
-    def _start(self, key: Key, cluster: QsyncCluster) -> ClusterTask:
+    def _start(self, key: ObjectKey, cluster: QsyncCluster) -> ClusterTask:
         task = ClusterTask(
             self._api,
             self._cache,
@@ -328,7 +330,7 @@ class Clusters:
         metrics.CLUSTERS.set(len(self._tasks))
         return task
 
-    def known(self) -> dict[Key, str]:
+    def known(self) -> dict[ObjectKey, str]:
         """Return the uid of every cluster that is reconciled or queued."""
         waiting = self._waiting or {}
         found = {
@@ -349,7 +351,9 @@ class Clusters:
         except ApiError as error:
             log.warning("run %s is waiting: %s", document["metadata"]["name"], error)
 
-    async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
+    async def _refuse_unknown(
+        self, key: ObjectKey, document: dict[str, Any], sentence: str
+    ) -> None:
         """Continue with the specification that another operator stored; this one saw no good one.
 
         Without a stored one, only report the error: existing nodes keep running.
@@ -381,7 +385,7 @@ class Clusters:
             log.warning("cannot read the last specification of %s: %s", metadata["name"], error)
             return None
 
-    async def _stop(self, key: Key) -> None:
+    async def _stop(self, key: ObjectKey) -> None:
         task = self._tasks.pop(key, None)
         if task is not None:
             await task.stop()

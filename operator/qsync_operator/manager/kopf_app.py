@@ -16,7 +16,7 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.dependents import run_of_cluster
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.resources.labels import MANAGER
-from qsync_operator.settings import Settings
+from qsync_operator.settings import ProcessSettings
 
 MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
 WATCHED = (
@@ -103,7 +103,7 @@ def build_settings() -> kopf.OperatorSettings:
 
 
 async def watch(
-    settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
+    settings: ProcessSettings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
     """Watch until `stopping` is set.
 

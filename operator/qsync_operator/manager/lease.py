@@ -17,7 +17,7 @@ import time
 from datetime import UTC, datetime
 
 from qsync_operator.kubernetes.api import Api, ApiError
-from qsync_operator.resources.labels import MANAGER, Object
+from qsync_operator.resources.labels import MANAGER, KubernetesObject
 
 DURATION_S = 15
 RENEW_DEADLINE_S = 10.0
@@ -26,7 +26,7 @@ RETRY_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class Lease:
+class OperatorLease:
     """A Lease: acquire it, then hold it until it is lost or released."""
 
     def __init__(self, api: Api, namespace: str, holder: str, name: str = MANAGER) -> None:
@@ -91,7 +91,7 @@ class Lease:
             return False
         return True
 
-    def _may_take(self, found: Object) -> bool:
+    def _may_take(self, found: KubernetesObject) -> bool:
         spec, version = found.get("spec") or {}, str(found["metadata"]["resourceVersion"])
         if version != self._seen[0]:
             self._seen = (version, time.monotonic())
@@ -105,7 +105,7 @@ class Lease:
         Raises:
             ApiError: it was not written; the status is 409 if another operator was faster.
         """
-        metadata: Object = {"name": self._name, "namespace": self._namespace}
+        metadata: KubernetesObject = {"name": self._name, "namespace": self._namespace}
         document = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",

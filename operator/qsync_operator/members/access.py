@@ -15,7 +15,7 @@ from qsync_client.protocol.spaces import NAME_INDEX, SystemSpace
 from qsync_node.format.journals import publish_function
 from qsync_operator.api.spec import ClusterSpec
 from qsync_operator.api.users import GrantSpec, RoleSpec, UserSpec
-from qsync_operator.members.iproto import Connection
+from qsync_operator.members.iproto import IprotoConnection
 
 USER_SPACE, PRIV_SPACE = int(SystemSpace.USER), int(SystemSpace.PRIV)
 SPACE_SPACE, FUNC_SPACE = int(SystemSpace.SPACE), int(SystemSpace.FUNC)
@@ -67,7 +67,7 @@ def _principal(declared: RoleSpec | UserSpec, password_hash: str | None) -> Prin
     return Principal(declared.name, password_hash, tuple(declared.roles), tuple(declared.grants))
 
 
-def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, ...]:
+def differing(database: IprotoConnection, wanted: Iterable[Principal]) -> tuple[str, ...]:
     """Return the names of principals that differ from their declaration.
 
     Raises:
@@ -91,7 +91,7 @@ def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, .
     return tuple(found)
 
 
-def bring(database: Connection, wanted: Iterable[Principal]) -> None:
+def bring(database: IprotoConnection, wanted: Iterable[Principal]) -> None:
     """Make the principals match their declarations.
 
     Changes made before an error remain.
@@ -115,7 +115,7 @@ def bring(database: Connection, wanted: Iterable[Principal]) -> None:
             database.delete(PRIV_SPACE, [grantee, kind, object_id])
 
 
-def _bring_row(database: Connection, principal: Principal) -> int:
+def _bring_row(database: IprotoConnection, principal: Principal) -> int:
     row = _row(database, principal.name)
     if row is None:
         taken = [int(one[0]) for one in database.select(USER_SPACE)]
@@ -127,7 +127,7 @@ def _bring_row(database: Connection, principal: Principal) -> int:
     return int(row[0])
 
 
-def _bring_functions(database: Connection, wanted: Iterable[Principal]) -> None:
+def _bring_functions(database: IprotoConnection, wanted: Iterable[Principal]) -> None:
     """Create the functions that are the objects of grants on journals."""
     names = {publish_function(g.journal) for p in wanted for g in p.grants if g.journal is not None}
     for name in sorted(names):
@@ -142,7 +142,7 @@ def function_row(function_id: int, name: str) -> list[Any]:
     return [*head, False, False, True, ["LUA"], {}, "", "", ""]
 
 
-def _row(database: Connection, name: str) -> list[Any] | None:
+def _row(database: IprotoConnection, name: str) -> list[Any] | None:
     rows = database.select(USER_SPACE, [name], NAME_INDEX)
     return rows[0] if rows else None
 
@@ -161,12 +161,12 @@ def _is_same(row: list[Any], principal: Principal) -> bool:
     return principal.password_hash is None or row[4] == principal.auth
 
 
-def _grants_of(database: Connection, grantee: int) -> Granted:
+def _grants_of(database: IprotoConnection, grantee: int) -> Granted:
     rows = database.select(PRIV_SPACE, [grantee])
     return {(row[2], row[3]): int(row[4]) for row in rows if int(row[1]) == grantee}
 
 
-def _wanted(database: Connection, principal: Principal) -> Granted:
+def _wanted(database: IprotoConnection, principal: Principal) -> Granted:
     """Return the declared grants.
 
     Raises:

@@ -39,7 +39,7 @@ class DatabaseError(Exception):
         self.code = code
 
 
-class Connection:
+class IprotoConnection:
     """An authenticated connection; use it as a context manager."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Connection:
                     raise ConnectionResetError(event.reason)
             self._socket.sendall(self._protocol.take_output())
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "IprotoConnection":
         return self
 
     def __exit__(
@@ -190,7 +190,7 @@ class Connection:
 
 def connect_as_admin(
     address: str, secret: str, timeout_s: float, context: ssl.SSLContext | None
-) -> Connection:
+) -> IprotoConnection:
     """Connect as `admin`.
 
     In a cluster created by an older version, the password is the secret itself until the
@@ -200,8 +200,8 @@ def connect_as_admin(
         DatabaseError: the database cannot be reached or refused the log-in.
     """
     try:
-        return Connection(address, "admin", admin_password(secret), timeout_s, context)
+        return IprotoConnection(address, "admin", admin_password(secret), timeout_s, context)
     except DatabaseError as error:
         if error.code != ErrorCode.PASSWORD_MISMATCH:
             raise
-    return Connection(address, "admin", secret, timeout_s, context)
+    return IprotoConnection(address, "admin", secret, timeout_s, context)

@@ -34,10 +34,10 @@ from qsync_node.format.journals import (
     next_revision,
 )
 from qsync_node.format.proofs import broker_password
-from qsync_operator.api.journals import JournalSpec, row_spec
-from qsync_operator.api.users import BROKER_USER, GrantSpec, Privilege
+from qsync_operator.api.journals import QsyncJournalSpec, row_spec
+from qsync_operator.api.users import BROKER_USER, GrantSpec, PrivilegeName
 from qsync_operator.members import access
-from qsync_operator.members.iproto import Connection, DatabaseError
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection
 from qsync_operator.plan.observed import BrokersView
 
 Declared = Literal["created", "configured", "unchanged"]
@@ -48,7 +48,7 @@ _MOD_REVISION = 8
 """Number of a journal's field `mod_revision`."""
 
 
-def enable(database: Connection, secret: str) -> None:
+def enable(database: IprotoConnection, secret: str) -> None:
     """Create the missing spaces of the key space, and set the brokers' user right.
 
     Args:
@@ -65,7 +65,7 @@ def enable(database: Connection, secret: str) -> None:
     access.bring(database, [_user(database, secret)])
 
 
-def _user(database: Connection, secret: str) -> access.Principal:
+def _user(database: IprotoConnection, secret: str) -> access.Principal:
     names = [(row[0], row[2]) for row in database.select(_SPACE) if row[0] in DATA_SPACES]
     return access.Principal(
         BROKER_USER,
@@ -75,12 +75,12 @@ def _user(database: Connection, secret: str) -> access.Principal:
     )
 
 
-def _privileges(space: int) -> list[Privilege]:
+def _privileges(space: int) -> list[PrivilegeName]:
     """Return the privileges of brokers: they read publications, but do not publish."""
     return ["read"] if space == PUBLICATION_SPACE else ["read", "write"]
 
 
-def _create(database: Connection) -> None:
+def _create(database: IprotoConnection) -> None:
     for space, fields in definitions():
         try:
             database.insert(space, fields)
@@ -96,7 +96,7 @@ class JournalRefused(DatabaseError):  # noqa: N818  # a decision, nothing failed
         super().__init__(refusal(name, other), ErrorCode.ILLEGAL_PARAMS)
 
 
-def declare(database: Connection, wanted: JournalSpec) -> Declared:
+def declare(database: IprotoConnection, wanted: QsyncJournalSpec) -> Declared:
     """Create a declared journal, or update its specification, and return which of these was done.
 
     Args:
@@ -118,7 +118,7 @@ def declare(database: Connection, wanted: JournalSpec) -> Declared:
     return "created" if row is None else "configured"
 
 
-def _write(database: Connection, name: str, fields: dict[str, Any], revision: int) -> None:
+def _write(database: IprotoConnection, name: str, fields: dict[str, Any], revision: int) -> None:
     row = _row(database, name)
     if row is None:
         _check_folders(database, name)
@@ -131,7 +131,7 @@ def _write(database: Connection, name: str, fields: dict[str, Any], revision: in
         database.update(JOURNAL_SPACE, row.key, changes)
 
 
-def _check_folders(database: Connection, name: str) -> None:
+def _check_folders(database: IprotoConnection, name: str) -> None:
     """Refuse a new name below or above another one. Clients create journals, too."""
     for folder in folders_of(name):
         if _row(database, folder) is not None:
@@ -141,7 +141,7 @@ def _check_folders(database: Connection, name: str) -> None:
         raise JournalRefused(name, str(below[0]))
 
 
-def observe(database: Connection, voters: Collection[str]) -> BrokersView:
+def observe(database: IprotoConnection, voters: Collection[str]) -> BrokersView:
     """Return the state of the brokers of voters.
 
     Args:
@@ -165,7 +165,7 @@ def observe(database: Connection, voters: Collection[str]) -> BrokersView:
     )
 
 
-def drain(database: Connection, member: str) -> None:
+def drain(database: IprotoConnection, member: str) -> None:
     """Let the broker of a member hand its journals over.
 
     Raises:
@@ -180,7 +180,7 @@ def drain(database: Connection, member: str) -> None:
                 database.replace(BROKER_SPACE, encode_row(changed))
 
 
-def _row(database: Connection, name: str) -> JournalRow | None:
+def _row(database: IprotoConnection, name: str) -> JournalRow | None:
     found: list[list[Any]] = database.select(JOURNAL_SPACE, [name])
     if not found:
         return None

@@ -32,7 +32,7 @@ class LinkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LinkRequest:
     """One request to one node."""
 
     method: str
@@ -143,7 +143,7 @@ class NodeLinks:
         headers: dict[str, str] | None = None,
     ) -> Any:
         context = self._context()
-        request = Request(method, address, path, timeout_s, body, headers)
+        request = LinkRequest(method, address, path, timeout_s, body, headers)
         try:
             try:
                 status, answer = await self._send(request, context)
@@ -169,7 +169,9 @@ class NodeLinks:
             raise LinkError(str(said or f"HTTP {status}"), is_refusal=True)
         return answer
 
-    async def _send(self, request: "Request", context: ssl.SSLContext | None) -> tuple[int, Any]:
+    async def _send(
+        self, request: "LinkRequest", context: ssl.SSLContext | None
+    ) -> tuple[int, Any]:
         async with self._opened().request(
             request.method,
             f"{'http' if context is None else 'https'}://{request.address}{request.path}",

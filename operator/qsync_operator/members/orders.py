@@ -21,7 +21,7 @@ from qsync_operator.plan.actions import (
 UNKNOWN_SETTING = "unknown setting"
 
 
-class Place(NamedTuple):
+class OrderPlace(NamedTuple):
     """Where a member takes orders.
 
     Attributes:
@@ -33,10 +33,10 @@ class Place(NamedTuple):
     instance: str
 
 
-class Orders:
+class MemberOrders:
     """Sends orders to the members of one cluster."""
 
-    def __init__(self, links: NodeLinks, place_of: Callable[[str], Place]) -> None:
+    def __init__(self, links: NodeLinks, place_of: Callable[[str], OrderPlace]) -> None:
         self._links = links
         self._place_of = place_of
 

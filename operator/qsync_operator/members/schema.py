@@ -10,14 +10,14 @@ from typing import Any
 from qsync_client.protocol.access import UserId
 from qsync_client.protocol.spaces import FIRST_USER_SPACE, NAME_INDEX, SystemSpace
 from qsync_operator.api.spaces import IndexSpec, PartSpec, SpaceSpec
-from qsync_operator.members.iproto import Connection
+from qsync_operator.members.iproto import IprotoConnection
 from qsync_operator.plan.observed import SchemaView
 
 SPACE_SPACE, INDEX_SPACE = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
 ADMIN_ID = int(UserId.ADMIN)
 
 
-def compare(database: Connection, spaces: list[SpaceSpec]) -> SchemaView:
+def compare(database: IprotoConnection, spaces: list[SpaceSpec]) -> SchemaView:
     """Return the declared spaces that are missing or differ, or a refusal.
 
     Raises:
@@ -38,7 +38,7 @@ def compare(database: Connection, spaces: list[SpaceSpec]) -> SchemaView:
     return SchemaView(True, tuple(missing))
 
 
-def create(database: Connection, spaces: list[SpaceSpec]) -> None:
+def create(database: IprotoConnection, spaces: list[SpaceSpec]) -> None:
     """Create and update the spaces and their indexes; changes made before an error remain.
 
     Raises:
@@ -57,7 +57,7 @@ def create(database: Connection, spaces: list[SpaceSpec]) -> None:
         _create_indexes(database, space, space_id)
 
 
-def _create_indexes(database: Connection, space: SpaceSpec, space_id: int) -> None:
+def _create_indexes(database: IprotoConnection, space: SpaceSpec, space_id: int) -> None:
     existing = _index_rows(database, space_id)
     next_id = max((row[1] for row in existing.values()), default=-1) + 1
     for index in space.indexes:
@@ -77,12 +77,12 @@ def _create_indexes(database: Connection, space: SpaceSpec, space_id: int) -> No
         next_id += 1
 
 
-def _space_row(database: Connection, name: str) -> list[Any] | None:
+def _space_row(database: IprotoConnection, name: str) -> list[Any] | None:
     rows = database.select(SPACE_SPACE, [name], NAME_INDEX)
     return rows[0] if rows else None
 
 
-def _index_rows(database: Connection, space_id: int) -> dict[str, list[Any]]:
+def _index_rows(database: IprotoConnection, space_id: int) -> dict[str, list[Any]]:
     return {row[2]: row for row in database.select(INDEX_SPACE, [space_id])}
 
 

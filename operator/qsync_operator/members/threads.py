@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 
 async def in_thread(
-    work: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
-) -> Answer:
+    work: Callable[Arguments, AnswerT], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> AnswerT:
     """Return or raise the result of `work`. If the waiter is cancelled, the thread still ends."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Answer] = loop.create_future()
+    done: asyncio.Future[AnswerT] = loop.create_future()
 
-    def settle(answer: Answer | None, error: BaseException | None) -> None:
+    def settle(answer: AnswerT | None, error: BaseException | None) -> None:
         if done.done():
             return  # the waiter was cancelled
         if error is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +10,7 @@ class CreateMember:
     """Give a member its place and start it; it joins automatically."""
 
     member: str
-    kind: Kind
+    kind: MemberKind
 
     def __str__(self) -> str:
         return f"create {self.kind} {self.member}"

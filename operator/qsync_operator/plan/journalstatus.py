@@ -14,7 +14,7 @@ from qsync_operator.api.journals import (
 from qsync_operator.api.reasons import JournalReason
 
 Value = Literal["True", "False", "Unknown"]
-Finding = tuple[Value, JournalReason, str]
+JournalFinding = tuple[Value, JournalReason, str]
 TYPES: tuple[JournalConditionType, ...] = (
     "Consistent",
     "Writable",
@@ -22,14 +22,14 @@ TYPES: tuple[JournalConditionType, ...] = (
     "HeadKnown",
     "Suspended",
 )
-_UNSEEN: Finding = (
+_UNSEEN: JournalFinding = (
     "Unknown",
     JournalReason.NOT_OBSERVED,
     "the primary of the journal does not answer",
 )
 
 
-class Report(StatusModel):
+class JournalReport(StatusModel):
     """Description of one journal by a broker (`qsync_broker.description`).
 
     Fields that a broker of an earlier version lacks, or cannot know, are None.
@@ -51,7 +51,7 @@ class Report(StatusModel):
     is_read_only: bool = False
 
 
-class Refusal(NamedTuple):
+class JournalRefusal(NamedTuple):
     """Why a declaration has no effect."""
 
     reason: JournalReason
@@ -66,18 +66,18 @@ class Sight(NamedTuple):
         primary: the report of the primary, or None if it does not answer.
     """
 
-    route: Report
-    primary: Report | None
+    route: JournalReport
+    primary: JournalReport | None
 
 
-def sights(reports: Mapping[str, tuple[int, Iterable[Report]]]) -> dict[str, Sight]:
+def sights(reports: Mapping[str, tuple[int, Iterable[JournalReport]]]) -> dict[str, Sight]:
     """Return the newest known state of each reported journal.
 
     Args:
         reports: revision and reports, by broker.
     """
-    newest: dict[str, tuple[int, Report]] = {}
-    own: dict[tuple[str, str], Report] = {}
+    newest: dict[str, tuple[int, JournalReport]] = {}
+    own: dict[tuple[str, str], JournalReport] = {}
     for broker, (revision, journals) in reports.items():
         for report in journals:
             name = report.name
@@ -90,7 +90,7 @@ def sights(reports: Mapping[str, tuple[int, Iterable[Report]]]) -> dict[str, Sig
 
 
 def build_journal_status(
-    journal: QsyncJournal, refusal: Refusal | None, sight: Sight | None, wall_s: float
+    journal: QsyncJournal, refusal: JournalRefusal | None, sight: Sight | None, wall_s: float
 ) -> JournalStatus:
     """Return the status of a journal.
 
@@ -125,7 +125,7 @@ def _known(found: int | None, before: int) -> int:
 
 
 def _condition(
-    journal: QsyncJournal, kind: JournalConditionType, finding: Finding, now: str
+    journal: QsyncJournal, kind: JournalConditionType, finding: JournalFinding, now: str
 ) -> JournalCondition:
     value, reason, message = finding
     old = next((one for one in journal.status.conditions if one.type == kind), None)
@@ -156,8 +156,8 @@ def first_problem(sight: Sight) -> tuple[JournalReason, str]:
 
 
 def _findings(
-    refusal: Refusal | None, sight: Sight | None, is_read_only: bool
-) -> tuple[Finding, ...]:
+    refusal: JournalRefusal | None, sight: Sight | None, is_read_only: bool
+) -> tuple[JournalFinding, ...]:
     """Return the conditions in the order of `TYPES`."""
     if refusal is not None:
         return (("Unknown", refusal.reason, refusal.sentence),) * len(TYPES)
@@ -166,7 +166,7 @@ def _findings(
         return (("Unknown", JournalReason.NOT_OBSERVED, sentence),) * len(TYPES)
     route, primary = sight
     level = route.suspend_level
-    suspended: Finding = ("False", JournalReason.NOT_SUSPENDED, "")
+    suspended: JournalFinding = ("False", JournalReason.NOT_SUSPENDED, "")
     if level == 1:
         suspended = ("True", JournalReason.PARTIALLY_SUSPENDED, "an append resumes the journal")
     elif level:
@@ -181,7 +181,7 @@ def _findings(
     )
 
 
-def _consistent(route: Report) -> Finding:
+def _consistent(route: JournalReport) -> JournalFinding:
     brokers, replication = len(route.brokers), route.replication
     if brokers < replication:
         sentence = f"the journal has {brokers} of {replication} brokers"
@@ -192,8 +192,11 @@ def _consistent(route: Report) -> Finding:
 
 
 def _writable(
-    is_read_only: bool, route: Report, primary: Report | None, consistent: Finding
-) -> Finding:
+    is_read_only: bool,
+    route: JournalReport,
+    primary: JournalReport | None,
+    consistent: JournalFinding,
+) -> JournalFinding:
     if is_read_only:
         return "False", JournalReason.READ_ONLY, "spec.flags is O_RDONLY"
     if route.suspend_level:
@@ -216,7 +219,7 @@ def _writable(
     return "True", JournalReason.WRITABLE, f"{route.primary} accepts appends"
 
 
-def _store_healthy(primary: Report | None) -> Finding:
+def _store_healthy(primary: JournalReport | None) -> JournalFinding:
     if primary is None or primary.stores is None:
         return _UNSEEN
     if not primary.stores:
@@ -226,7 +229,7 @@ def _store_healthy(primary: Report | None) -> Finding:
     return "True", JournalReason.STORES_ANSWER, ""
 
 
-def _head_known(primary: Report | None) -> Finding:
+def _head_known(primary: JournalReport | None) -> JournalFinding:
     if primary is None or primary.is_head_known is None:
         return _UNSEEN
     if primary.is_head_known:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 from qsync_operator.resources.objects import build_objects
 from qsync_operator.resources.state import ClusterState
 from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
@@ -38,7 +38,7 @@ class ObjectInputs:
     site: Site = ANYWHERE
 
     @cached_property
-    def objects(self) -> list[Object]:
+    def objects(self) -> list[KubernetesObject]:
         """Return the objects in the order in which they are applied.
 
         The list is built once: a turn whose inputs are unchanged builds and compares nothing.

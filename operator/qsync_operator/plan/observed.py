@@ -2,8 +2,8 @@
 
 An `Observed` refers to no process and no pod. A platform creates it and the plan reads it. All of
 it may be stale or missing. A member without `status` did not answer, and nothing else follows from
-that. State that must survive the controller is in `Record`, which a platform stores durably;
-`Memory` can be lost without harm.
+that. State that must survive the controller is in `RecordedMember`, which a platform stores
+durably; `Memory` can be lost without harm.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qsync_node.format.proofs import ORDER_SCHEME
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 from qsync_operator.api.reasons import FailoverReason, Reason
 from qsync_operator.api.status import ClusterStatus, LastFailover, LastRun
 from qsync_operator.plan.objects import ObjectInputs
@@ -125,7 +125,7 @@ class MemberView:
     """A member that has a place (directory, volume), whether it runs or not."""
 
     name: str
-    kind: Kind
+    kind: MemberKind
     has_disk: bool = True
     is_running: bool = True
     has_process: bool = True  # False only if it is certain that no process of it runs
@@ -160,7 +160,7 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordedMember:
     """State that a platform stores before it is used, and keeps as long as the data."""
 
     replicaset_uuid: str
@@ -254,7 +254,7 @@ class Observed:
     """One observation of a cluster."""
 
     members: tuple[MemberView, ...]
-    record: Record
+    record: RecordedMember
     schema: SchemaView = field(default_factory=SchemaView)
     memory: Memory = field(default_factory=Memory)
     previous: ClusterStatus = field(default_factory=ClusterStatus)

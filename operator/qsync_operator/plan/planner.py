@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from qsync_operator.api.annotations import is_paused
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import Kind, member_name, wanted_members
+from qsync_operator.api.names import MemberKind, member_name, wanted_members
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.plan.actions import (
@@ -39,8 +39,8 @@ from qsync_operator.plan.objects import ObjectInputs
 from qsync_operator.plan.observed import Observed
 from qsync_operator.plan.rollout import is_blocked, plan_rollout
 from qsync_operator.plan.scale import plan_scale
-from qsync_operator.plan.status import Finding, build_status
-from qsync_operator.resources.labels import Object
+from qsync_operator.plan.status import ClusterFinding, build_status
+from qsync_operator.resources.labels import KubernetesObject
 
 PAUSE = (
     "the cluster is paused: changes wait, failover continues; remove the annotation "
@@ -64,7 +64,7 @@ class Plan:
     inputs: ObjectInputs | None = None
 
     @property
-    def objects(self) -> list[Object]:
+    def objects(self) -> list[KubernetesObject]:
         """Return the objects that must exist now, in the order in which they are applied.
 
         They are built on first use: a nomination does not wait for them.
@@ -86,46 +86,46 @@ def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) 
     essential = [trouble for trouble in observed.troubles if trouble.is_essential]
     if essential and not finding.is_degraded and finding.reason not in KEPT_FINDINGS:
         sentence = "; ".join(map(str, essential))
-        finding = Finding(essential[0].reason, sentence, is_degraded=True)
+        finding = ClusterFinding(essential[0].reason, sentence, is_degraded=True)
     if observed.certificate_refusal and not finding.is_degraded:
         # Members keep their present certificates, or cannot start and report no other reason.
-        finding = Finding(
+        finding = ClusterFinding(
             Reason.CERTIFICATE_REFUSED, observed.certificate_refusal, is_degraded=True
         )
     status = build_status(cluster, observed, wanted, finding, wall_s)
     return Plan(actions, status, observed.inputs)
 
 
-def live_finding(cluster: QsyncCluster, observed: Observed, now_ns: int) -> Finding:
+def live_finding(cluster: QsyncCluster, observed: Observed, now_ns: int) -> ClusterFinding:
     """Return the finding for a status between two turns: the cause if no member accepts writes."""
     if observed.writable_leader() is not None:
-        return Finding("", "")
+        return ClusterFinding("", "")
     wanted = wanted_members(cluster.name, cluster.spec)
     return _decide(cluster, observed, wanted, now_ns)[1]
 
 
 def _decide(
-    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
-) -> tuple[tuple[Action, ...], Finding]:
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, MemberKind], now_ns: int
+) -> tuple[tuple[Action, ...], ClusterFinding]:
     split = [m for m in observed.members if m.status and m.status.split_brain]
     if split:
         assert split[0].status is not None
         said = f"{split[0].name}: {split[0].status.split_brain}"
-        return (), Finding(Reason.SPLIT_BRAIN, said, is_degraded=True)
+        return (), ClusterFinding(Reason.SPLIT_BRAIN, said, is_degraded=True)
     if cluster.spec.hibernate:
         said = (
             "the members are stopped and their data is retained; set hibernate to false to resume"
         )
-        return (), Finding(Reason.HIBERNATED, said)
+        return (), ClusterFinding(Reason.HIBERNATED, said)
     is_formed = observed.record.is_formed or any(
         m.status and m.status.is_proven and m.status.registered for m in observed.members
     )
     if not is_formed:
         if is_paused(cluster):
-            return (), Finding(Reason.PAUSED, PAUSE)
+            return (), ClusterFinding(Reason.PAUSED, PAUSE)
         return _form(cluster, observed, wanted)
     if _is_everything_lost(observed, wanted):
-        return (), Finding(Reason.DATA_LOST, DATA_LOST, is_degraded=True)
+        return (), ClusterFinding(Reason.DATA_LOST, DATA_LOST, is_degraded=True)
     kept: tuple[Action, ...] = () if observed.record.is_formed else (RecordFormed(),)
     actions, finding = _keep(cluster, observed, wanted, now_ns)
     if is_paused(cluster):
@@ -154,7 +154,7 @@ def plan_mends(observed: Observed) -> tuple[Action, ...]:
     )
 
 
-def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
+def _is_everything_lost(observed: Observed, wanted: dict[str, MemberKind]) -> bool:
     """Return whether no voter has a row of the cluster that existed: its volume is new or gone."""
     voters = [observed.member(name) for name, kind in wanted.items() if kind == "voter"]
     known = [member for member in observed.members if member.name not in wanted]
@@ -165,14 +165,14 @@ def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
 
 
 def _form(
-    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind]
-) -> tuple[tuple[Action, ...], Finding]:
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, MemberKind]
+) -> tuple[tuple[Action, ...], ClusterFinding]:
     """Start all members, record the founder, then send it the bootstrap order (M1)."""
     record = observed.record
     founder_name = record.bootstrap_member or member_name(cluster.name, "voter", 0)
     founder = observed.member(founder_name)
     if record.bootstrap_uuid and _is_lost(observed):
-        return (), Finding(
+        return (), ClusterFinding(
             Reason.FOUNDER_LOST,
             f"the cluster cannot be formed: the disk of {founder_name} was lost; delete "
             "the cluster and apply it again",
@@ -183,7 +183,7 @@ def _form(
         for name, kind in wanted.items()
         if (member := observed.member(name)) is None or not member.has_disk
     )
-    finding = Finding(Reason.FORMING, "the members are starting and form the cluster")
+    finding = ClusterFinding(Reason.FORMING, "the members are starting and form the cluster")
     missing += plan_mends(observed)
     if not is_blocked(observed):
         # A corrected image also reaches members that could never be ordered to bootstrap the
@@ -203,10 +203,10 @@ def _form(
             "orders"
         )
         sentence = f"{said}; set spec.image to a newer version"
-        return missing, Finding(Reason.FORMING, sentence, is_degraded=True)
+        return missing, ClusterFinding(Reason.FORMING, sentence, is_degraded=True)
     if not record.bootstrap_uuid:
         sentence = f"waiting for {founder_name} to answer over TLS, which proves its identity"
-        return missing, Finding(Reason.FORMING, sentence)
+        return missing, ClusterFinding(Reason.FORMING, sentence)
     order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
     return (*missing, order), finding
 
@@ -221,49 +221,53 @@ def _is_lost(observed: Observed) -> bool:
 
 
 def _keep(
-    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
-) -> tuple[tuple[Action, ...], Finding]:
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, MemberKind], now_ns: int
+) -> tuple[tuple[Action, ...], ClusterFinding]:
     spec = cluster.spec
     leader = observed.writable_leader()
     if leader is None:
         return _without_leader(cluster, observed, wanted, now_ns)
     if is_paused(cluster):
-        return (), Finding(Reason.PAUSED, PAUSE)
+        return (), ClusterFinding(Reason.PAUSED, PAUSE)
     scale = plan_scale(spec, observed, wanted)
     rollout = plan_rollout(spec, observed)
     if not leader.takes_orders and any(is_for_leader(action) for action in scale.actions):
         # A new image comes first, because a leader with the old one never accepts the order.
         if not rollout.actions and not rollout.sentence:
             said = f"{leader.name} does not accept signed orders: set spec.image to a newer version"
-            return (), Finding(Reason.SCALE_REFUSED, f"{said} ({scale.sentence})", is_degraded=True)
+            return (), ClusterFinding(
+                Reason.SCALE_REFUSED, f"{said} ({scale.sentence})", is_degraded=True
+            )
     elif scale.actions or scale.sentence:
         reason = Reason.SCALE_REFUSED if scale.is_refused else Reason.SCALING
-        return scale.actions, Finding(reason, scale.sentence, scale.is_refused)
+        return scale.actions, ClusterFinding(reason, scale.sentence, scale.is_refused)
     if rollout.actions or rollout.sentence:
         reason = Reason.ROLLOUT_REFUSED if rollout.is_refused else Reason.ROLLING_OUT
         reason = Reason.AWAITING_SWITCHOVER if rollout.is_awaited else reason
-        return rollout.actions, Finding(reason, rollout.sentence, rollout.is_refused)
+        return rollout.actions, ClusterFinding(reason, rollout.sentence, rollout.is_refused)
     if observed.storage.outgrown and not observed.storage.refusal:
         growth = GrowStorage(spec.storage.size)
-        return (growth,), Finding(Reason.GROWING_STORAGE, str(growth))
+        return (growth,), ClusterFinding(Reason.GROWING_STORAGE, str(growth))
     schema = observed.schema
     if schema.refusal:
-        return (), Finding(Reason.SCHEMA_REFUSED, schema.refusal, is_degraded=True)
+        return (), ClusterFinding(Reason.SCHEMA_REFUSED, schema.refusal, is_degraded=True)
     if schema.missing:
         action = CreateSpaces(leader.name, schema.missing)
-        return (action,), Finding(Reason.CREATING_SPACES, str(action))
+        return (action,), ClusterFinding(Reason.CREATING_SPACES, str(action))
     if cluster.spec.spaces and not schema.is_known:
-        return (), Finding(
+        return (), ClusterFinding(
             Reason.CREATING_SPACES, "the operator compares the declared spaces with the database"
         )
     if observed.access.refusal:
-        return (), Finding(Reason.ACCESS_REFUSED, observed.access.refusal, is_degraded=True)
+        return (), ClusterFinding(Reason.ACCESS_REFUSED, observed.access.refusal, is_degraded=True)
     if observed.access.missing:
         access = GrantAccess(leader.name, observed.access.missing)
-        return (access,), Finding(Reason.GRANTING_ACCESS, str(access))
+        return (access,), ClusterFinding(Reason.GRANTING_ACCESS, str(access))
     if observed.storage.refusal:
-        return (), Finding(Reason.STORAGE_REFUSED, observed.storage.refusal, is_degraded=True)
-    return (), Finding("", "")
+        return (), ClusterFinding(
+            Reason.STORAGE_REFUSED, observed.storage.refusal, is_degraded=True
+        )
+    return (), ClusterFinding("", "")
 
 
 def is_for_leader(action: Action) -> bool:
@@ -271,8 +275,8 @@ def is_for_leader(action: Action) -> bool:
 
 
 def _without_leader(
-    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
-) -> tuple[tuple[Action, ...], Finding]:
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, MemberKind], now_ns: int
+) -> tuple[tuple[Action, ...], ClusterFinding]:
     """Recreate missing members and plan a nomination; all other changes need a leader."""
     known = {member.name for member in observed.members}
     registered = {member.name for member in observed.registered()}
@@ -287,7 +291,7 @@ def _without_leader(
     if leader is not None:
         why = leader.status.ro_reason if leader.status is not None else ""
         said = f"{leader.name} leads but does not accept writes{f': {why}' if why else ' yet'}"
-        return missing, Finding(Reason.NO_LEADER, said)
+        return missing, ClusterFinding(Reason.NO_LEADER, said)
     failover = plan_failover(cluster.spec, observed, now_ns)
     actions: tuple[Action, ...] = (failover.action,) if failover.action is not None else ()
-    return (*missing, *actions), Finding(Reason.NO_LEADER, failover.sentence)
+    return (*missing, *actions), ClusterFinding(Reason.NO_LEADER, failover.sentence)

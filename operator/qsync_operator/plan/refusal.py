@@ -9,7 +9,7 @@ from qsync_operator.api.status import ClusterStatus, Condition
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlanRefusal:
     """A reason, the generation that it concerns, and the time since when it is known."""
 
     sentence: str
@@ -18,12 +18,14 @@ class Refusal:
     reason: Reason = Reason.INVALID_SPEC
 
 
-def refusal_now(sentence: str, generation: int, reason: Reason = Reason.INVALID_SPEC) -> Refusal:
+def refusal_now(
+    sentence: str, generation: int, reason: Reason = Reason.INVALID_SPEC
+) -> PlanRefusal:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Refusal(sentence, generation, since, reason)
+    return PlanRefusal(sentence, generation, since, reason)
 
 
-def with_refusal(status: ClusterStatus, refusal: Refusal) -> ClusterStatus:
+def with_refusal(status: ClusterStatus, refusal: PlanRefusal) -> ClusterStatus:
     """Return the status with Degraded and Stalled.
 
     The generation was observed, and waiting does not help. Tools that know kstatus then report a

@@ -13,7 +13,7 @@ Invariants:
 from dataclasses import dataclass
 
 from qsync_node.consensus.quorum import needed
-from qsync_operator.api.names import Kind, ordinal_of
+from qsync_operator.api.names import MemberKind, ordinal_of
 from qsync_operator.api.spec import ClusterSpec
 from qsync_operator.plan.actions import (
     Action,
@@ -36,7 +36,7 @@ class ScalePlan:
     is_awaited: bool = False  # a member is joining: the state changes without an action
 
 
-def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
+def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, MemberKind]) -> ScalePlan:
     """Plan the next change of membership; call it when there is a writable leader."""
     leader = observed.writable_leader()
     assert leader is not None
@@ -53,7 +53,7 @@ def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -
 
 
 def _lost_instances(
-    spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
+    spec: ClusterSpec, observed: Observed, wanted: dict[str, MemberKind], leader: MemberView
 ) -> ScalePlan:
     """Unregister an instance that no disk holds any more."""
     for registered in observed.registered():
@@ -92,7 +92,7 @@ def _has_its_disk(observed: Observed, registered: Registered) -> bool:
 
 
 def _leaving(
-    spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
+    spec: ClusterSpec, observed: Observed, wanted: dict[str, MemberKind], leader: MemberView
 ) -> ScalePlan:
     extra = sorted(
         (member for member in observed.members if wanted.get(member.name) != member.kind),
@@ -136,7 +136,7 @@ def _uuid(member: MemberView) -> str:
     return member.status.uuid if member.status is not None else member.uuid
 
 
-def _hand_over(observed: Observed, wanted: dict[str, Kind], leader: MemberView) -> ScalePlan:
+def _hand_over(observed: Observed, wanted: dict[str, MemberKind], leader: MemberView) -> ScalePlan:
     """Move leadership from a member to be removed to the most advanced one that stays."""
     target = successor(observed, leader, [name for name, kind in wanted.items() if kind == "voter"])
     if target is None:
@@ -179,7 +179,7 @@ def _refusal_to_remove(spec: ClusterSpec, observed: Observed, leaving: Registere
     )
 
 
-def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
+def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, MemberKind]) -> ScalePlan:
     joining = [m for m in observed.members if m.has_disk and not _has_arrived(observed, m)]
     has_room = not any(member.kind == "voter" for member in joining)
     actions: list[Action] = []

@@ -10,10 +10,10 @@ from typing import Literal, get_args
 
 from qsync_node.consensus.quorum import needed
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import Kind, ordinal_of
+from qsync_operator.api.names import MemberKind, ordinal_of
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.spec import spec_warnings
-from qsync_operator.api.status import ClusterStatus, Condition, MemberStatus, Role
+from qsync_operator.api.status import ClusterStatus, Condition, MemberRole, MemberStatus
 from qsync_operator.plan.observed import (
     ARCHIVE_PATIENCE_S,
     DISK_FULL,
@@ -24,7 +24,7 @@ from qsync_operator.plan.observed import (
 )
 
 ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "Reconciled", "SplitBrain"]
-_ROLES = frozenset(get_args(Role))
+_ROLES = frozenset(get_args(MemberRole))
 _PHASES: dict[str, str] = {
     Reason.FORMING: "Creating",
     Reason.NO_LEADER: "Unavailable",
@@ -44,7 +44,7 @@ RESTING = (Reason.HIBERNATED, Reason.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClusterFinding:
     """The result of the plan; the reason is "" if nothing is left to do."""
 
     reason: Reason | Literal[""]
@@ -55,8 +55,8 @@ class Finding:
 def build_status(
     cluster: QsyncCluster,
     observed: Observed,
-    wanted: dict[str, Kind],
-    finding: Finding,
+    wanted: dict[str, MemberKind],
+    finding: ClusterFinding,
     wall_s: float,
 ) -> ClusterStatus:
     """Return the status of a cluster.
@@ -168,7 +168,7 @@ def _unordered(observed: Observed) -> list[str]:
     ]
 
 
-_KIND_ORDER: dict[Kind, int] = {"voter": 0, "async": 1, "anonymous": 2}
+_KIND_ORDER: dict[MemberKind, int] = {"voter": 0, "async": 1, "anonymous": 2}
 
 
 def _quorum(cluster: QsyncCluster, observed: Observed, voters: int) -> int:
@@ -178,7 +178,7 @@ def _quorum(cluster: QsyncCluster, observed: Observed, voters: int) -> int:
     return needed(voters or cluster.spec.replicas, cluster.spec.replication.quorum)
 
 
-def _sick(observed: Observed, wanted: dict[str, Kind]) -> list[MemberView]:
+def _sick(observed: Observed, wanted: dict[str, MemberKind]) -> list[MemberView]:
     return [
         member
         for member in observed.members
@@ -233,7 +233,7 @@ def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
     )
 
 
-def _phase(finding: Finding, observed: Observed, *, is_well: bool) -> str:
+def _phase(finding: ClusterFinding, observed: Observed, *, is_well: bool) -> str:
     """Return the one-word summary: a cluster without writes is never Ready or only Degraded."""
     has_leader = observed.writable_leader() is not None
     is_formed = observed.record.is_formed
@@ -248,7 +248,7 @@ def _phase(finding: Finding, observed: Observed, *, is_well: bool) -> str:
     return "Ready" if is_well else "Degraded"
 
 
-def _refused(finding: Finding, observed: Observed) -> Reason | None:
+def _refused(finding: ClusterFinding, observed: Observed) -> Reason | None:
     """Return the reason if the database refused a change twice, not only in passing."""
     refusal, before = observed.memory.refusal, observed.previous.condition("Ready")
     if not refusal or before is None or refusal not in before.message or not finding.reason:
@@ -257,7 +257,7 @@ def _refused(finding: Finding, observed: Observed) -> Reason | None:
 
 
 def _degraded(
-    finding: Finding,
+    finding: ClusterFinding,
     observed: Observed,
     down: list[str],
     weaknesses: tuple[Trouble, ...],
@@ -280,7 +280,7 @@ def _degraded(
 def _conditions(
     cluster: QsyncCluster,
     observed: Observed,
-    finding: Finding,
+    finding: ClusterFinding,
     down: list[str],
     weaknesses: tuple[Trouble, ...],
     wall_s: float,

@@ -8,13 +8,13 @@ from qsync_operator.plan.actions import (
     RecordFormed,
     RemoveMember,
 )
-from qsync_operator.plan.observed import Record
+from qsync_operator.plan.observed import RecordedMember
 from qsync_operator.resources.state import ClusterState
 
 
-def record_of(state: ClusterState) -> Record:
+def record_of(state: ClusterState) -> RecordedMember:
     """Return the part of the stored state that the plan depends on."""
-    return Record(
+    return RecordedMember(
         state.replicaset_uuid,
         state.bootstrap_member,
         state.bootstrap_uuid,

@@ -12,7 +12,7 @@ from qsync_node.format.proofs import admin_password
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.members import access
 from qsync_operator.members.access import AccessRefused, Principal
-from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.threads import in_thread
 from qsync_operator.plan.observed import AccessView
 from qsync_operator.reconcile.platform import ActionRefused
@@ -104,7 +104,7 @@ class AccessReconciler:
         found.append(access.password_of("admin", admin_password(self._secret)))
         return found
 
-    def _connect(self, address: str) -> Connection:
+    def _connect(self, address: str) -> IprotoConnection:
         return connect_as_admin(address, self._secret, TIMEOUT_S, self._context())
 
     def _compare(self, address: str, wanted: list[Principal]) -> tuple[str, ...]:

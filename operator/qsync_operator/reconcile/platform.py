@@ -12,7 +12,7 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.plan.actions import Action
 from qsync_operator.plan.observed import Memory, Observed, Trouble
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 
 class ActionRefused(Exception):  # noqa: N818  # an answer, not a failure
@@ -41,7 +41,7 @@ class Platform(Protocol):
     async def act(self, cluster: QsyncCluster, action: Action) -> None: ...
 
     async def reconcile(
-        self, cluster: QsyncCluster, observed: Observed, objects: list[Object]
+        self, cluster: QsyncCluster, observed: Observed, objects: list[KubernetesObject]
     ) -> tuple[Trouble, ...]:
         """Ensure everything that must hold between actions.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.members import schema
-from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.threads import in_thread
 from qsync_operator.plan.observed import SchemaView
 
@@ -57,7 +57,7 @@ class SpaceReconciler:
         self._compared = (-1, 0.0)
         await in_thread(self._create, leader, cluster, names)
 
-    def _connect(self, address: str) -> Connection:
+    def _connect(self, address: str) -> IprotoConnection:
         return connect_as_admin(address, self._secret, DDL_TIMEOUT_S, self._context())
 
     def _compare(self, address: str, cluster: QsyncCluster) -> SchemaView:

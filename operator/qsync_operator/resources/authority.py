@@ -31,7 +31,7 @@ class CertificateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     """An authority, as PEM texts; `previous` holds the certificates of replaced authorities."""
 
     certificate: str
@@ -49,12 +49,12 @@ class Bundle:
 
 
 def renew(
-    authority: Authority | None,
+    authority: CertificateAuthority | None,
     bundle: Bundle | None,
     cluster: str,
     names: list[str],
     now: datetime,
-) -> tuple[Authority, Bundle]:
+) -> tuple[CertificateAuthority, Bundle]:
     """Return the authority and the bundle to store; they are unchanged if no renewal is due.
 
     Args:
@@ -132,7 +132,9 @@ def names_of(bundle: Bundle, names: list[str]) -> frozenset[str]:
         raise CertificateError(f"cannot read tls.crt: {error}") from error
 
 
-def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: datetime) -> bool:
+def _must_sign(
+    authority: CertificateAuthority, bundle: Bundle, names: list[str], now: datetime
+) -> bool:
     certificate, issuer = _one(bundle.certificate), _one(authority.certificate)
     if _is_issued(certificate, issuer):
         return _is_due(certificate, now) or subject_names(certificate) != names
@@ -174,7 +176,7 @@ def _unexpired(pems: Iterable[str], now: datetime) -> str:
     return "".join(found.values())
 
 
-def _found(cluster: str, previous: str, now: datetime) -> Authority:
+def _found(cluster: str, previous: str, now: datetime) -> CertificateAuthority:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{cluster} authority of {now:%Y-%m-%d %H:%M}")
     certificate = (
@@ -183,10 +185,12 @@ def _found(cluster: str, previous: str, now: datetime) -> Authority:
         .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    return Authority(_pem(certificate), _key_pem(key), previous)
+    return CertificateAuthority(_pem(certificate), _key_pem(key), previous)
 
 
-def _sign(authority: Authority, cluster: str, names: list[str], now: datetime) -> tuple[str, str]:
+def _sign(
+    authority: CertificateAuthority, cluster: str, names: list[str], now: datetime
+) -> tuple[str, str]:
     issuer = _one(authority.certificate)
     signer = serialization.load_pem_private_key(authority.key.encode(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)

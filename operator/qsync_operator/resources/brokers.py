@@ -17,7 +17,7 @@ from qsync_operator.resources.brokerconfig import BrokerPlace, broker_settings
 from qsync_operator.resources.labels import (
     KIND_LABEL,
     TLS_DIRECTORY,
-    Object,
+    KubernetesObject,
     build,
     ports,
     selector,
@@ -72,14 +72,14 @@ def broker_inputs(cluster: QsyncCluster) -> dict[str, Any]:
     return {"journals": [broker_port(cluster), spec.tls, resources, *keys]}
 
 
-def build_broker_secret(cluster: QsyncCluster, state: ClusterState) -> Object:
+def build_broker_secret(cluster: QsyncCluster, state: ClusterState) -> KubernetesObject:
     """Return the Secret with the password and the shared secret of the brokers."""
     strings = {"password": broker_password(state.secret), "secret": broker_secret(state.secret)}
     name = brokers_name(cluster.name)
     return build(cluster, "v1", "Secret", name, type="Opaque", data=encoded(strings))
 
 
-def build_broker_service(cluster: QsyncCluster) -> Object:
+def build_broker_service(cluster: QsyncCluster) -> KubernetesObject:
     """Return the Service of all brokers. Any broker serves any journal."""
     port = {"name": "journals", "port": broker_port(cluster), "protocol": "TCP"}
     return build(
@@ -94,7 +94,9 @@ def build_broker_service(cluster: QsyncCluster) -> Object:
     )
 
 
-def broker_container(cluster: QsyncCluster, image: str, credentials: Object) -> Object:
+def broker_container(
+    cluster: QsyncCluster, image: str, credentials: KubernetesObject
+) -> KubernetesObject:
     """Return the container of the broker in a voter's pod.
 
     Args:
@@ -105,7 +107,7 @@ def broker_container(cluster: QsyncCluster, image: str, credentials: Object) -> 
     spec = cluster.spec.journals
     assert spec is not None
     amounts = {"requests": spec.resources.requests, "limits": spec.resources.limits}
-    mounts: list[Object] = [
+    mounts: list[KubernetesObject] = [
         # A folder of its own: the files of the member are not visible.
         {"name": "data", "mountPath": _DATA, "subPath": "journals"},
         {"name": "journals-secret", "mountPath": _SECRET, "readOnly": True},
@@ -141,10 +143,10 @@ def broker_container(cluster: QsyncCluster, image: str, credentials: Object) -> 
     }
 
 
-def broker_volumes(cluster: QsyncCluster) -> list[Object]:
+def broker_volumes(cluster: QsyncCluster) -> list[KubernetesObject]:
     """Return the volumes that only the broker uses."""
     secret = {"secretName": brokers_name(cluster.name), "defaultMode": 0o440}
-    found: list[Object] = [
+    found: list[KubernetesObject] = [
         {"name": "journals-secret", "secret": secret},
         {"name": "journals-tmp", "emptyDir": {"sizeLimit": "64Mi"}},
     ]

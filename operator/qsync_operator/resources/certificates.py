@@ -1,9 +1,9 @@
 """Secrets of certificates: the authority for the operator only, and the bundle for members."""
 
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.resources.authority import Authority, Bundle
+from qsync_operator.resources.authority import Bundle, CertificateAuthority
 from qsync_operator.resources.brokers import brokers_name, has_brokers
-from qsync_operator.resources.labels import Object, build
+from qsync_operator.resources.labels import KubernetesObject, build
 from qsync_operator.resources.secrets import encoded
 
 BUNDLE_KEYS = ("ca.crt", "tls.crt", "tls.key")
@@ -29,7 +29,7 @@ def certificate_names(cluster: QsyncCluster) -> list[str]:
     return [f"{host}{suffix}" for host in hosts for suffix in suffixes] + ["localhost"]
 
 
-def build_authority(cluster: QsyncCluster, authority: Authority) -> Object:
+def build_authority(cluster: QsyncCluster, authority: CertificateAuthority) -> KubernetesObject:
     return _secret(
         cluster,
         authority_name(cluster.name),
@@ -42,7 +42,7 @@ def build_authority(cluster: QsyncCluster, authority: Authority) -> Object:
     )
 
 
-def build_bundle(cluster: QsyncCluster, bundle: Bundle) -> Object:
+def build_bundle(cluster: QsyncCluster, bundle: Bundle) -> KubernetesObject:
     return _secret(
         cluster,
         f"{cluster.name}-tls",
@@ -55,14 +55,18 @@ def build_bundle(cluster: QsyncCluster, bundle: Bundle) -> Object:
     )
 
 
-def _secret(cluster: QsyncCluster, name: str, kind: str, strings: dict[str, str]) -> Object:
+def _secret(
+    cluster: QsyncCluster, name: str, kind: str, strings: dict[str, str]
+) -> KubernetesObject:
     return build(cluster, "v1", "Secret", name, type=kind, data=encoded(strings))
 
 
-def authority_of(strings: dict[str, str]) -> Authority | None:
+def authority_of(strings: dict[str, str]) -> CertificateAuthority | None:
     if not strings.get("ca.crt") or not strings.get("ca.key"):
         return None
-    return Authority(strings["ca.crt"], strings["ca.key"], strings.get("previous.crt", ""))
+    return CertificateAuthority(
+        strings["ca.crt"], strings["ca.key"], strings.get("previous.crt", "")
+    )
 
 
 def bundle_of(strings: dict[str, str]) -> Bundle | None:

@@ -9,7 +9,7 @@ from qsync_operator.api.cluster import VERSION, QsyncCluster
 from qsync_operator.api.names import member_name
 from qsync_operator.resources.labels import (
     TLS_DIRECTORY,
-    Object,
+    KubernetesObject,
     build,
     config_name,
     ports,
@@ -43,7 +43,7 @@ def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
     return {**settings, **archive, "tls": tls}
 
 
-def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
+def build_config(cluster: QsyncCluster, state: ClusterState) -> KubernetesObject:
     shared = member_settings(cluster, "voter")
     del shared["role"]
     return build(

@@ -2,11 +2,11 @@
 
 from qsync_node.consensus.quorum import needed
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.resources.labels import KIND_LABEL, Object, build, selector
+from qsync_operator.resources.labels import KIND_LABEL, KubernetesObject, build, selector
 from qsync_operator.resources.state import ClusterState
 
 
-def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Object | None:
+def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> KubernetesObject | None:
     """Return None if no voter can be spared: a budget of 0 would block every drain permanently."""
     voters = len(state.of_kind("voter")) or cluster.spec.replicas
     spare = voters - needed(voters, cluster.spec.replication.quorum)

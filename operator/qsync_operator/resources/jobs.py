@@ -11,7 +11,7 @@ from qsync_operator.api.base import duration_ns, quantity
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.jobs import AuditSpec, CompactionSpec, RunSpec
 from qsync_operator.api.spec import JobSpec, SparkSpec
-from qsync_operator.resources.labels import CLUSTER_LABEL, MANAGER, Object, build
+from qsync_operator.resources.labels import CLUSTER_LABEL, MANAGER, KubernetesObject, build
 from qsync_operator.resources.pods import archive_credentials
 from qsync_operator.resources.security import container_security, pod_security
 from qsync_operator.settings import SparkSupply
@@ -36,7 +36,7 @@ def account_name(cluster: str) -> str:
     return f"{cluster}-spark"
 
 
-def build_runs(cluster: QsyncCluster, supply: SparkSupply) -> list[Object]:
+def build_runs(cluster: QsyncCluster, supply: SparkSupply) -> list[KubernetesObject]:
     """Return the objects that audits and compactions need; nothing without an archive."""
     if cluster.spec.archive is None or not supply.image:
         return []
@@ -56,7 +56,7 @@ def _schedule(cluster: QsyncCluster, kind: RunKind) -> JobSpec | None:
     return cluster.spec.audit if kind == "audit" else cluster.spec.compaction
 
 
-def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
+def _access(cluster: QsyncCluster, role_name: str) -> list[KubernetesObject]:
     """Return the driver's ServiceAccount, and its RoleBinding to the role of the chart.
 
     The operator only binds the role, so it needs none of these permissions itself.
@@ -71,7 +71,7 @@ def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
     ]
 
 
-def _network_policy(cluster: QsyncCluster) -> list[Object]:
+def _network_policy(cluster: QsyncCluster) -> list[KubernetesObject]:
     """Return the policy by which driver and executors accept connections only from each other."""
     if not cluster.spec.network_policy.enabled:
         return []
@@ -93,7 +93,7 @@ def spark_selector(cluster: QsyncCluster) -> dict[str, str]:
     }
 
 
-def _credentials(cluster: QsyncCluster, kind: RunKind) -> Object:
+def _credentials(cluster: QsyncCluster, kind: RunKind) -> KubernetesObject:
     """Return the credentials of the archive; an audit needs no permission to change it."""
     archive = cluster.spec.archive
     if kind == "audit" and archive is not None and archive.audit_credentials_secret is not None:
@@ -101,12 +101,12 @@ def _credentials(cluster: QsyncCluster, kind: RunKind) -> Object:
     return archive_credentials(cluster)
 
 
-def _labelled(document: Object) -> Object:
+def _labelled(document: KubernetesObject) -> KubernetesObject:
     document["metadata"]["labels"]["app.kubernetes.io/component"] = "spark"
     return document
 
 
-def _cron_job(cluster: QsyncCluster, kind: RunKind, job: JobSpec, image: str) -> Object:
+def _cron_job(cluster: QsyncCluster, kind: RunKind, job: JobSpec, image: str) -> KubernetesObject:
     document = build(
         cluster,
         "batch/v1",
@@ -130,7 +130,7 @@ def _cron_job(cluster: QsyncCluster, kind: RunKind, job: JobSpec, image: str) ->
     return _labelled(document)
 
 
-def build_run(cluster: QsyncCluster, kind: RunKind, job: Object) -> Object:
+def build_run(cluster: QsyncCluster, kind: RunKind, job: KubernetesObject) -> KubernetesObject:
     """Return the object of a scheduled Job; it is deleted with its Job."""
     metadata = job["metadata"]
     return {
@@ -147,8 +147,8 @@ def build_run(cluster: QsyncCluster, kind: RunKind, job: Object) -> Object:
 
 
 def build_job(
-    cluster: QsyncCluster, kind: RunKind, run: Object, spec: RunSpec, image: str
-) -> Object:
+    cluster: QsyncCluster, kind: RunKind, run: KubernetesObject, spec: RunSpec, image: str
+) -> KubernetesObject:
     """Return the Job of an object that a user created; it is deleted with that object."""
     schedule = _schedule(cluster, kind)
     spark = spec.spark or (schedule.spark if schedule is not None else SparkSpec())
@@ -176,7 +176,7 @@ def _arguments(spec: RunSpec) -> tuple[str, ...]:
     return tuple(word for word, is_chosen in chosen.items() if is_chosen)
 
 
-def _owner(api_version: str, kind: str, metadata: Object) -> Object:
+def _owner(api_version: str, kind: str, metadata: KubernetesObject) -> KubernetesObject:
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -206,7 +206,7 @@ def _job_spec(
     deadline: str,
     arguments: tuple[str, ...],
     image: str,
-) -> Object:
+) -> KubernetesObject:
     return {
         "backoffLimit": 1,  # a lost driver is retried once
         "activeDeadlineSeconds": max(duration_ns(deadline) // 10**9, 1),
@@ -219,7 +219,7 @@ def _job_spec(
 
 def _driver(
     cluster: QsyncCluster, kind: RunKind, spark: SparkSpec, arguments: tuple[str, ...], image: str
-) -> Object:
+) -> KubernetesObject:
     archive = cluster.spec.archive
     assert archive is not None, "a run requires an archive"
     verb = "audit" if kind == "audit" else "compact"
@@ -291,7 +291,7 @@ def _environment(cluster: QsyncCluster, kind: RunKind, image: str) -> list[dict[
     ]
 
 
-def _executor_template(cluster: QsyncCluster, kind: RunKind, image: str) -> Object:
+def _executor_template(cluster: QsyncCluster, kind: RunKind, image: str) -> KubernetesObject:
     """Return the pod template that Spark completes.
 
     It contains all fields that Pod Security `restricted` requires.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 from qsync_operator.api.ports import DEFAULT_ADMIN, DEFAULT_IPROTO, DEFAULT_TLS
 
 MANAGER = "qsync-operator"
@@ -16,12 +16,12 @@ ADMIN_SCHEME_LABEL = "qsync.dev/admin-scheme"
 INPUTS_ANNOTATION = "qsync.dev/restart-inputs"
 TLS_DIRECTORY = "/etc/qsync/tls"
 
-Object = dict[str, Any]
+KubernetesObject = dict[str, Any]
 
-_SET_INFIX: dict[Kind, str] = {"voter": "", "async": "-async", "anonymous": "-reader"}
+_SET_INFIX: dict[MemberKind, str] = {"voter": "", "async": "-async", "anonymous": "-reader"}
 
 
-def set_name(cluster: str, kind: Kind) -> str:
+def set_name(cluster: str, kind: MemberKind) -> str:
     """Return the StatefulSet whose pods have the names of members of this kind."""
     return f"{cluster}{_SET_INFIX[kind]}"
 
@@ -77,9 +77,9 @@ def build(
     *,
     is_owned: bool = True,
     **fields: Any,
-) -> Object:
+) -> KubernetesObject:
     """Return an object of the cluster. An object without an owner outlives the cluster."""
-    metadata: Object = {
+    metadata: KubernetesObject = {
         "name": name,
         "namespace": cluster.metadata.namespace,
         "labels": common_labels(cluster),

@@ -8,7 +8,7 @@ from qsync_operator.api.catalogue.alerts import ALERTS
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.resources.brokers import has_brokers
 from qsync_operator.resources.certificates import bundle_name
-from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, Object, build, selector
+from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, KubernetesObject, build, selector
 
 API_VERSION = "monitoring.coreos.com/v1"
 KINDS = ("PodMonitor", "PrometheusRule")
@@ -22,7 +22,7 @@ def asked_kinds(cluster: QsyncCluster) -> list[str]:
 
 def build_monitoring(
     cluster: QsyncCluster, existing: Collection[str], is_formed: bool = True
-) -> list[Object]:
+) -> list[KubernetesObject]:
     """Return the monitoring objects whose kinds exist.
 
     Before `is_formed`, no alert fires for missing writes: a restore may take long.
@@ -40,7 +40,7 @@ def _meta_label(label: str) -> str:
     return f"__meta_kubernetes_pod_label_{re.sub('[^A-Za-z0-9_]', '_', label)}"
 
 
-def _monitor(cluster: QsyncCluster) -> Object:
+def _monitor(cluster: QsyncCluster) -> KubernetesObject:
     encrypted = {
         "scheme": "https",
         "tlsConfig": {
@@ -71,7 +71,7 @@ def _monitor(cluster: QsyncCluster) -> Object:
     }
 
 
-def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
+def _rules(cluster: QsyncCluster, is_formed: bool) -> KubernetesObject:
     namespace, name = cluster.metadata.namespace, cluster.name
     ours = f'namespace="{namespace}",pod=~"{name}-((async|reader)-)?[0-9]+"'
     its = f'namespace="{namespace}",cluster="{name}"'

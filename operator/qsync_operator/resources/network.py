@@ -11,7 +11,7 @@ from typing import Any
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.ports import PEER_PORT
 from qsync_operator.resources.brokers import broker_port, has_brokers
-from qsync_operator.resources.labels import Object, build, ports, selector, tls_port
+from qsync_operator.resources.labels import KubernetesObject, build, ports, selector, tls_port
 from qsync_operator.settings import ANYWHERE, Site
 
 OPERATOR = {
@@ -21,7 +21,7 @@ OPERATOR = {
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 
-def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Object | None:
+def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> KubernetesObject | None:
     """Return the policy, or None if the manifest disables it."""
     if not cluster.spec.network_policy.enabled:
         return None

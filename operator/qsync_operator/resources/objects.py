@@ -7,12 +7,12 @@ last, so that an API server that refuses one of them does not stop the cluster.
 from collections.abc import Collection, Mapping
 
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 from qsync_operator.resources.brokers import build_broker_secret, has_brokers
 from qsync_operator.resources.config import build_config
 from qsync_operator.resources.disruption import build_disruption_budget
 from qsync_operator.resources.jobs import build_runs
-from qsync_operator.resources.labels import Object, build, set_name
+from qsync_operator.resources.labels import KubernetesObject, build, set_name
 from qsync_operator.resources.monitoring import build_monitoring
 from qsync_operator.resources.network import build_network_policy
 from qsync_operator.resources.secrets import build_app_secret
@@ -21,7 +21,7 @@ from qsync_operator.resources.state import ClusterState
 from qsync_operator.resources.statefulset import build_statefulset
 from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
-KINDS: tuple[Kind, ...] = ("voter", "async", "anonymous")
+KINDS: tuple[MemberKind, ...] = ("voter", "async", "anonymous")
 
 
 def build_objects(
@@ -34,7 +34,7 @@ def build_objects(
     authorities: str = "",
     spark: SparkSupply = NO_SPARK,
     site: Site = ANYWHERE,
-) -> list[Object]:
+) -> list[KubernetesObject]:
     """Return all objects except the identity, which is written separately before all others.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 from qsync_operator.api.annotations import restarted_at
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 from qsync_operator.resources.brokers import (
     BROKER_GRACE_S,
     broker_container,
@@ -20,7 +20,7 @@ from qsync_operator.resources.labels import (
     INPUTS_ANNOTATION,
     KIND_LABEL,
     TLS_DIRECTORY,
-    Object,
+    KubernetesObject,
     common_labels,
     config_name,
     identity_name,
@@ -68,7 +68,7 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def build_pod_template(cluster: QsyncCluster, kind: Kind, image: str) -> Object:
+def build_pod_template(cluster: QsyncCluster, kind: MemberKind, image: str) -> KubernetesObject:
     has_broker = kind == "voter" and has_brokers(cluster)
     brokers = [broker_container(cluster, image, archive_credentials(cluster))] if has_broker else []
     template = {
@@ -88,11 +88,11 @@ def build_pod_template(cluster: QsyncCluster, kind: Kind, image: str) -> Object:
             "volumes": _volumes(cluster) + (broker_volumes(cluster) if has_broker else []),
         },
     }
-    merged: Object = overlay(template, cluster.spec.pod_template)
+    merged: KubernetesObject = overlay(template, cluster.spec.pod_template)
     return merged
 
 
-def _node_container(cluster: QsyncCluster, image: str, has_broker: bool) -> Object:
+def _node_container(cluster: QsyncCluster, image: str, has_broker: bool) -> KubernetesObject:
     iproto, admin = ports(cluster)
     # The broker hands its journals over through this member, which therefore stops after it.
     leave = ["--after", str(broker_port(cluster))] if has_broker else []
@@ -135,7 +135,7 @@ def _node_container(cluster: QsyncCluster, image: str, has_broker: bool) -> Obje
     }
 
 
-def archive_credentials(cluster: QsyncCluster) -> Object:
+def archive_credentials(cluster: QsyncCluster) -> KubernetesObject:
     """Return the Secrets whose keys become environment variables for the store's client."""
     archive, bootstrap = cluster.spec.archive, cluster.spec.bootstrap
     names = [archive.credentials_secret if archive is not None else None]
@@ -146,7 +146,7 @@ def archive_credentials(cluster: QsyncCluster) -> Object:
     return {"envFrom": found} if found else {}
 
 
-def _probe(path: str, period_s: int, failures: int) -> Object:
+def _probe(path: str, period_s: int, failures: int) -> KubernetesObject:
     return {
         "httpGet": {"path": path, "port": "admin", "scheme": "HTTP"},
         "periodSeconds": period_s,
@@ -155,7 +155,7 @@ def _probe(path: str, period_s: int, failures: int) -> Object:
     }
 
 
-def _volumes(cluster: QsyncCluster) -> list[Object]:
+def _volumes(cluster: QsyncCluster) -> list[KubernetesObject]:
     items = [{"key": key, "path": key} for key in ("replicasetUUID", "secret")]
     return [
         {"name": "config", "configMap": {"name": config_name(cluster.name)}},
@@ -180,7 +180,7 @@ def _volumes(cluster: QsyncCluster) -> list[Object]:
     ]
 
 
-def _affinity(cluster: QsyncCluster) -> Object:
+def _affinity(cluster: QsyncCluster) -> KubernetesObject:
     """Prefer different machines, because one failure stops all members on a machine.
 
     It is only a preference: a small Kubernetes cluster may have no other machine.
@@ -193,7 +193,7 @@ def _affinity(cluster: QsyncCluster) -> Object:
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
-def _spread(cluster: QsyncCluster, kind: Kind) -> list[dict[str, Any]]:
+def _spread(cluster: QsyncCluster, kind: MemberKind) -> list[dict[str, Any]]:
     return [
         {
             "maxSkew": 1,

@@ -5,7 +5,7 @@ import base64
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.resources.config import client_address
 from qsync_operator.resources.labels import (
-    Object,
+    KubernetesObject,
     app_secret_name,
     build,
     identity_name,
@@ -23,7 +23,7 @@ def _is_owned(cluster: QsyncCluster) -> bool:
     return cluster.spec.storage.retention == "Delete"
 
 
-def build_identity(cluster: QsyncCluster, state: ClusterState) -> Object:
+def build_identity(cluster: QsyncCluster, state: ClusterState) -> KubernetesObject:
     return build(
         cluster,
         "v1",
@@ -37,7 +37,7 @@ def build_identity(cluster: QsyncCluster, state: ClusterState) -> Object:
 
 def build_app_secret(
     cluster: QsyncCluster, state: ClusterState, password: str, authorities: str
-) -> Object:
+) -> KubernetesObject:
     host = f"{cluster.name}-leader.{cluster.metadata.namespace}.svc"
     port, username = ports(cluster)[0], cluster.spec.auth.username
     encrypted = {"ca.crt": authorities, "tlsPort": str(tls_port(cluster))}
@@ -71,7 +71,7 @@ def encoded(strings: dict[str, str]) -> dict[str, str]:
     return {key: base64.b64encode(value.encode()).decode() for key, value in strings.items()}
 
 
-def text_of(secret: Object | None, key: str) -> str | None:
+def text_of(secret: KubernetesObject | None, key: str) -> str | None:
     """Return one value of a Secret, or None if it is missing, empty or not text."""
     try:
         return base64.b64decode(((secret or {}).get("data") or {})[key]).decode() or None
@@ -79,7 +79,7 @@ def text_of(secret: Object | None, key: str) -> str | None:
         return None
 
 
-def decoded(secret: Object) -> dict[str, str]:
+def decoded(secret: KubernetesObject) -> dict[str, str]:
     """Return the values of a Secret.
 
     Raises:

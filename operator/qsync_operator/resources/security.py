@@ -1,11 +1,11 @@
 """Security contexts: no privileges, and writes to volumes only."""
 
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 USER = 10001
 
 
-def pod_security(**more: str) -> Object:
+def pod_security(**more: str) -> KubernetesObject:
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -16,7 +16,7 @@ def pod_security(**more: str) -> Object:
     }
 
 
-def container_security() -> Object:
+def container_security() -> KubernetesObject:
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,

@@ -15,7 +15,7 @@ from qsync_operator.resources.brokers import build_broker_service, has_brokers
 from qsync_operator.resources.labels import (
     KIND_LABEL,
     ROLE_LABEL,
-    Object,
+    KubernetesObject,
     build,
     ports,
     selector,
@@ -23,7 +23,7 @@ from qsync_operator.resources.labels import (
 )
 
 
-def build_services(cluster: QsyncCluster) -> list[Object]:
+def build_services(cluster: QsyncCluster) -> list[KubernetesObject]:
     iproto, admin = ports(cluster)
     data_port = {"name": "iproto", "port": iproto, "targetPort": "iproto", "protocol": "TCP"}
     admin_port = {"name": "admin", "port": admin, "targetPort": "admin", "protocol": "TCP"}

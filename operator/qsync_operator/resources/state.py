@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from qsync_operator.api.names import Kind
+from qsync_operator.api.names import MemberKind
 
 STATE_KEY = "state.json"
 TLS_IMAGES_MAX = 16
@@ -20,7 +20,7 @@ TLS_IMAGES_MAX = 16
 class MemberState:
     """A member with a place in the cluster; `role` differs from `kind` for a registered reader."""
 
-    kind: Kind
+    kind: MemberKind
     role: str = ""
     uuid: str = ""
     incarnation: int = 0
@@ -44,12 +44,12 @@ class ClusterState:
     unknown: dict[str, Any] = field(default_factory=dict)  # fields of another version, kept
     unknown_keys: dict[str, str] = field(default_factory=dict)  # keys of another version, kept
 
-    def of_kind(self, kind: Kind) -> list[str]:
+    def of_kind(self, kind: MemberKind) -> list[str]:
         return [name for name, member in self.members.items() if member.kind == kind]
 
     # --- changes --------------------------------------------------------------------------------
 
-    def with_member(self, name: str, kind: Kind) -> "ClusterState":
+    def with_member(self, name: str, kind: MemberKind) -> "ClusterState":
         """Add a member, or replace it by a new instance under its name."""
         member = MemberState(kind, incarnation=self.incarnations.get(name, 0))
         return replace(self, members={**self.members, name: member})

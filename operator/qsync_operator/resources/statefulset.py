@@ -5,15 +5,15 @@ because the plan decides which pod may restart next.
 """
 
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import Kind, ordinal_of
-from qsync_operator.resources.labels import KIND_LABEL, Object, build, selector, set_name
+from qsync_operator.api.names import MemberKind, ordinal_of
+from qsync_operator.resources.labels import KIND_LABEL, KubernetesObject, build, selector, set_name
 from qsync_operator.resources.pods import build_pod_template
 from qsync_operator.resources.state import ClusterState
 
 
 def build_statefulset(
-    cluster: QsyncCluster, state: ClusterState, kind: Kind, image: str, size: str
-) -> Object:
+    cluster: QsyncCluster, state: ClusterState, kind: MemberKind, image: str, size: str
+) -> KubernetesObject:
     """Return a StatefulSet with a pod for each place up to the highest ordinal.
 
     Args:
@@ -25,7 +25,7 @@ def build_statefulset(
     """
     retention = cluster.spec.storage.retention
     places = max((ordinal_of(m) + 1 for m in state.of_kind(kind)), default=0)
-    claim: Object = {
+    claim: KubernetesObject = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": size}},
     }

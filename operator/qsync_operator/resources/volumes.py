@@ -7,7 +7,7 @@ the new size adopts them, so no member restarts.
 from collections.abc import Iterable, Mapping
 
 from qsync_operator.api.base import quantity
-from qsync_operator.resources.labels import Object
+from qsync_operator.resources.labels import KubernetesObject
 
 
 def outgrown_sets(size: str, sizes: Mapping[str, str]) -> list[str]:
@@ -15,7 +15,9 @@ def outgrown_sets(size: str, sizes: Mapping[str, str]) -> list[str]:
     return [name for name, found in sizes.items() if quantity(found) < quantity(size)]
 
 
-def claims_to_grow(claims: Iterable[Object], members: Iterable[str], size: str) -> list[Object]:
+def claims_to_grow(
+    claims: Iterable[KubernetesObject], members: Iterable[str], size: str
+) -> list[KubernetesObject]:
     """Return the changes that expand the smaller claims of `members`; others stay unchanged."""
     names = {f"data-{member}" for member in members}
     return [

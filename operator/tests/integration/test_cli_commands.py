@@ -18,7 +18,7 @@ from qsync_cli import runs
 from qsync_cli.clusters import store_of
 from qsync_cli.commands import COMMANDS, JOURNALS, LOCAL
 from qsync_cli.failure import FAILURES, FailureReason, failure_of
-from qsync_cli.lazy import Command
+from qsync_cli.lazy import LazyCommand
 from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
 from qsync_cli.output import plain_table
@@ -52,7 +52,7 @@ def test_every_help_has_an_example(home: Home, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *LOCAL, *JOURNALS], ids=lambda c: c.function)
-def test_listed_help_is_the_first_line_of_the_docstring(command: Command) -> None:
+def test_listed_help_is_the_first_line_of_the_docstring(command: LazyCommand) -> None:
     loaded = command.load()
     assert loaded.help.partition("\n\n")[0].replace("\n", " ").strip() == command.help
 

@@ -22,7 +22,7 @@ from qsync_cli.kubernetes.status import Look, view_of
 from qsync_cli.runs import _document, _follow
 from qsync_cli.runs import lines as run_lines
 from qsync_cli.statusview import table
-from qsync_cli.targets import Target
+from qsync_cli.targets import CommandTarget
 from qsync_cli.where import Where
 from qsync_node.format.proofs import sign_order
 from qsync_operator.kubernetes.api import ApiError
@@ -157,7 +157,7 @@ async def test_content_is_published_by_a_command_in_the_leaders_pod() -> None:
         return Publishing({})
 
     links = PodLinks(connect, "ns")
-    target = Target({name: name for name in ("orders-0", "orders-1")}, lambda: links)
+    target = CommandTarget({name: name for name in ("orders-0", "orders-1")}, lambda: links)
     content = bytes(range(256)) * 256
     assert len(content) == journal_publish.POD_BYTES_MAX
     found = await journal_publish._publish(links, target, "orders/eu", content, 60)

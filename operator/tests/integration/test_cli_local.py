@@ -17,7 +17,7 @@ import yaml
 
 from qsync_cli import waiting
 from qsync_cli.failure import Failure, FailureReason
-from qsync_local.store import Store
+from qsync_local.store import ClusterFiles
 from qsync_operator.api.manifest import parse_manifest
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
@@ -116,7 +116,7 @@ def test_secrets_are_for_their_owner_only(orders: Home) -> None:
     assert secrets["password"] not in json.dumps(shown)
 
 
-class Writer(threading.Thread):
+class LocalWriter(threading.Thread):
     """Thread that inserts numbers through one member and records the acknowledged ones."""
 
     def __init__(self, connection: tarantool.Connection) -> None:
@@ -154,7 +154,7 @@ def rows(home: Home, member: str) -> set[int]:
 
 def test_scale_out_and_in_under_load_loses_nothing(orders: Home) -> None:
     leader = orders.leader("orders")["name"]
-    writer = Writer(orders.connect("orders", leader))
+    writer = LocalWriter(orders.connect("orders", leader))
     writer.start()
     orders.do("local", "scale", "orders", "--replicas", "5")
     assert len(orders.members("orders")) == 5
@@ -211,7 +211,7 @@ def test_a_leader_that_hangs_is_succeeded_and_follows_when_it_wakes(orders: Home
 def test_a_supervisor_that_always_ends_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "orders")
+    store = ClusterFiles(tmp_path / "orders")
     store.directory.mkdir()
     store.supervisor_log.write_text("Traceback\nAttributeError: a defect\n")
     cluster = parse_manifest(THREE.read_text()).cluster

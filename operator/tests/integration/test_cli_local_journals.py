@@ -18,7 +18,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals.prune import expired
 from qsync_cli.local import journals
 from qsync_cli.local.apply import with_journals
-from qsync_local.store import BrokerRecord, Declaration, State, Store
+from qsync_local.store import BrokerRecord, ClusterFiles, Declaration, SupervisorState
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.journals import QsyncJournal
 from qsync_operator.api.status import ClusterStatus, Condition
@@ -51,7 +51,7 @@ def test_answer_that_is_no_http_counts_as_none(
 def answering(cluster: str, status: int = 200) -> Iterator[int]:
     """Yield the port of a server that answers as a broker of a cluster."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class BrokerHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps({"revision": 1, "journals": []}).encode()
             self.send_response(status)
@@ -63,7 +63,7 @@ def answering(cluster: str, status: int = 200) -> Iterator[int]:
         def log_message(self, *_: Any) -> None:
             """Keep standard error free."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BrokerHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.server_port
@@ -71,9 +71,9 @@ def answering(cluster: str, status: int = 200) -> Iterator[int]:
         thread.join()
 
 
-def store_with(directory: Path, ports: dict[str, int], cluster: str = "mine") -> Store:
-    store = Store(directory / "orders")
-    store.save_state(State(replicaset_uuid=cluster))
+def store_with(directory: Path, ports: dict[str, int], cluster: str = "mine") -> ClusterFiles:
+    store = ClusterFiles(directory / "orders")
+    store.save_state(SupervisorState(replicaset_uuid=cluster))
     store.save_brokers({name: BrokerRecord(port, 1) for name, port in ports.items()})
     return store
 
@@ -198,7 +198,7 @@ def test_journal_of_an_earlier_apply_is_not_declared_again() -> None:
 
 
 def test_declarations_survive_in_the_store(tmp_path: Path) -> None:
-    store = Store(tmp_path / "orders")
+    store = ClusterFiles(tmp_path / "orders")
     assert (store.load_journals(), store.journals_changed_at_ns()) == ([], 0)
     kept = [
         Declaration(declared("one", "orders/eu")),
@@ -210,7 +210,7 @@ def test_declarations_survive_in_the_store(tmp_path: Path) -> None:
 
 
 def test_declarations_of_an_earlier_version_count_as_declared(tmp_path: Path) -> None:
-    store = Store(tmp_path / "orders")
+    store = ClusterFiles(tmp_path / "orders")
     store.directory.mkdir()
     one = declared("one", "orders/eu")
     (store.directory / "journals.json").write_text(json.dumps([one.document()]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qsync_testing.processes import PASSWORD, SECRET, Cluster, running_cluster, wait_until
+from qsync_testing.processes import PASSWORD, SECRET, ProcessCluster, running_cluster, wait_until
 
 QSYNC = str(Path(sys.executable).parent / "qsync")
 
@@ -20,12 +20,12 @@ def qsync(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path, 3) as running:
         yield running
 
 
-def test_bench_reports_what_was_committed(cluster: Cluster, tmp_path: Path) -> None:
+def test_bench_reports_what_was_committed(cluster: ProcessCluster, tmp_path: Path) -> None:
     address = cluster.leader().address
     common = ["bench", address, "--password", PASSWORD, "--seconds", "1", "--in-flight", "8"]
     ledger = tmp_path / "ledger.jsonl"
@@ -42,14 +42,14 @@ def test_bench_reports_what_was_committed(cluster: Cluster, tmp_path: Path) -> N
     assert "a second with 8 in flight" in done.stdout
 
 
-def test_bench_reports_an_error_in_one_sentence(cluster: Cluster) -> None:
+def test_bench_reports_an_error_in_one_sentence(cluster: ProcessCluster) -> None:
     done = qsync("bench", cluster.leader().address, "--password", "wrong", "--seconds", "1")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "credentials are invalid" in done.stderr
 
 
-def test_a_lost_quorum_is_abandoned_by_order_only(cluster: Cluster) -> None:
+def test_a_lost_quorum_is_abandoned_by_order_only(cluster: ProcessCluster) -> None:
     survivor = next(node for node in cluster.nodes if node is not cluster.leader())
     lost = [node for node in cluster.nodes if node is not survivor]
     for node in lost:

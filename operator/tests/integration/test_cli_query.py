@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from qsync_cli import clusters
 from qsync_cli.data import query
-from qsync_cli.data.connecting import Target
+from qsync_cli.data.connecting import ConnectionTarget
 from qsync_cli.failure import Failure
 from qsync_node.archive import reader
 from qsync_testing.operator.local_clusters import Home
@@ -89,18 +89,18 @@ def test_compacted_tables_are_those_of_the_newest_compaction(
     monkeypatch.setattr(clusters, "load_cluster", lambda store: SimpleNamespace(spec=spec))
     monkeypatch.setattr(reader, "load_archive", lambda url: SimpleNamespace(compactions=made))
     table = ("compacted", "orders")
-    files = query._archived(Target("orders"), [table])
+    files = query._archived(ConnectionTarget("orders"), [table])
     assert files[table].endswith("new/spaces/512-Orders/*.parquet")
     with query.opened(files, tmp_path) as connection:
         assert query._run(connection, "from compacted.orders").fetchall() == [(1,)]
     with pytest.raises(Failure, match="--history"):
-        query._archived(Target("orders"), [("history", "orders")])
+        query._archived(ConnectionTarget("orders"), [("history", "orders")])
     made.clear()
     with pytest.raises(Failure, match="local compact orders"):
-        query._archived(Target("orders"), [table])
+        query._archived(ConnectionTarget("orders"), [table])
     spec.archive = SimpleNamespace(url="s3://bucket/orders")
     with pytest.raises(Failure, match="s3://bucket/orders"):
-        query._archived(Target("orders"), [table])
+        query._archived(ConnectionTarget("orders"), [table])
 
 
 @pytest.fixture(scope="module")

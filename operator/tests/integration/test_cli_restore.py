@@ -13,7 +13,7 @@ import pytest
 import tarantool
 
 from qsync_agent.start import restore_first
-from qsync_operator.api.manifest import ManifestError, parse_manifest
+from qsync_operator.api.manifest import ClusterManifestError, parse_manifest
 from qsync_testing.operator.local_clusters import Home, archive_now
 
 pytestmark = pytest.mark.timeout(300)
@@ -145,5 +145,5 @@ def test_a_manifest_that_cannot_be_restored(begin: dict[str, Any], why: str) -> 
         "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster",
         "metadata": {"name": "orders"}, "spec": spec,
     }  # fmt: skip
-    with pytest.raises(ManifestError, match=why):
+    with pytest.raises(ClusterManifestError, match=why):
         parse_manifest(json.dumps(document))

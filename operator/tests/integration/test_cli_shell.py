@@ -19,8 +19,8 @@ import typer
 from qsync_cli.data.connecting import Endpoint
 from qsync_cli.shell.completion import completions
 from qsync_cli.shell.console import history_path, run_line, run_script
-from qsync_cli.shell.grammar import VERBS, Command, SyntaxFailed, parse, words_of
-from qsync_cli.shell.session import Failed, Leave, Session
+from qsync_cli.shell.grammar import VERBS, ShellCommand, SyntaxFailed, parse, words_of
+from qsync_cli.shell.session import FailedRequest, Leave, ShellSession
 from qsync_client import (
     Committed,
     Field,
@@ -73,13 +73,13 @@ def test_unfinished_value_is_refused(line: str) -> None:
 
 
 def test_line_is_a_verb_with_words_and_options() -> None:
-    assert parse("select orders 10 --iterator GE --limit=5;") == Command(
+    assert parse("select orders 10 --iterator GE --limit=5;") == ShellCommand(
         "select", ("orders", "10"), {"iterator": "GE", "limit": "5"}
     )
-    assert parse("GET orders 1 --linearizable") == Command(
+    assert parse("GET orders 1 --linearizable") == ShellCommand(
         "get", ("orders", "1"), {"linearizable": ""}
     )
-    assert parse("quit") == Command("exit")
+    assert parse("quit") == ShellCommand("exit")
     assert parse("  ") is None
 
 
@@ -129,12 +129,12 @@ def test_words_are_completed(text: str, found: list[str]) -> None:
 # --- execution ----------------------------------------------------------------------------------
 
 
-class Transaction:
-    def __init__(self, client: "Client") -> None:
+class ShellTransaction:
+    def __init__(self, client: "ShellClient") -> None:
         self.client = client
         self.outcome: Outcome | None = None
 
-    def __enter__(self) -> "Transaction":
+    def __enter__(self) -> "ShellTransaction":
         self.client.log.append("begin")
         return self
 
@@ -154,7 +154,7 @@ class Transaction:
         return Row([1, "inside"], ORDERS)
 
 
-class Client:
+class ShellClient:
     """A client that returns one outcome and records the keys of writes."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -189,23 +189,23 @@ class Client:
         yield {"leader": key}
         raise KeyboardInterrupt
 
-    def transaction(self) -> Transaction:
-        return Transaction(self)
+    def transaction(self) -> ShellTransaction:
+        return ShellTransaction(self)
 
 
-def opened(outcome: Outcome | None = None) -> tuple[Session, Client]:
-    client = Client(outcome or Committed([[1]], 43))
-    return Session(client, Endpoint([], "app", "")), client  # type: ignore[arg-type]  # a double
+def opened(outcome: Outcome | None = None) -> tuple[ShellSession, ShellClient]:
+    client = ShellClient(outcome or Committed([[1]], 43))
+    return ShellSession(client, Endpoint([], "app", "")), client  # type: ignore[arg-type]  # a double
 
 
-def ask(session: Session, line: str) -> str:
+def ask(session: ShellSession, line: str) -> str:
     shown: list[str] = []
     run_line(session, line, shown.append)
     return "\n".join(shown)
 
 
-def refusal(session: Session, line: str) -> str:
-    with pytest.raises(Failed) as failed:
+def refusal(session: ShellSession, line: str) -> str:
+    with pytest.raises(FailedRequest) as failed:
         ask(session, line)
     return str(failed.value)
 

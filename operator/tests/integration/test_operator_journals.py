@@ -21,19 +21,19 @@ from qsync_node.format.journals import (
     encode_row,
 )
 from qsync_node.format.proofs import admin_password, broker_password, broker_secret
-from qsync_operator.api.journals import JournalSpec
+from qsync_operator.api.journals import QsyncJournalSpec
 from qsync_operator.api.users import BROKER_USER, GrantSpec
 from qsync_operator.members import keyspace as journals
 from qsync_operator.members.access import AccessRefused, Principal, bring, differing
-from qsync_operator.members.iproto import Connection, DatabaseError
-from qsync_testing.processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection
+from qsync_testing.processes import ADMIN_PASSWORD, SECRET, ProcessCluster, running_cluster
 
 ACCESS_DENIED, NO_SUCH_SPACE, BAD_PASSWORD = 42, 36, 47
 USER_SPACE, PRIV_SPACE = 304, 312
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("cluster"), 1) as cluster:
         with admin(cluster) as database:
             journals.enable(database, SECRET)
@@ -44,20 +44,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def admin(cluster: Cluster) -> Connection:
-    return Connection(cluster.leader().address, "admin", ADMIN_PASSWORD, 10)
+def admin(cluster: ProcessCluster) -> IprotoConnection:
+    return IprotoConnection(cluster.leader().address, "admin", ADMIN_PASSWORD, 10)
 
 
-def broker(cluster: Cluster, secret: str = SECRET) -> Connection:
-    return Connection(cluster.leader().address, BROKER_USER, broker_password(secret), 10)
+def broker(cluster: ProcessCluster, secret: str = SECRET) -> IprotoConnection:
+    return IprotoConnection(cluster.leader().address, BROKER_USER, broker_password(secret), 10)
 
 
-def grants(database: Connection) -> list[list[Any]]:
+def grants(database: IprotoConnection) -> list[list[Any]]:
     (user,) = database.select(USER_SPACE, [BROKER_USER], 2)
     return [row[2:] for row in database.select(PRIV_SPACE, [user[0]]) if row[1] == user[0]]
 
 
-def test_user_has_the_privileges_of_the_key_space_and_no_other(cluster: Cluster) -> None:
+def test_user_has_the_privileges_of_the_key_space_and_no_other(cluster: ProcessCluster) -> None:
     with admin(cluster) as database:
         spaces = [["space", space, 3] for space in WATCHED_SPACES]
         spaces.append(["space", PUBLICATION_SPACE, 1])
@@ -70,7 +70,7 @@ def test_user_has_the_privileges_of_the_key_space_and_no_other(cluster: Cluster)
 
 
 @pytest.mark.parametrize("space", [272, 280, 288, 304, 312, 320, 600])
-def test_user_reads_no_other_space(cluster: Cluster, space: int) -> None:
+def test_user_reads_no_other_space(cluster: ProcessCluster, space: int) -> None:
     with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
         database.select(space)
     assert refused.value.code == ACCESS_DENIED
@@ -91,20 +91,22 @@ def test_user_reads_no_other_space(cluster: Cluster, space: int) -> None:
         (SystemSpace.TRUNCATE, [JOURNAL_SPACE, 1]),
     ],
 )
-def test_user_writes_no_other_space(cluster: Cluster, space: int, row: list[Any]) -> None:
+def test_user_writes_no_other_space(cluster: ProcessCluster, space: int, row: list[Any]) -> None:
     with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
         database.replace(space, row)
     assert refused.value.code == ACCESS_DENIED
 
 
 @pytest.mark.parametrize("name", ["qsync.status", "box.info", "box.ctl.promote"])
-def test_user_executes_no_procedure(cluster: Cluster, name: str) -> None:
+def test_user_executes_no_procedure(cluster: ProcessCluster, name: str) -> None:
     with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
         database.call(name)
     assert refused.value.code == ACCESS_DENIED
 
 
-def test_key_space_of_an_older_version_gets_the_user_and_its_grants(cluster: Cluster) -> None:
+def test_key_space_of_an_older_version_gets_the_user_and_its_grants(
+    cluster: ProcessCluster,
+) -> None:
     with admin(cluster) as database:
         (user,) = database.select(USER_SPACE, [BROKER_USER], 2)
         for row in database.select(PRIV_SPACE, [user[0]]):
@@ -119,7 +121,7 @@ def test_key_space_of_an_older_version_gets_the_user_and_its_grants(cluster: Clu
         database.select(JOURNAL_SPACE)
 
 
-def test_password_follows_the_secret_of_the_cluster(cluster: Cluster) -> None:
+def test_password_follows_the_secret_of_the_cluster(cluster: ProcessCluster) -> None:
     with admin(cluster) as database:
         journals.enable(database, "another secret")
     with pytest.raises(DatabaseError) as refused:
@@ -143,7 +145,7 @@ def test_brokers_hold_neither_the_secret_nor_the_password_of_admin() -> None:
     assert not held & {SECRET, admin_password(SECRET)}
 
 
-def publish_as(cluster: Cluster, user: str, journal: str) -> int:
+def publish_as(cluster: ProcessCluster, user: str, journal: str) -> int:
     """Publish, and return the code of the error, 0 without one."""
 
     async def ask() -> int:
@@ -160,7 +162,7 @@ def publish_as(cluster: Cluster, user: str, journal: str) -> int:
     return asyncio.run(ask())
 
 
-def test_grants_on_journals_limit_a_declared_user(cluster: Cluster) -> None:
+def test_grants_on_journals_limit_a_declared_user(cluster: ProcessCluster) -> None:
     """The operator's rows in a real database: publishing is permitted by folder and by name."""
     names = ("orders/eu", "orders/us", "clicks/eu", "clicks/us")
     grants = tuple(
@@ -183,11 +185,11 @@ def test_grants_on_journals_limit_a_declared_user(cluster: Cluster) -> None:
     assert set(found.values()) == {0, ACCESS_DENIED}
 
 
-def test_journal_below_or_above_an_existing_one_is_refused(cluster: Cluster) -> None:
+def test_journal_below_or_above_an_existing_one_is_refused(cluster: ProcessCluster) -> None:
     """Both would read and delete the fragments of the other in their common folder."""
 
-    def spec(name: str) -> JournalSpec:
-        return JournalSpec(cluster="c", journal=name)
+    def spec(name: str) -> QsyncJournalSpec:
+        return QsyncJournalSpec(cluster="c", journal=name)
 
     with admin(cluster) as database:
         assert journals.declare(database, spec("shared/eu/x")) == "created"

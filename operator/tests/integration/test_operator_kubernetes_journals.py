@@ -19,7 +19,7 @@ from qsync_node.format.journals import (
     BrokerRow,
     encode_row,
 )
-from qsync_operator.api.journals import JournalSpec
+from qsync_operator.api.journals import QsyncJournalSpec
 from qsync_operator.api.reasons import Reason
 from qsync_operator.kubernetes import journalreports, journaltokens
 from qsync_operator.kubernetes import journals as keepers
@@ -27,23 +27,23 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.dependents import run_of_cluster
 from qsync_operator.kubernetes.journals import JournalReconciler, refuse_journal
 from qsync_operator.members import keyspace as journals
-from qsync_operator.members.iproto import Connection, DatabaseError
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection
 from qsync_operator.plan.actions import CreateMember
 from qsync_operator.plan.observed import BrokersView
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.journal_documents import document, report
 from qsync_testing.operator.platforms import KEY, cluster_of, observed, opened
-from qsync_testing.processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
+from qsync_testing.processes import ADMIN_PASSWORD, SECRET, ProcessCluster, running_cluster
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     with running_cluster(tmp_path_factory.mktemp("cluster"), 1) as cluster:
         yield cluster
 
 
-def admin(node: Cluster) -> Connection:
-    return Connection(node.leader().address, "admin", ADMIN_PASSWORD, 10)
+def admin(node: ProcessCluster) -> IprotoConnection:
+    return IprotoConnection(node.leader().address, "admin", ADMIN_PASSWORD, 10)
 
 
 @contextlib.asynccontextmanager
@@ -93,7 +93,7 @@ def conditions_of(api: FakeApi, name: str) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.asyncio
 async def test_a_declared_journal_is_created_and_its_status_is_the_brokers(
-    node: Cluster, monkeypatch: pytest.MonkeyPatch
+    node: ProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keepers, "NUMBERS_EVERY_S", 0.0)
     api = FakeApi()
@@ -123,7 +123,7 @@ async def test_a_declared_journal_is_created_and_its_status_is_the_brokers(
 
 @pytest.mark.asyncio
 async def test_brokers_with_keys_are_asked_with_a_token_of_the_secret(
-    node: Cluster, monkeypatch: pytest.MonkeyPatch
+    node: ProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journaltokens, "READ_AGAIN_S", 0.0)
     monkeypatch.setattr(journalreports, "ASK_AGAIN_S", 0.0)
@@ -169,7 +169,7 @@ async def test_brokers_with_keys_are_asked_with_a_token_of_the_secret(
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_resource_leaves_its_journal(node: Cluster) -> None:
+async def test_a_deleted_resource_leaves_its_journal(node: ProcessCluster) -> None:
     api = FakeApi()
     cluster, leader = cluster_of(journals={}), node.leader().address
     given = document("kept", "kept/one")
@@ -182,7 +182,7 @@ async def test_a_deleted_resource_leaves_its_journal(node: Cluster) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_refused_declaration_says_why_and_others_are_declared(node: Cluster) -> None:
+async def test_a_refused_declaration_says_why_and_others_are_declared(node: ProcessCluster) -> None:
     api = FakeApi()
     bad = document("bad", "bad/one", fragment={"flushInterval": "5s"})
     async with kept(api, bad, document("good", "good/one")) as keeper:
@@ -232,8 +232,10 @@ async def test_many_journals_are_asked_for_in_several_requests(
     assert asked == [["a/1", "a/2"], ["a/3"]]
 
 
-def test_a_declaration_is_one_transaction_which_a_concurrent_change_refuses(node: Cluster) -> None:
-    spec = JournalSpec(cluster="orders", journal="raced/one")
+def test_a_declaration_is_one_transaction_which_a_concurrent_change_refuses(
+    node: ProcessCluster,
+) -> None:
+    spec = QsyncJournalSpec(cluster="orders", journal="raced/one")
     with admin(node) as database, admin(node) as other:
         journals.enable(database, SECRET)
         journals.declare(database, spec)
@@ -263,10 +265,10 @@ def assignment(journal: str, name: str, slot: int) -> list[Any]:
     return encode_row(AssignmentRow(journal, BrokerId(name, name), slot, 1, 1))
 
 
-def test_a_broker_holds_journals_that_another_one_could_take(node: Cluster) -> None:
+def test_a_broker_holds_journals_that_another_one_could_take(node: ProcessCluster) -> None:
     with admin(node) as database:
         journals.enable(database, SECRET)
-        held = JournalSpec(cluster="orders", journal="held/one", replication=2)
+        held = QsyncJournalSpec(cluster="orders", journal="held/one", replication=2)
         journals.declare(database, held)
         for name in ("orders-0", "orders-1", "orders-2"):
             database.replace(BROKER_SPACE, broker_row(name))

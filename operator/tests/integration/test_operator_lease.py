@@ -12,7 +12,7 @@ from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.leased import LeasedApi
 from qsync_operator.manager import lease as module
 from qsync_operator.manager.health import serve_health
-from qsync_operator.manager.lease import Lease
+from qsync_operator.manager.lease import OperatorLease
 from qsync_operator.plan.actions import CreateMember
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.platforms import cluster_of, keep, observed, opened, pod_of
@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 async def test_one_holds_and_the_next_waits_until_it_is_released() -> None:
     api = FakeApi()
-    first, second = Lease(api, "ns", "a"), Lease(api, "ns", "b")
+    first, second = OperatorLease(api, "ns", "a"), OperatorLease(api, "ns", "b")
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(second.acquire())
@@ -47,7 +47,7 @@ async def test_one_holds_and_the_next_waits_until_it_is_released() -> None:
 @pytest.mark.usefixtures("quick")
 async def test_a_silent_holder_is_followed_and_learns_it() -> None:
     api = FakeApi()
-    first, second = Lease(api, "ns", "a"), Lease(api, "ns", "b")
+    first, second = OperatorLease(api, "ns", "a"), OperatorLease(api, "ns", "b")
     await first.acquire()
     await asyncio.wait_for(second.acquire(), 2)
     keeping = asyncio.create_task(second.hold())
@@ -60,8 +60,8 @@ async def test_a_silent_holder_is_followed_and_learns_it() -> None:
 @pytest.mark.usefixtures("quick")
 async def test_same_holder_continues_at_once() -> None:
     api = FakeApi()
-    await Lease(api, "ns", "a").acquire()
-    await asyncio.wait_for(Lease(api, "ns", "a").acquire(), 0.05)
+    await OperatorLease(api, "ns", "a").acquire()
+    await asyncio.wait_for(OperatorLease(api, "ns", "a").acquire(), 0.05)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -74,7 +74,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.usefixtures("quick")
 async def test_outage_of_the_api_server_stops_writes_and_the_lease_is_renewed_after_it() -> None:
     api = FakeApi()
-    lease = Lease(api, "ns", "a")
+    lease = OperatorLease(api, "ns", "a")
     leased = LeasedApi(api, lease.is_held)
     await lease.acquire()
     holding = asyncio.create_task(lease.hold())
@@ -99,7 +99,7 @@ async def test_outage_of_the_api_server_stops_writes_and_the_lease_is_renewed_af
 @pytest.mark.usefixtures("quick")
 async def test_holder_that_comes_back_after_another_one_took_over_ends() -> None:
     api = FakeApi()
-    first = Lease(api, "ns", "a")
+    first = OperatorLease(api, "ns", "a")
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     taken = api.named("Lease", "qsync-operator")

@@ -19,14 +19,14 @@ from qsync_client.protocol.auth import stored_hash
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.certificates import context_of
 from qsync_operator.members.access import differing, password_of
-from qsync_operator.members.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.links import LinkError, NodeLinks
 from qsync_operator.members.livelinks import LiveLinks
 from qsync_operator.reconcile.access import AccessReconciler
-from qsync_operator.resources.authority import Authority, Bundle, renew
+from qsync_operator.resources.authority import Bundle, CertificateAuthority, renew
 from qsync_testing.json_handler import JsonHandler
 from qsync_testing.ports import free_port
-from qsync_testing.processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess
+from qsync_testing.processes import ADMIN_PASSWORD, SECRET, NodeProcess, ProcessCluster
 
 NAMES = ["orders-leader", "localhost"]
 OTHERS = ["shop-leader", "localhost"]
@@ -42,17 +42,17 @@ def write(bundle: Bundle, folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Authority, Bundle]:
+def made() -> tuple[CertificateAuthority, Bundle]:
     return renew(None, None, "orders", NAMES, datetime.now(UTC))
 
 
 @pytest.fixture(scope="module")
 def member(
-    made: tuple[Authority, Bundle], tmp_path_factory: pytest.TempPathFactory
+    made: tuple[CertificateAuthority, Bundle], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NodeProcess]:
     """Run one member with TLS and without guest, as the operator configures it."""
     folder = tmp_path_factory.mktemp("links")
-    cluster = Cluster(folder / "nodes", 1, guest=False)
+    cluster = ProcessCluster(folder / "nodes", 1, guest=False)
     files = write(made[1], folder / "tls")
     cluster.nodes[0].settings["tls"] = {**files, "listen": f"127.0.0.1:{free_port()}"}
     try:
@@ -63,7 +63,7 @@ def member(
 
 
 @pytest.fixture(scope="module")
-def context(made: tuple[Authority, Bundle]) -> ssl.SSLContext:
+def context(made: tuple[CertificateAuthority, Bundle]) -> ssl.SSLContext:
     return context_of(made[1], NAMES)
 
 
@@ -84,7 +84,7 @@ async def links(context: ssl.SSLContext) -> AsyncIterator[NodeLinks]:
 
 @pytest.mark.asyncio
 async def test_orders_go_over_tls_to_the_instance_that_is_meant(
-    member: NodeProcess, links: NodeLinks, made: tuple[Authority, Bundle]
+    member: NodeProcess, links: NodeLinks, made: tuple[CertificateAuthority, Bundle]
 ) -> None:
     address = f"127.0.0.1:{member.admin_port}"
     instance = (await links.status(address))["uuid"]
@@ -119,12 +119,12 @@ async def test_an_older_clusters_admin_password_is_replaced(
     member: NodeProcess, context: ssl.SSLContext
 ) -> None:
     address = member.settings["tls"]["listen"]
-    with Connection(address, "admin", ADMIN_PASSWORD, 10, context) as database:
+    with IprotoConnection(address, "admin", ADMIN_PASSWORD, 10, context) as database:
         row = next(one for one in database.select(USER_SPACE) if one[2] == "admin")
         older = {"chap-sha1": stored_hash(SECRET)}
         database.replace(USER_SPACE, [*row[:4], older, *row[5:]])
     with pytest.raises(DatabaseError) as refused:
-        Connection(address, "admin", ADMIN_PASSWORD, 10, context)
+        IprotoConnection(address, "admin", ADMIN_PASSWORD, 10, context)
     assert refused.value.code == 47
     with connect_as_admin(address, SECRET, 10, context) as database:
         assert differing(database, [password_of("admin", ADMIN_PASSWORD)]) == ("admin",)
@@ -137,9 +137,9 @@ async def test_an_older_clusters_admin_password_is_replaced(
 
     keeper = AccessReconciler(SECRET, no_password, application, lambda: context)
     await keeper.bring(CLUSTER, address)
-    Connection(address, "admin", ADMIN_PASSWORD, 10, context).__exit__(None, None, None)
+    IprotoConnection(address, "admin", ADMIN_PASSWORD, 10, context).__exit__(None, None, None)
     with pytest.raises(DatabaseError):
-        Connection(address, "admin", SECRET, 10, context)
+        IprotoConnection(address, "admin", SECRET, 10, context)
 
 
 CLUSTER = QsyncCluster.model_validate(
@@ -152,7 +152,7 @@ CLUSTER = QsyncCluster.model_validate(
 )
 
 
-class Older(JsonHandler):
+class OlderMember(JsonHandler):
     """Node of an earlier version: the admin port has no TLS and obeys any sender of the secret."""
 
     asked: list[tuple[str, str, dict[str, str]]]
@@ -170,9 +170,9 @@ class Older(JsonHandler):
 
 @contextmanager
 def older_node() -> Iterator[tuple[str, list[Any]]]:
-    """Run an `Older` node; yield its address and the requests that it received."""
+    """Run an `OlderMember` node; yield its address and the requests that it received."""
     asked: list[Any] = []
-    handler = type("Handler", (Older,), {"asked": asked})
+    handler = type("Handler", (OlderMember,), {"asked": asked})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -25,7 +25,7 @@ REAL, FALSE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-0
 NEW, EARLIER = "sha256:new", "sha256:earlier"
 
 
-class Admin(JsonHandler):
+class FakeAdmin(JsonHandler):
     """Admin port that answers every GET with a member's status."""
 
     uuid = REAL
@@ -47,7 +47,7 @@ def answering(
     port: int, uuid: str, context: ssl.SSLContext | None = None, **fields: Any
 ) -> Iterator[int]:
     """Run an admin port on 127.0.0.1, with TLS if `context` is given; yield its port."""
-    handler = type("Handler", (Admin,), {"uuid": uuid, **fields})
+    handler = type("Handler", (FakeAdmin,), {"uuid": uuid, **fields})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)

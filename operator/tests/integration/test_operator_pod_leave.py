@@ -12,7 +12,7 @@ from qsync_agent import leave as pod_leave
 from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
 
 
-class Node(http.server.BaseHTTPRequestHandler):
+class FakeNode(http.server.BaseHTTPRequestHandler):
     """Admin port of a node that is ready if `is_ready` is set."""
 
     asked: list[tuple[str, str, str]]
@@ -40,8 +40,8 @@ class Node(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def node() -> Iterator[tuple[type[Node], dict[str, str]]]:
-    handler = type("Handler", (Node,), {"asked": []})
+def node() -> Iterator[tuple[type[FakeNode], dict[str, str]]]:
+    handler = type("Handler", (FakeNode,), {"asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -51,7 +51,7 @@ def node() -> Iterator[tuple[type[Node], dict[str, str]]]:
     server.server_close()
 
 
-def test_it_hands_over_and_lingers(node: tuple[type[Node], dict[str, str]]) -> None:
+def test_it_hands_over_and_lingers(node: tuple[type[FakeNode], dict[str, str]]) -> None:
     handler, document = node
     started_s = time.monotonic()
     pod_leave.leave(document, linger_s=0.3)
@@ -65,7 +65,7 @@ def test_it_hands_over_and_lingers(node: tuple[type[Node], dict[str, str]]) -> N
 
 
 def test_a_member_without_traffic_stops_immediately(
-    node: tuple[type[Node], dict[str, str]],
+    node: tuple[type[FakeNode], dict[str, str]],
 ) -> None:
     handler, document = node
     handler.is_ready = False

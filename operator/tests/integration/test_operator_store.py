@@ -15,7 +15,7 @@ import yaml
 
 from qsync_local import processes
 from qsync_local.ports import choose_port, is_free
-from qsync_local.store import MemberRecord, Secrets, State, Store, home
+from qsync_local.store import ClusterFiles, MemberRecord, Secrets, SupervisorState, home
 from qsync_local.supervision import last_words
 from qsync_node.server.config import NodeConfig
 from qsync_operator.api.cluster import QsyncCluster
@@ -27,8 +27,8 @@ REPLICASET = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "orders")
+def store(tmp_path: Path) -> ClusterFiles:
+    return ClusterFiles(tmp_path / "orders")
 
 
 def cluster() -> QsyncCluster:
@@ -41,21 +41,21 @@ def cluster() -> QsyncCluster:
     )
 
 
-def test_everything_that_is_stored_is_found_again(store: Store) -> None:
+def test_everything_that_is_stored_is_found_again(store: ClusterFiles) -> None:
     assert store.load_cluster() is None
     assert store.load_secrets() is None
-    assert store.load_state() == State()
+    assert store.load_state() == SupervisorState()
     record = MemberRecord(
         "voter", 1, 2, uuid="uuid", pid=3, started="4", applied={"quorum": "majority"}
     )
-    state = State("rs", "orders-0", "uuid", True, {"orders-0": record})
+    state = SupervisorState("rs", "orders-0", "uuid", True, {"orders-0": record})
     status = ClusterStatus(phase="Ready", conditions=[Condition(type="Ready", status="True")])
     secrets = Secrets("s", "app", "p")
     store.save_cluster(cluster())
     store.save_state(state)
     store.save_status(status)
     store.save_secrets(secrets)
-    again = Store(store.directory)
+    again = ClusterFiles(store.directory)
     assert again.load_state() == state
     assert again.load_status() == status
     assert again.load_secrets() == secrets
@@ -64,20 +64,20 @@ def test_everything_that_is_stored_is_found_again(store: Store) -> None:
     assert found.document() == cluster().document()
 
 
-def test_files_are_for_their_owner_only(store: Store) -> None:
+def test_files_are_for_their_owner_only(store: ClusterFiles) -> None:
     store.save_secrets(Secrets("s", "app", "p"))
     assert (store.directory / "secrets.json").stat().st_mode & 0o777 == 0o600
     assert store.directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_nothing_half_written_is_left_and_read(store: Store) -> None:
+def test_nothing_half_written_is_left_and_read(store: ClusterFiles) -> None:
     for number in range(5):
-        store.save_state(State(replicaset_uuid=str(number)))
+        store.save_state(SupervisorState(replicaset_uuid=str(number)))
     assert [path.name for path in store.directory.iterdir()] == ["state.json"]
     assert store.load_state().replicaset_uuid == "4"
 
 
-def test_a_torn_event_is_not_an_event(store: Store) -> None:
+def test_a_torn_event_is_not_an_event(store: ClusterFiles) -> None:
     store.directory.mkdir()
     store.add_event("One", "orders", "first")
     with (store.directory / "events.jsonl").open("a") as file:
@@ -86,13 +86,13 @@ def test_a_torn_event_is_not_an_event(store: Store) -> None:
 
 
 def _hold(directory: str, ready: str) -> None:
-    lock = Store(Path(directory)).try_lock("supervisor.lock")
+    lock = ClusterFiles(Path(directory)).try_lock("supervisor.lock")
     assert lock is not None
     Path(ready).touch()
     time.sleep(60)
 
 
-def test_the_lock_is_one_process_and_ends_with_it(store: Store, tmp_path: Path) -> None:
+def test_the_lock_is_one_process_and_ends_with_it(store: ClusterFiles, tmp_path: Path) -> None:
     assert not store.is_supervised()
     assert not store.directory.exists(), "asking leaves no trace"
     ready = tmp_path / "ready"
@@ -108,7 +108,7 @@ def test_the_lock_is_one_process_and_ends_with_it(store: Store, tmp_path: Path) 
     assert not store.is_supervised()
 
 
-def test_a_removed_disk_is_kept_or_deleted(store: Store) -> None:
+def test_a_removed_disk_is_kept_or_deleted(store: ClusterFiles) -> None:
     for member in ("orders-1", "orders-2"):
         store.data_directory(member).mkdir(parents=True)
         (store.data_directory(member) / "file").touch()
@@ -120,9 +120,9 @@ def test_a_removed_disk_is_kept_or_deleted(store: Store) -> None:
     assert (kept / "data" / "file").exists()
 
 
-def test_forgetting_keeps_data_only_on_request(store: Store) -> None:
+def test_forgetting_keeps_data_only_on_request(store: ClusterFiles) -> None:
     store.save_cluster(cluster())
-    store.save_state(State("rs"))
+    store.save_state(SupervisorState("rs"))
     store.forget(keeps_data=True)
     assert not store.exists()
     assert store.load_state().replicaset_uuid == "rs"

@@ -277,7 +277,7 @@ class Expired:
 def test_row_with_an_expired_key_is_compared(
     present: list[Any] | None, outcome: type, inserted: int
 ) -> None:
-    state = importing.State([], "things", 10, False, is_repeated=True)
+    state = importing.ImportState([], "things", 10, False, is_repeated=True)
     client = Expired(present)
     found = asyncio.run(importing._write(client, SPACE, Read(1, [7, "a"]), 1, state))  # type: ignore[arg-type]  # a double
     assert isinstance(found, outcome)
@@ -287,14 +287,14 @@ def test_row_with_an_expired_key_is_compared(
 def test_state_belongs_to_one_version_of_the_file(tmp_path: Path) -> None:
     file, path = tmp_path / "a.csv", tmp_path / "state"
     file.write_text("id\n1\n")
-    state = importing.State.begin(file, SPACE, 10, False)
+    state = importing.ImportState.begin(file, SPACE, 10, False)
     path.write_text(json.dumps(asdict(state)))
     assert state.resumed(path).is_repeated
     with pytest.raises(Failure, match="--restart"):
-        importing.State.begin(file, SPACE, 10, True).resumed(path)
+        importing.ImportState.begin(file, SPACE, 10, True).resumed(path)
     file.write_text("id\n1\n2\n")
     with pytest.raises(Failure, match="--restart"):
-        importing.State.begin(file, SPACE, 10, False).resumed(path)
+        importing.ImportState.begin(file, SPACE, 10, False).resumed(path)
 
 
 def test_batches_have_a_bounded_size() -> None:

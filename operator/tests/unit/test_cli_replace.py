@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.kubernetes.session import Session
+from qsync_cli.kubernetes.session import KubernetesSession
 from qsync_cli.replace import SELECTED_NODE, replace_volume, replacement_error
 from qsync_operator.kubernetes.client import KubernetesApi
 from qsync_testing.operator.fake_api import FakeApi
@@ -61,7 +61,7 @@ async def test_volume_is_deleted_when_its_machine_is_gone_or_by_force(
 ) -> None:
     api = FakeApi()
     # `FakeApi` has the methods that the command calls.
-    session = Session(cast(KubernetesApi, api), "ns")
+    session = KubernetesSession(cast(KubernetesApi, api), "ns")
     stored(api, "PersistentVolumeClaim", "data-orders-1", **annotations)
     stored(api, "PersistentVolumeClaim", "data-orders-2")
     stored(api, "Pod", "orders-1")

@@ -12,14 +12,14 @@ from qsync_cli import clusters, statuses
 from qsync_cli.kubernetes.status import Look
 from qsync_cli.kubernetes.status import view_of as kubernetes_view
 from qsync_cli.options import Output
-from qsync_cli.statusview import Health, View, health_of, table, view_of
+from qsync_cli.statusview import ClusterHealth, View, health_of, table, view_of
 from qsync_operator.plan.observed import DISK_FULL, DISK_LOW, Memory
 from qsync_operator.plan.planner import plan
-from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, formed
 
 
-def view_in(world: World, **changes: Any) -> View:
+def view_in(world: ModelWorld, **changes: Any) -> View:
     """Return the view of a cluster after one turn of its operator."""
     observed = replace(world.observe(), **changes)
     cluster = world.cluster.model_copy(deep=True)
@@ -27,7 +27,7 @@ def view_in(world: World, **changes: Any) -> View:
     return view_of(cluster)
 
 
-def with_archive(world: World, name: str, **fields: Any) -> dict[str, Any]:
+def with_archive(world: ModelWorld, name: str, **fields: Any) -> dict[str, Any]:
     """Return a change of the observation: the archive of one member, as it reports it."""
     members = tuple(
         replace(m, status=replace(m.status, **fields)) if m.name == name and m.status else m
@@ -58,25 +58,25 @@ def pod(name: str) -> dict[str, Any]:
 def test_healthy_cluster_is_ready_and_has_no_problem() -> None:
     view = view_in(formed(cluster_of(3)))
     assert view.lines == ["c: Ready · c-0 leads in term 1 · quorum 2 · confirmed 10"]
-    assert view.health is Health.HEALTHY
+    assert view.health is ClusterHealth.HEALTHY
 
 
 def test_one_fenced_voter_is_named_and_two_of_three_are_degraded() -> None:
     world = formed(cluster_of(3))
     world.lives["c-1"].is_fenced = True
     view = view_in(world)
-    assert view.health is Health.HEALTHY
+    assert view.health is ClusterHealth.HEALTHY
     assert view.lines[1].startswith("warning: c-1 is fenced: it votes but cannot lead")
     assert [row.fenced for row in view.rows] == ["-", "yes", "-"]
     world.lives["c-2"].is_fenced = True
     view = view_in(world)
-    assert view.health is Health.DEGRADED
+    assert view.health is ClusterHealth.DEGRADED
     assert view.lines[0].startswith("c: Degraded · c-0 leads")
     assert view.lines[1] == "no member can take over from c-0: c-1, c-2 fenced; unfence one"
 
 
 def test_single_voter_is_not_degraded_by_its_own_fence_or_by_readers() -> None:
-    assert view_in(formed(cluster_of(1, 0, 1))).health is Health.HEALTHY
+    assert view_in(formed(cluster_of(1, 0, 1))).health is ClusterHealth.HEALTHY
 
 
 @pytest.mark.parametrize("disk", [DISK_FULL, DISK_LOW])
@@ -84,7 +84,7 @@ def test_disk_without_space_is_degraded(disk: str) -> None:
     world = formed(cluster_of(3))
     world.lives["c-1"].disk = disk
     view = view_in(world)
-    assert view.health is Health.DEGRADED
+    assert view.health is ClusterHealth.DEGRADED
     assert f"c-1: {disk}" in view.lines[1]
     assert any("free space, or increase storage.size" in line for line in view.lines)
 
@@ -96,7 +96,7 @@ def test_vanished_data_directory_is_named() -> None:
         for m in world.observe().members
     )
     view = view_in(world, members=members)
-    assert view.health is not Health.HEALTHY
+    assert view.health is not ClusterHealth.HEALTHY
     assert any("c-1: its data directory /data/c-1 is gone" in line for line in view.lines)
 
 
@@ -106,7 +106,7 @@ def test_cluster_without_any_data_is_unavailable() -> None:
         replace(m, has_disk=False, status=None, is_running=False) for m in world.observe().members
     )
     view = view_in(world, members=members)
-    assert view.health is Health.UNAVAILABLE
+    assert view.health is ClusterHealth.UNAVAILABLE
     assert view.lines[0] == "c: Unavailable · no leader · quorum 2 · confirmed unknown"
     assert view.lines[1].startswith("all data of the cluster is lost")
 
@@ -120,7 +120,7 @@ def test_cluster_without_quorum_is_unavailable_with_the_way_back() -> None:
     view = view_in(world)
     assert view.lines[0].startswith("c: Unavailable · no leader")
     assert "1 of 3 voters answer and 2 are needed; restore the other voters" in view.lines[1]
-    assert view.health is Health.UNAVAILABLE
+    assert view.health is ClusterHealth.UNAVAILABLE
 
 
 def test_read_only_leader_is_not_reported_as_absent() -> None:
@@ -135,11 +135,11 @@ def test_failing_archive_is_a_warning_and_degrades_once_rows_wait() -> None:
     world = formed(cluster_of(3))
     members = with_archive(world, "c-1", archive_error="403 Forbidden", archive_lag_s=1.0)
     view = view_in(world, **members)
-    assert view.health is Health.HEALTHY
+    assert view.health is ClusterHealth.HEALTHY
     assert "warning: c-1 archives nothing: 403 Forbidden; check spec.archive" in view.lines
     members = with_archive(world, "c-1", archive_error="403 Forbidden", archive_lag_s=31.0)
     view = view_in(world, **members)
-    assert view.health is Health.DEGRADED
+    assert view.health is ClusterHealth.DEGRADED
     assert view.lines[1] == "c-1 archives nothing: 403 Forbidden; check spec.archive"
     assert len(view.lines) == 2, "the warning repeats nothing"
 
@@ -171,7 +171,7 @@ def test_live_answers_replace_what_a_supervisor_wrote_before() -> None:
         cluster.status = clusters.merge(cluster, observed, old)
         view = view_of(cluster)
         assert view.lines[0] == "c: Unavailable · no leader · quorum 2 · confirmed unknown"
-        assert view.health is Health.UNAVAILABLE
+        assert view.health is ClusterHealth.UNAVAILABLE
 
 
 def test_kubernetes_cluster_is_unavailable_if_no_pod_accepts_writes() -> None:
@@ -186,14 +186,14 @@ def test_kubernetes_cluster_is_unavailable_if_no_pod_accepts_writes() -> None:
     }  # fmt: skip
     leading = {**now, "role": "leader", "is_writable": True}
     view = kubernetes_view(Look(written, [running], {"orders-0": leading}, {}))
-    assert view.health is Health.HEALTHY
+    assert view.health is ClusterHealth.HEALTHY
     view = kubernetes_view(Look(written, [running], {"orders-0": now}, {}))
-    assert view.health is Health.UNAVAILABLE
+    assert view.health is ClusterHealth.UNAVAILABLE
     assert view.lines[0].startswith("orders: Unavailable")
     view = kubernetes_view(Look(written, [], {}, {}))
-    assert view.health is Health.UNAVAILABLE, "no pod runs"
+    assert view.health is ClusterHealth.UNAVAILABLE, "no pod runs"
     view = kubernetes_view(Look(written, [running], {}, {"orders-0": "forbidden"}))
-    assert view.health is Health.HEALTHY, "who cannot ask, takes the word of the operator"
+    assert view.health is ClusterHealth.HEALTHY, "who cannot ask, takes the word of the operator"
 
 
 # --- one table ------------------------------------------------------------------------------------
@@ -216,18 +216,18 @@ def test_both_platforms_have_the_same_columns_within_80() -> None:
 @pytest.mark.parametrize(
     ("phase", "health"),
     [
-        ("Ready", Health.HEALTHY), ("Degraded", Health.DEGRADED),
-        ("Unavailable", Health.UNAVAILABLE), ("Hibernated", Health.UNAVAILABLE),
-        ("Creating", Health.CHANGING), ("", Health.CHANGING),
+        ("Ready", ClusterHealth.HEALTHY), ("Degraded", ClusterHealth.DEGRADED),
+        ("Unavailable", ClusterHealth.UNAVAILABLE), ("Hibernated", ClusterHealth.UNAVAILABLE),
+        ("Creating", ClusterHealth.CHANGING), ("", ClusterHealth.CHANGING),
     ],
 )  # fmt: skip
-def test_exit_code_follows_from_the_phase(phase: str, health: Health) -> None:
+def test_exit_code_follows_from_the_phase(phase: str, health: ClusterHealth) -> None:
     assert health_of(phase) is health
 
 
 def test_check_exits_with_the_worst_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     good = view_in(formed(cluster_of(3)))
-    bad = replace(good, health=Health.DEGRADED)
+    bad = replace(good, health=ClusterHealth.DEGRADED)
     statuses.show(lambda: [good, good], None, is_checking=True)
     with pytest.raises(typer.Exit) as ended:
         statuses.show(lambda: [good, bad, good], None, is_checking=True)

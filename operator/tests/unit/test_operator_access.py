@@ -10,8 +10,8 @@ from qsync_client.protocol.spaces import SystemSpace
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.manifest import sentence_of
 from qsync_operator.members.access import AccessRefused, bring, differing, principals
-from qsync_operator.members.iproto import Connection
-from qsync_testing.operator.catalogue import Catalogue
+from qsync_operator.members.iproto import IprotoConnection
+from qsync_testing.operator.catalogue import AccessCatalogue
 from qsync_testing.operator.desired import cluster_of
 
 SPEC: dict[str, Any] = {
@@ -28,8 +28,8 @@ SPEC: dict[str, Any] = {
 
 
 def test_users_and_roles_become_as_declared_and_others_stay() -> None:
-    catalogue = Catalogue()
-    database = cast(Connection, catalogue)
+    catalogue = AccessCatalogue()
+    database = cast(IprotoConnection, catalogue)
     wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"})
     assert differing(database, wanted) == ("clerk", "alice", "bob")
     bring(database, wanted)
@@ -46,8 +46,8 @@ def test_users_and_roles_become_as_declared_and_others_stay() -> None:
 
 
 def test_grants_on_journals_become_grants_of_functions() -> None:
-    catalogue = Catalogue()
-    database = cast(Connection, catalogue)
+    catalogue = AccessCatalogue()
+    database = cast(IprotoConnection, catalogue)
     names = ("orders/eu", "orders/*")
     grants = [{"journal": name, "privileges": ["write"]} for name in names]
     roles = [{"name": "publisher", "grants": grants[1:]}]
@@ -94,8 +94,8 @@ def test_invalid_grants_on_journals_are_refused(grant: dict[str, Any], sentence:
 
 
 def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:
-    catalogue = Catalogue()
-    database = cast(Connection, catalogue)
+    catalogue = AccessCatalogue()
+    database = cast(IprotoConnection, catalogue)
     bring(database, principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"}))
     catalogue.insert(SystemSpace.PRIV, [1, 34, "space", 280, 1])
     wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "another"})
@@ -117,15 +117,17 @@ def test_missing_objects_are_reported(user: dict[str, Any], sentence: str) -> No
     spec = {"users": [{"name": "eve", "passwordSecret": "s", **user}]}
     wanted = principals(cluster_of(**spec).spec, {"eve": "e", "public2": "e"})
     with pytest.raises(AccessRefused, match=sentence):
-        bring(cast(Connection, Catalogue()), wanted)
+        bring(cast(IprotoConnection, AccessCatalogue()), wanted)
 
 
 def test_a_user_is_never_made_of_a_role() -> None:
-    catalogue = Catalogue()
+    catalogue = AccessCatalogue()
     catalogue.insert(SystemSpace.USER, [40, 1, "eve", "role", {}])
     spec = {"users": [{"name": "eve", "passwordSecret": "s"}]}
     with pytest.raises(AccessRefused, match="database has a role"):
-        differing(cast(Connection, catalogue), principals(cluster_of(**spec).spec, {"eve": "e"}))
+        differing(
+            cast(IprotoConnection, catalogue), principals(cluster_of(**spec).spec, {"eve": "e"})
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from qsync_operator.resources.authority import (
     AUTHORITY_LIFE,
     CERTIFICATE_LIFE,
     CLOCK_SKEW,
-    Authority,
     Bundle,
+    CertificateAuthority,
     CertificateError,
     expiry,
     refuse_unusable,
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ["orders-leader", "*.orders"]
 
 
-def made(now: datetime = NOW) -> tuple[Authority, Bundle]:
+def made(now: datetime = NOW) -> tuple[CertificateAuthority, Bundle]:
     return renew(None, None, "orders", NAMES, now)
 
 

@@ -9,7 +9,7 @@ from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.client import KubernetesApi
 
 
-class Answer:
+class ApiAnswer:
     def __init__(self, status: int, text: bytes) -> None:
         self.status, self._text = status, text
 
@@ -17,7 +17,7 @@ class Answer:
         return self._text
 
 
-class Client:
+class StubClient:
     """Replacement of the Kubernetes package's client that returns or raises one outcome."""
 
     def __init__(self, outcome: Any) -> None:
@@ -26,10 +26,10 @@ class Client:
     async def param_serialize(self, *_: Any, **__: Any) -> tuple[()]:
         return ()
 
-    async def call_api(self, *_: Any, **__: Any) -> Answer:
+    async def call_api(self, *_: Any, **__: Any) -> ApiAnswer:
         if isinstance(self.outcome, BaseException):
             raise self.outcome
-        return Answer(*self.outcome)
+        return ApiAnswer(*self.outcome)
 
 
 @pytest.mark.asyncio
@@ -45,7 +45,7 @@ class Client:
     ],
 )
 async def test_failed_request_is_an_api_error(outcome: Any, status: int) -> None:
-    client: Any = Client(outcome)
+    client: Any = StubClient(outcome)
     with pytest.raises(ApiError) as error:
         await KubernetesApi(client).get("Pod", "ns", "orders-0")
     assert error.value.status == status

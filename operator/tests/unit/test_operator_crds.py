@@ -12,7 +12,7 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.crds.__main__ import main, rendered
 from qsync_operator.api.crds.kinds import KINDS, definition
 from qsync_operator.api.crds.reference import reference
-from qsync_operator.api.crds.structural import SchemaError, structural_schema
+from qsync_operator.api.crds.structural import StructuralError, structural_schema
 from qsync_operator.api.crds.values import values_schema
 from qsync_operator.api.manifest import parse_manifest
 from qsync_testing.paths import ROOT
@@ -111,11 +111,11 @@ def test_names_and_sub_resources() -> None:
 
 
 def test_what_no_crd_can_say_is_refused_when_the_crds_are_made() -> None:
-    class Wrong(QsyncCluster):
+    class WrongModel(QsyncCluster):
         pair: int | list[str] = 1
 
-    with pytest.raises(SchemaError, match=r"Wrong\.pair"):
-        structural_schema(Wrong)
+    with pytest.raises(StructuralError, match=r"WrongModel\.pair"):
+        structural_schema(WrongModel)
 
 
 @pytest.mark.parametrize("text", ["500ms", "5s", "1m30s", "1.5h", "2d"])

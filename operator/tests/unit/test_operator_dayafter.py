@@ -10,11 +10,11 @@ from qsync_operator.api.status import Condition
 from qsync_operator.plan.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
 from qsync_operator.plan.observed import DISK_FULL, StorageView
 from qsync_operator.plan.planner import Plan, plan
-from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
-def planned(world: World, storage: StorageView | None = None) -> Plan:
+def planned(world: ModelWorld, storage: StorageView | None = None) -> Plan:
     observed = replace(world.observe(), storage=storage or StorageView())
     return plan(world.cluster, observed, world.now_ns, 0)
 

@@ -10,11 +10,11 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.members.access import bring, differing, password_of
-from qsync_operator.members.iproto import Connection
+from qsync_operator.members.iproto import IprotoConnection
 from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.secrets import text_of
-from qsync_testing.operator.catalogue import Catalogue
+from qsync_testing.operator.catalogue import AccessCatalogue
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.platforms import (
     IMAGE,
@@ -206,8 +206,8 @@ async def test_a_field_that_is_wanted_no_more_is_applied_away() -> None:
 
 
 def test_the_applications_password_is_brought_and_its_grants_are_peoples() -> None:
-    catalogue = Catalogue()
-    database = cast(Connection, catalogue)
+    catalogue = AccessCatalogue()
+    database = cast(IprotoConnection, catalogue)
     # A client dropped the user `gone`. Its grants are unknown, so it is not recreated.
     gone = [password_of("gone", "a")]
     assert differing(database, gone) == ()

@@ -10,8 +10,8 @@ from qsync_operator.api.reasons import JournalReason
 from qsync_operator.kubernetes.journals import examine
 from qsync_operator.plan.journalstatus import (
     TYPES,
-    Refusal,
-    Report,
+    JournalRefusal,
+    JournalReport,
     Sight,
     build_journal_status,
     first_problem,
@@ -29,8 +29,8 @@ def resource(status: JournalStatus | None = None, **spec: Any) -> QsyncJournal:
     return journal
 
 
-def parsed(**changes: Any) -> Report:
-    return Report.model_validate(report(**changes))
+def parsed(**changes: Any) -> JournalReport:
+    return JournalReport.model_validate(report(**changes))
 
 
 def seen(**changes: Any) -> Sight:
@@ -99,7 +99,7 @@ def test_numbers_are_kept_while_the_primary_does_not_answer() -> None:
 
 
 def test_nothing_is_known_of_a_refused_or_unreported_journal() -> None:
-    refusal = Refusal(JournalReason.NO_CLUSTER, "QsyncCluster orders not found")
+    refusal = JournalRefusal(JournalReason.NO_CLUSTER, "QsyncCluster orders not found")
     for given, reason in ((refusal, "NoCluster"), (None, "NotObserved")):
         status = build_journal_status(resource(), given, None, NOW_S)
         assert conditions_of(status) == dict.fromkeys(TYPES, ("Unknown", reason))
@@ -133,7 +133,7 @@ def test_the_newest_route_counts_and_the_state_is_the_primarys() -> None:
 
 def test_a_broker_of_an_earlier_version_reports_less() -> None:
     known = ("name", "replication", "brokers", "primary", "is_consistent", "suspend_level")
-    earlier = Report.model_validate({key: report()[key] for key in known})
+    earlier = JournalReport.model_validate({key: report()[key] for key in known})
     status = build_journal_status(resource(), None, Sight(earlier, earlier), NOW_S)
     assert conditions_of(status)["HeadKnown"] == ("Unknown", "NotObserved")
     assert conditions_of(status)["Consistent"] == ("True", "Synchronised")

@@ -12,7 +12,13 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed, RemoveMember
-from qsync_operator.plan.observed import AccessView, MemberView, NodeStatus, Observed, Record
+from qsync_operator.plan.observed import (
+    AccessView,
+    MemberView,
+    NodeStatus,
+    Observed,
+    RecordedMember,
+)
 from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused
@@ -43,7 +49,7 @@ async def test_the_identity_is_stored_before_anything_runs_and_found_again() -> 
     assert kinds.index("Secret") < kinds.index("StatefulSet")
     async with opened(api, cluster) as (platform, _):
         again = (await observed(platform, cluster)).record
-    assert first == again == Record(first.replicaset_uuid, "orders-0", "instance-0", True)
+    assert first == again == RecordedMember(first.replicaset_uuid, "orders-0", "instance-0", True)
 
 
 @pytest.mark.asyncio
@@ -172,7 +178,7 @@ async def test_the_role_label_moves_with_leadership_and_stays_without_a_leader()
                     )
                     for name in ("orders-0", "orders-1")
                 ),
-                Record("rs"),
+                RecordedMember("rs"),
             )
 
         for leader, expected in (

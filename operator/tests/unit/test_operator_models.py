@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsync_operator.api.base import duration_ns, quantity
-from qsync_operator.api.manifest import ManifestError, parse_manifest
+from qsync_operator.api.manifest import ClusterManifestError, parse_manifest
 from qsync_operator.api.podtemplate import refuse_privileged, refuse_template
 from qsync_operator.api.spec import ClusterSpec, spec_warnings, without_local_meaning
 from qsync_testing.paths import EXAMPLES
@@ -106,7 +106,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("spec", "sentence"), REFUSED)
 def test_a_bad_spec_is_refused_with_a_sentence(spec: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ManifestError) as refused:
+    with pytest.raises(ClusterManifestError) as refused:
         parse_manifest(cluster(**spec), "file.yaml")
     text = str(refused.value)
     assert text.startswith("file.yaml: ")
@@ -135,7 +135,7 @@ def test_a_bad_spec_is_refused_with_a_sentence(spec: dict[str, Any], sentence: s
     ],
 )
 def test_a_bad_file_is_refused_with_a_sentence(text: str, sentence: str) -> None:
-    with pytest.raises(ManifestError, match=r"^the manifest") as refused:
+    with pytest.raises(ClusterManifestError, match=r"^the manifest") as refused:
         parse_manifest(text)
     assert sentence in str(refused.value)
 
@@ -258,7 +258,9 @@ def test_local_cluster_refuses_a_secret_with_keys() -> None:
         "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster", "metadata": {"name": "events"},
         "spec": {"journals": {"authKeysSecret": "tokens"}},
     }  # fmt: skip
-    with pytest.raises(ManifestError, match=r"name a file with the keys in spec\.journals\.auth"):
+    with pytest.raises(
+        ClusterManifestError, match=r"name a file with the keys in spec\.journals\.auth"
+    ):
         parse_manifest(json.dumps(document), "events.yaml")
 
 
@@ -282,7 +284,7 @@ def with_journals(*documents: str) -> str:
 
 @pytest.mark.parametrize(("one", "other"), [("orders/eu", "orders"), ("orders", "orders/eu/late")])
 def test_journals_in_one_folder_are_refused(one: str, other: str) -> None:
-    with pytest.raises(ManifestError) as refused:
+    with pytest.raises(ClusterManifestError) as refused:
         parse_manifest(with_journals(journal("one", one), journal("other", other)))
     assert f"QsyncJournal other: {other!r} and {one!r} would share" in str(refused.value)
 
@@ -309,7 +311,7 @@ def test_journals_in_folders_of_their_own_are_accepted() -> None:
     ],
 )
 def test_specification_that_brokers_refuse_is_refused(spec: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ManifestError) as refused:
+    with pytest.raises(ClusterManifestError) as refused:
         parse_manifest(with_journals(journal("one", **{"wanted": "orders/eu", **_wanted(spec)})))
     assert f"QsyncJournal one: {sentence}" in str(refused.value)
 

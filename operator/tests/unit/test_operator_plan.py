@@ -13,16 +13,16 @@ from qsync_operator.plan.actions import (
     Restart,
 )
 from qsync_operator.plan.objects import ObjectInputs
-from qsync_operator.plan.observed import Record
+from qsync_operator.plan.observed import RecordedMember
 from qsync_operator.plan.planner import plan
 from qsync_operator.plan.transitions import record_of, state_after
 from qsync_operator.resources.state import ClusterState
-from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
 def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:
-    world = World(cluster_of(3, 1, 1, spaces=True))
+    world = ModelWorld(cluster_of(3, 1, 1, spaces=True))
     assert run(world) == [
         "create voter c-0",
         "create voter c-1",
@@ -41,7 +41,7 @@ def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:
 
 
 def test_the_founder_is_recorded_before_it_is_ordered_and_ordered_again_if_nothing_came() -> None:
-    world = World(cluster_of(1))
+    world = ModelWorld(cluster_of(1))
     world.perform(CreateMember("c-0", "voter"))
     assert decide(world) == (RecordBootstrap("c-0", "new-1"),)
     world.perform(RecordBootstrap("c-0", "new-1"))
@@ -51,7 +51,7 @@ def test_the_founder_is_recorded_before_it_is_ordered_and_ordered_again_if_nothi
 
 
 def test_a_founder_whose_disk_was_lost_before_the_cluster_existed_needs_a_person() -> None:
-    world = World(cluster_of(3))
+    world = ModelWorld(cluster_of(3))
     world.perform(CreateMember("c-0", "voter"))
     world.perform(RecordBootstrap("c-0", "new-1"))
     world.lives["c-0"].uuid = "another"
@@ -134,6 +134,6 @@ def test_stored_state_changes_with_the_actions_that_name_members() -> None:
     state = state_after(state, RecordBootstrap("c-0", "uuid"))
     state = state_after(state, RecordFormed())
     state = state_after(state, RecordFenced(("c-0",)))
-    assert record_of(state) == Record("rs", "c-0", "uuid", True, ("c-0",))
+    assert record_of(state) == RecordedMember("rs", "c-0", "uuid", True, ("c-0",))
     assert state_after(state, Restart("c-0")) is state
     assert state_after(state, RemoveMember("c-0")).members == {}

@@ -12,7 +12,7 @@ from qsync_operator.plan.actions import (
 )
 from qsync_operator.plan.observed import BrokersView
 from qsync_operator.plan.planner import Plan, plan
-from qsync_testing.operator.cluster_model import Entry, Life
+from qsync_testing.operator.cluster_model import Incarnation, ModelEntry
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
@@ -70,7 +70,7 @@ def test_a_new_instance_that_only_the_leader_knows_yet_is_not_taken_for_the_lost
     world = formed(cluster_of(3))
     life = world.lives["c-1"]
     life.is_running = False
-    world.registered["new"] = Entry("c-1", "voter", False)
+    world.registered["new"] = ModelEntry("c-1", "voter", False)
     assert decide(world) == ()
     life.uuid, life.is_running = "new", True
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is lost"),)
@@ -96,7 +96,7 @@ def test_an_existing_cluster_is_recorded_as_formed() -> None:
 
 def test_a_member_that_was_unregistered_is_removed_even_without_a_name() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-7"] = Life("voter", "stray", has_joined=True)
+    world.lives["c-7"] = Incarnation("voter", "stray", has_joined=True)
     assert decide(world) == (RemoveMember("c-7"),)
 
 

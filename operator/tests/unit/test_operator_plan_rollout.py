@@ -10,7 +10,7 @@ from qsync_operator.api.reasons import Reason
 from qsync_operator.plan.actions import Configure, Nominate, Restart
 from qsync_operator.plan.observed import BrokersView, NodeStatus, Trouble
 from qsync_operator.plan.planner import plan
-from qsync_testing.operator.cluster_model import World
+from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
 
@@ -38,7 +38,7 @@ def test_a_new_configuration_reaches_followers_first_and_the_leader_after_a_swit
     ]
 
 
-def earlier(world: World, is_outdated: bool = True) -> World:
+def earlier(world: ModelWorld, is_outdated: bool = True) -> ModelWorld:
     """Change all members to an image that takes no signed orders; return the world.
 
     If `is_outdated`, all members must also restart for a new configuration.
@@ -81,7 +81,7 @@ def test_leader_that_takes_no_orders_is_updated_before_members_are_removed() -> 
 
 
 def test_image_that_takes_no_orders_is_replaced_before_the_cluster_is_founded() -> None:
-    world = World(cluster_of(3))
+    world = ModelWorld(cluster_of(3))
     planned = world.step()  # creates the members
     for life in world.lives.values():
         life.takes_orders = False

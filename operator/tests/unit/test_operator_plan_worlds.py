@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qsync_node.consensus.quorum import needed
-from qsync_operator.api.names import Kind, wanted_members
+from qsync_operator.api.names import MemberKind, wanted_members
 from qsync_operator.plan.observed import Memory
 from qsync_operator.resources.nodeconfig import Drift
-from qsync_testing.operator.cluster_model import Entry, Life, World
+from qsync_testing.operator.cluster_model import Incarnation, ModelEntry, ModelWorld
 from qsync_testing.operator.plan_worlds import (
     QUIET_STEPS,
     STEPS_MAX,
@@ -28,7 +28,7 @@ _SETTINGS = settings(
 
 
 @st.composite
-def worlds(draw: st.DrawFn, may_be_dead: bool) -> World:
+def worlds(draw: st.DrawFn, may_be_dead: bool) -> ModelWorld:
     """Draw a cluster whose members run, are down, without disk, outdated or superfluous.
 
     The voters that can return always form a quorum.
@@ -38,21 +38,21 @@ def worlds(draw: st.DrawFn, may_be_dead: bool) -> World:
     """
     count = st.integers(0, 2)
     wanted = cluster_of(draw(st.integers(1, 7)), draw(count), draw(count), draw(st.booleans()))
-    world = World(wanted)
+    world = ModelWorld(wanted)
     voters = draw(st.integers(0, 7))
     world.is_forgetful, world.lingers = draw(st.booleans()), draw(st.booleans())
     if not voters:
         return world
-    kinds: list[tuple[str, Kind]] = [(f"c-{i}", "voter") for i in range(voters)]
+    kinds: list[tuple[str, MemberKind]] = [(f"c-{i}", "voter") for i in range(voters)]
     kinds += [(f"c-async-{i}", "async") for i in range(draw(count))]
     kinds += [(f"c-reader-{i}", "anonymous") for i in range(draw(count))]
     spare = voters - needed(voters)
     for name, kind in kinds:
-        life = world.lives[name] = Life(kind, f"uuid-{name}", has_joined=True)
+        life = world.lives[name] = Incarnation(kind, f"uuid-{name}", has_joined=True)
         life.index = draw(st.integers(1, 5))
         life.drift = draw(st.sampled_from(_DRIFTS))
         if kind != "anonymous":
-            world.registered[life.uuid] = Entry(name, kind, kind == "voter")
+            world.registered[life.uuid] = ModelEntry(name, kind, kind == "voter")
         state = draw(st.sampled_from(["up", "up", "down", "lost", "dead" if may_be_dead else "up"]))
         if state in ("lost", "dead") and kind == "voter":
             spare -= 1
@@ -71,7 +71,7 @@ def worlds(draw: st.DrawFn, may_be_dead: bool) -> World:
 
 @_SETTINGS
 @given(worlds(may_be_dead=False))
-def test_from_anywhere_the_loop_reaches_ready_and_then_does_nothing(world: World) -> None:
+def test_from_anywhere_the_loop_reaches_ready_and_then_does_nothing(world: ModelWorld) -> None:
     run(world)
     wanted = wanted_members("c", world.cluster.spec)
     assert set(world.lives) == set(wanted)
@@ -84,7 +84,7 @@ def test_from_anywhere_the_loop_reaches_ready_and_then_does_nothing(world: World
 
 @_SETTINGS
 @given(worlds(may_be_dead=True))
-def test_with_dead_members_the_loop_settles_and_reports_the_cause(world: World) -> None:
+def test_with_dead_members_the_loop_settles_and_reports_the_cause(world: ModelWorld) -> None:
     quiet = 0
     for _ in range(STEPS_MAX):
         has_acted = bool(world.step().actions)
@@ -98,32 +98,32 @@ def test_with_dead_members_the_loop_settles_and_reports_the_cause(world: World) 
     assert world.status.is_true("Available"), "a quorum can recover, so a member leads"
 
 
-def _creation() -> World:
-    return World(cluster_of(3, 1, 1, spaces=True))
+def _creation() -> ModelWorld:
+    return ModelWorld(cluster_of(3, 1, 1, spaces=True))
 
 
-def _growth() -> World:
+def _growth() -> ModelWorld:
     return formed(cluster_of(5), cluster_of(3))
 
 
-def _shrinking() -> World:
+def _shrinking() -> ModelWorld:
     return formed(cluster_of(1), cluster_of(5), leader="c-4")
 
 
-def _rollout() -> World:
+def _rollout() -> ModelWorld:
     world = formed(cluster_of(3))
     for life in world.lives.values():
         life.drift = "restart"
     return world
 
 
-def _failover() -> World:
+def _failover() -> ModelWorld:
     world = formed(cluster_of(3))
     world.lives["c-0"].is_running, world.leader = False, ""
     return world
 
 
-def _new_disk() -> World:
+def _new_disk() -> ModelWorld:
     world = formed(cluster_of(3), leader="c-1")
     world.lives["c-0"].has_disk = world.lives["c-0"].is_running = False
     return world
@@ -135,7 +135,7 @@ def _new_disk() -> World:
     ids=lambda f: f.__name__,
 )
 def test_a_controller_that_ends_after_any_action_is_continued_by_the_next(
-    make: Callable[[], World],
+    make: Callable[[], ModelWorld],
 ) -> None:
     undisturbed = make()
     actions = len(run(undisturbed))

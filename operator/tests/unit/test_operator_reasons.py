@@ -27,9 +27,9 @@ from qsync_operator.api.reasons import (
 from qsync_operator.api.status import ClusterStatus, Condition
 from qsync_operator.plan import status as status_module
 from qsync_operator.plan.actions import Action
-from qsync_operator.plan.observed import Memory, Observed, Record, Trouble
+from qsync_operator.plan.observed import Memory, Observed, RecordedMember, Trouble
 from qsync_operator.plan.refusal import refusal_now, with_refusal
-from qsync_operator.plan.status import RESTING, Finding, build_status
+from qsync_operator.plan.status import RESTING, ClusterFinding, build_status
 
 PACKAGES = [Path(package.__path__[0]) for package in (qsync_operator, qsync_local)]
 CATALOGUES = [PACKAGES[0] / "api/reasons.py", *(PACKAGES[0] / "api/catalogue").glob("*.py")]
@@ -185,17 +185,17 @@ def conditions_with(reason: Reason) -> set[str]:
         }
     )
     entry = next(entry for entry in clusters.CLUSTER_REASONS if entry.name is reason)
-    findings = [Finding("", "")]
+    findings = [ClusterFinding("", "")]
     if entry in clusters.PROGRESS_REASONS or reason in RESTING:
-        findings.append(Finding(reason, "a sentence"))
+        findings.append(ClusterFinding(reason, "a sentence"))
     if "Degraded" in entry.conditions and "Ready" in entry.conditions:
-        findings.append(Finding(reason, "a sentence", is_degraded=True))
+        findings.append(ClusterFinding(reason, "a sentence", is_degraded=True))
     if reason is Reason.DIVERGED:
-        findings.append(Finding(Reason.SPLIT_BRAIN, "a sentence", is_degraded=True))
+        findings.append(ClusterFinding(Reason.SPLIT_BRAIN, "a sentence", is_degraded=True))
     troubles = (Trouble(reason, "a sentence"),) if "Reconciled" in entry.conditions else ()
     found: set[str] = set()
     for finding in findings:
-        observed = Observed((), Record("uuid"), memory=Memory(), troubles=troubles)
+        observed = Observed((), RecordedMember("uuid"), memory=Memory(), troubles=troubles)
         status = build_status(cluster, observed, {}, finding, 0.0)
         if "Stalled" in entry.conditions:
             status = with_refusal(status, refusal_now("a sentence", 1, reason))

@@ -30,7 +30,7 @@ ARCHIVE = {"url": "s3://bucket/orders", "credentialsSecret": "archive"}
 STARTED, ENDED = "2026-01-01T03:00:00Z", "2026-01-01T03:00:30Z"
 
 
-class Stage:
+class RunStage:
     """The runs of one cluster. The watch immediately reports each document that `put` stores."""
 
     def __init__(self, **spec: Any) -> None:
@@ -105,7 +105,7 @@ FAR = {"step": "replaying", "done": 3, "total": 6, "rows": 500, "rows_total": 20
 
 
 def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
-    stage = Stage()
+    stage = RunStage()
     run = stage.put(audit(deadline="90s", spark={"instances": 3}))
     stage.reconcile()
     stage.reconcile()
@@ -121,7 +121,7 @@ def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
 
 
 def test_a_run_of_the_schedule_gets_an_object_once() -> None:
-    stage = Stage(audit={"schedule": "15 * * * *"})
+    stage = RunStage(audit={"schedule": "15 * * * *"})
     stage.put(job("orders-audit-1"))
     stage.reconcile()
     run = stage.api.named("QsyncAudit", "orders-audit-1")
@@ -137,7 +137,7 @@ def test_a_run_of_the_schedule_gets_an_object_once() -> None:
 
 
 def test_a_run_is_followed_to_its_verdict() -> None:
-    stage = Stage()
+    stage = RunStage()
     stage.put(audit())
     stage.reconcile()
     stage.put(job("by-hand", "QsyncAudit", startTime=STARTED))
@@ -175,7 +175,7 @@ def test_a_run_is_followed_to_its_verdict() -> None:
 
 
 def test_only_what_a_run_by_hand_asks_for_is_passed_on() -> None:
-    stage = Stage()
+    stage = RunStage()
     ledgers = ["s3://bucket/a.jsonl", "s3://bucket/b.jsonl"]
     stage.put(audit(appendLedgers=ledgers))
     stage.put({**audit("merge", mergeFragments=True), "kind": "QsyncCompaction"})
@@ -277,7 +277,7 @@ def test_violations_that_the_message_has_no_room_for_are_in_an_annotation() -> N
 
 
 def test_the_newest_driver_is_the_one_that_counts() -> None:
-    stage = Stage()
+    stage = RunStage()
     stage.put(audit())
     stage.reconcile()
     stage.put(driver("by-hand", "Failed", said(error="lost"), at="2026-01-01T03:00:01Z"))
@@ -294,7 +294,7 @@ def test_the_newest_driver_is_the_one_that_counts() -> None:
     ],
 )
 def test_a_run_that_cannot_begin_is_refused(spec: Any, image: str, sentence: str) -> None:
-    stage = Stage(**spec)
+    stage = RunStage(**spec)
     stage.put(audit())
     stage.reconcile(image)
     assert sentence in stage.status()["message"]
@@ -303,7 +303,7 @@ def test_a_run_that_cannot_begin_is_refused(spec: Any, image: str, sentence: str
 
 
 def test_an_invalid_run_is_refused_once() -> None:
-    stage = Stage()
+    stage = RunStage()
     stage.put(audit(deadline="soon"))
     stage.reconcile()
     assert "deadline" in stage.status()["message"]
@@ -314,7 +314,7 @@ def test_an_invalid_run_is_refused_once() -> None:
 
 
 def test_a_running_job_that_is_deleted_ends_its_run() -> None:
-    stage = Stage()
+    stage = RunStage()
     stage.put({**audit(), "status": {"phase": "Running"}})
     stage.reconcile()
     assert "its Job was deleted" in stage.status()["message"]
@@ -389,7 +389,7 @@ def test_an_audit_is_overdue_at_the_second_time_it_is_due(
 
 
 def test_only_a_verdict_puts_off_that_an_audit_is_overdue() -> None:
-    stage = Stage(audit={"schedule": "0 * * * *"})
+    stage = RunStage(audit={"schedule": "0 * * * *"})
 
     def overdue() -> str:
         found_s = audit_overdue_s(stage.cache, KEY, stage.cluster)
@@ -408,7 +408,7 @@ def test_only_a_verdict_puts_off_that_an_audit_is_overdue() -> None:
 
 
 def test_foreign_job_with_the_runs_name_is_an_error() -> None:
-    stage = Stage()
+    stage = RunStage()
     stage.put(audit())
     metadata = {"name": "by-hand", "namespace": "ns"}
     stage.api.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata})
@@ -419,7 +419,7 @@ def test_foreign_job_with_the_runs_name_is_an_error() -> None:
 
 
 def test_run_that_disappeared_blocks_no_other_run() -> None:
-    stage = Stage()
+    stage = RunStage()
     ghost = stage.put(audit("a-ghost"))
     stage.put(audit("b-here"))
     del stage.api.objects["QsyncAudit", "ns", "a-ghost"]
@@ -431,7 +431,7 @@ def test_run_that_disappeared_blocks_no_other_run() -> None:
 
 
 def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_not() -> None:
-    stage = Stage()
+    stage = RunStage()
     done = {"phase": "Succeeded", "verdict": "Passed", "finishedAt": ENDED}
     stage.put({**audit("by-hand", ttl="1h"), "status": done})
     scheduled = audit("scheduled", ttl="1h")
@@ -444,7 +444,7 @@ def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_no
 
 
 def test_run_whose_status_another_version_wrote_is_read() -> None:
-    stage = Stage()
+    stage = RunStage()
     stage.put({**audit(), "status": {"phase": "Paused", "conditions": [{"type": "Odd"}]}})
     stage.reconcile()
     assert ("Job", "ns", "by-hand") in stage.api.objects

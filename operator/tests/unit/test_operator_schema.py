@@ -4,11 +4,11 @@ from typing import Any, cast
 
 from qsync_operator.api.spaces import SpaceSpec
 from qsync_operator.members import schema
-from qsync_operator.members.iproto import Connection
+from qsync_operator.members.iproto import IprotoConnection
 from qsync_operator.plan.observed import SchemaView
 
 
-class Catalogue:
+class CatalogueOfKinds:
     """The system spaces `_space` and `_index` in memory, with the requests that change a schema."""
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ def orders(**changed: Any) -> SpaceSpec:
     )
 
 
-def database() -> tuple[Catalogue, Connection]:
-    catalogue = Catalogue()
-    return catalogue, cast(Connection, catalogue)
+def database() -> tuple[CatalogueOfKinds, IprotoConnection]:
+    catalogue = CatalogueOfKinds()
+    return catalogue, cast(IprotoConnection, catalogue)
 
 
 def test_a_space_is_created_as_it_was_declared() -> None:

@@ -13,7 +13,7 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.members.links import LinkError, NodeLinks
-from qsync_operator.members.orders import Orders, Place
+from qsync_operator.members.orders import MemberOrders, OrderPlace
 from qsync_operator.plan.actions import CreateMember
 from qsync_operator.resources.config import member_settings
 from qsync_operator.resources.secrets import decoded, encoded
@@ -138,7 +138,7 @@ class OlderNode(NodeLinks):
 @pytest.mark.asyncio
 async def test_settings_that_an_older_node_does_not_know_keep_no_other_from_it() -> None:
     node = OlderNode()
-    orders = Orders(node, lambda _: Place("node:1", ""))
+    orders = MemberOrders(node, lambda _: OrderPlace("node:1", ""))
     await orders.configure("orders-0", {"warp": 9, "heartbeat_ns": 5})
     assert node.applied == {"heartbeat_ns": 5}
     with pytest.raises(LinkError):
@@ -150,5 +150,5 @@ async def test_settings_that_an_older_node_does_not_know_keep_no_other_from_it()
 async def test_order_to_a_member_without_an_address_is_not_sent() -> None:
     node = OlderNode()
     with pytest.raises(LinkError, match="no address"):
-        await Orders(node, lambda _: Place("", "")).send("orders-0", "/verb/fence", {})
+        await MemberOrders(node, lambda _: OrderPlace("", "")).send("orders-0", "/verb/fence", {})
     await node.close()

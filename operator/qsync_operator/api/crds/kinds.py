@@ -28,7 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """One custom resource."""
 
     model: type[BaseModel]
@@ -62,7 +62,7 @@ _RUN_TIMES = (
 )
 
 KINDS = (
-    Kind(
+    ResourceKind(
         QsyncCluster,
         "qsyncclusters",
         "qc",
@@ -92,7 +92,7 @@ KINDS = (
         is_scalable=True,
         whole=(*rules.CREATION, *rules.CLUSTER),
     ),
-    Kind(
+    ResourceKind(
         QsyncAudit,
         "qsyncaudits",
         "qa",
@@ -103,14 +103,14 @@ KINDS = (
         ),
         {"spec": rules.RUN_SPEC},
     ),
-    Kind(
+    ResourceKind(
         QsyncCompaction,
         "qsynccompactions",
         "qcomp",
         (*_RUN_COLUMNS, *_RUN_TIMES),
         {"spec": rules.RUN_SPEC},
     ),
-    Kind(
+    ResourceKind(
         QsyncJournal,
         "qsyncjournals",
         "qj",
@@ -130,7 +130,7 @@ KINDS = (
 )
 
 
-def definition(kind: Kind) -> dict[str, Any]:
+def definition(kind: ResourceKind) -> dict[str, Any]:
     """Return the CustomResourceDefinition."""
     subresources: dict[str, Any] = {"status": {}}
     if kind.is_scalable:
@@ -168,7 +168,7 @@ def definition(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _schema(kind: Kind) -> dict[str, Any]:
+def _schema(kind: ResourceKind) -> dict[str, Any]:
     schema = structural_schema(kind.model)
     properties = schema["properties"]
     # The API server defines these three; a CRD may restrict only the name in metadata.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from qsync_operator.api.cluster import GROUP, VERSION
-from qsync_operator.api.crds.kinds import KINDS, Kind, definition
+from qsync_operator.api.crds.kinds import KINDS, ResourceKind, definition
 
 HEAD = f"""# Manifest fields
 
@@ -17,7 +17,7 @@ def reference() -> str:
     return "\n".join([HEAD, *(line for kind in KINDS for line in _kind(kind))])
 
 
-def _kind(kind: Kind) -> list[str]:
+def _kind(kind: ResourceKind) -> list[str]:
     schema = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     lines = [f"## {kind.name} (`{kind.short_name}`)", ""]
     for part in ("spec", "status"):

@@ -25,7 +25,7 @@ _KEPT = {
 _DROPPED = {"title", "$defs", "const"}
 
 
-class SchemaError(Exception):
+class StructuralError(Exception):
     """A model that a CRD cannot express."""
 
 
@@ -59,7 +59,7 @@ def _convert(node: dict[str, Any], definitions: dict[str, Any], path: str) -> di
         elif key in _KEPT or key.startswith("x-kubernetes-"):
             shown[key] = value
         else:
-            raise SchemaError(f"{path}: {key} cannot be expressed in a CRD")
+            raise StructuralError(f"{path}: {key} cannot be expressed in a CRD")
     return _limited(_opened(shown), path)
 
 
@@ -100,7 +100,7 @@ def _resolved(node: dict[str, Any], definitions: dict[str, Any], path: str) -> d
         if len(branches) == 1:
             return _resolved({**branches[0], **node}, definitions, path)
         if {branch.get("type") for branch in branches} != {"integer", "string"}:
-            raise SchemaError(f"{path}: only a number and a text can be alternatives")
+            raise StructuralError(f"{path}: only a number and a text can be alternatives")
         node["x-kubernetes-int-or-string"] = True
     if "const" in node:
         node["enum"] = [node["const"]]
@@ -124,5 +124,5 @@ def _limited(node: dict[str, Any], path: str) -> dict[str, Any]:
     elif (kind == "string" and "enum" not in node) or "x-kubernetes-int-or-string" in node:
         node.setdefault("maxLength", STRING_MAX)
     elif kind is None:
-        raise SchemaError(f"{path}: has no type")
+        raise StructuralError(f"{path}: has no type")
     return node
