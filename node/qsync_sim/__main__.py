@@ -301,6 +301,10 @@ def main() -> int:
     return run_range(first, last, arguments.workers, arguments.minutes, arguments.at_least)
 
 
+PROGRESS_EVERY = 1_000
+"""Schedules between two lines about the progress in a file."""
+
+
 def run_range(
     first: int, last: int, workers: int, minutes: float | None = None, at_least: int = 0
 ) -> int:
@@ -331,7 +335,9 @@ def run_range(
                 sys.stdout.write(f"seed {result.seed} failed: {result.problem}\n")
             if sys.stdout.isatty():
                 sys.stdout.write(f"\r{done}/{len(jobs)} schedules ")
-                sys.stdout.flush()
+            elif done % PROGRESS_EVERY == 0:
+                sys.stdout.write(f"{done} of {len(jobs)} schedules, {len(failures)} failed\n")
+            sys.stdout.flush()
     for name, count in sorted(counters.items()):
         sys.stdout.write(f"{count:10} {name}\n")
     for seed, _ in failures[:3]:
