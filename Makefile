@@ -95,14 +95,14 @@ unit: $(VENV)/.all debian     ## the tests of `make test`, without its schedules
 coverage: $(VENV)/.all debian ## branch coverage of the unit tests, into artifacts/coverage/html; fails below its gate
 	.ci/coverage $(BIN)
 
-check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, prose
+check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, names, prose
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy node/qsync_testing node/tests node/spec e2e
 	$(BIN)/mypy operator/tests
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q node/tests/unit/test_imports.py
+	$(BIN)/python -m pytest -q node/tests/unit/test_imports.py node/tests/unit/test_class_names.py node/tests/unit/test_shared_helpers.py
 	$(BIN)/vale $(PROSE)
 
 SEEDS ?= 0..9999

@@ -48,11 +48,11 @@ class LocalScene:
 
     # --- actions of a user ----------------------------------------------------------------------
 
-    def start(self, **spec: Any) -> None:
+    def start(self, **spec: object) -> None:
         self._spec = spec
         self._apply()
 
-    def start_with_load(self, **spec: Any) -> None:
+    def start_with_load(self, **spec: object) -> None:
         self.start(spaces=[SPACE], **spec)
         known = self._cluster.credentials()
         command = [
@@ -64,7 +64,7 @@ class LocalScene:
         self._writer = subprocess.Popen(command, env=environment)
         self.wait("the writer", lambda: len(self._operations()) > RATE, READY_S)
 
-    def patch(self, **spec: Any) -> None:
+    def patch(self, **spec: object) -> None:
         self._spec = {k: v for k, v in {**self._spec, **spec}.items() if v is not None}
         self._apply()
 

@@ -70,10 +70,10 @@ class Scene(Namespace):
 
     # --- actions of a user ----------------------------------------------------------------------
 
-    def apply(self, **spec: Any) -> None:
+    def apply(self, **spec: object) -> None:
         self.kubectl("apply", "-f", "-", stdin=self.manifest(**spec))
 
-    def manifest(self, **spec: Any) -> str:
+    def manifest(self, **spec: object) -> str:
         return json.dumps(
             {
                 "apiVersion": "qsync.dev/v1alpha1",
@@ -95,7 +95,7 @@ class Scene(Namespace):
         self.writer = PodWriter(self, self.folder, control_plane() if machines() else "")
         self.writer.start()
 
-    def patch(self, **spec: Any) -> None:
+    def patch(self, **spec: object) -> None:
         self.kubectl("patch", "qc", self.cluster, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def scale(self, replicas: int) -> None:
@@ -267,7 +267,7 @@ def scenario(
     modest: bool = False,
     needs: tuple[str, ...] = (),
     not_local: str = "",
-    **spec: Any,
+    **spec: object,
 ) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
     """Register a scenario. A scenario with `load` begins with a cluster of `spec`."""
 

@@ -103,7 +103,7 @@ class _Pipelined(asyncio.Protocol):
         self._can_write = asyncio.Event()
         self._can_write.set()
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: object) -> None:
         self.transport = transport
 
     def pause_writing(self) -> None:

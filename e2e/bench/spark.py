@@ -212,7 +212,7 @@ def over_parquet(spark: Any, work: Path, figures: SparkFigures) -> None:
     figures.add(f"a question of the history's {answers['d'][0]:,} rows in Parquet", said)
 
 
-def special(spark: Any, work: Path, rows: int, figures: SparkFigures) -> None:
+def special(spark: object, work: Path, rows: int, figures: SparkFigures) -> None:
     """Measure inputs that must not need more memory: one key, many files, one large file."""
     for what, count, segment_rows, is_skewed, value_bytes in (
         ("one key", rows, SEGMENT_ROWS, True, VALUE_BYTES),

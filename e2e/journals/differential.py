@@ -179,7 +179,7 @@ class ComparedSystem:
             "chunks": answer.total_chunks,
         }
 
-    async def read(self, **fields: Any) -> BrokerReply:
+    async def read(self, **fields: object) -> BrokerReply:
         """Read without blocking, again while the journal has no broker yet."""
         for _ in range(100):
             found = await self._read(**fields)

@@ -220,7 +220,7 @@ def _metrics() -> str:
 
 
 def _begin(
-    scene: Scene, name: str, replicas: int, archive: dict[str, Any], **point: Any
+    scene: Scene, name: str, replicas: int, archive: dict[str, Any], **point: object
 ) -> list[dict[int, str]]:
     """Start a cluster from a point of the archive and return the content of each member."""
     begin = {key: archive[key] for key in ("url", "credentialsSecret")}

@@ -11,7 +11,7 @@ from qsync_node.storage.files import OsFileSystem
 from qsync_node.storage.storage import Storage
 
 
-def disk_of(storage: Any) -> tuple[Disk, list[Any], list[str], threading.Event]:
+def disk_of(storage: object) -> tuple[Disk, list[Any], list[str], threading.Event]:
     told: list[Any] = []
     broken: list[str] = []
     heard = threading.Event()

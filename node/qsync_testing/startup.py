@@ -4,13 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from qsync_testing.ports import free_port
 from qsync_testing.processes import REPLICASET, SECRET
 
 
-def run_node(folder: Path, **changes: Any) -> "subprocess.CompletedProcess[str]":
+def run_node(folder: Path, **changes: object) -> "subprocess.CompletedProcess[str]":
     config = {
         "directory": str(folder / "data"),
         "name": "n0",

@@ -18,7 +18,7 @@ LINEARIZABLE = 4
 class Driven:
     """A world of `voters` members whose first member leads; `settings` apply to all members."""
 
-    def __init__(self, voters: int, seed: int = 1, **settings: Any) -> None:
+    def __init__(self, voters: int, seed: int = 1, **settings: object) -> None:
         self.world = World(seed)
         self.answers: dict[int, fx.Answer] = {}
         self._sync = 1000
@@ -46,7 +46,7 @@ class Driven:
         body: bytes = b"",
         *,
         stream: int = 0,
-        key: Any = None,
+        key: object = None,
         session: int = 100,
     ) -> int:
         """Send a request to `shell` and return its number; the answer arrives in `answers`."""

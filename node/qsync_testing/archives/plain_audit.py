@@ -117,7 +117,7 @@ class _Odd:
     def selectExpr(self, *columns: str) -> "_Odd":  # the name in Spark's API
         return self
 
-    def orderBy(self, *columns: Any) -> "_Odd":  # the name in Spark's API
+    def orderBy(self, *columns: object) -> "_Odd":  # the name in Spark's API
         def rank(row: dict[str, Any]) -> float:
             rank = 3 - row["is_known"] if row["key"] else int(row["is_known"])
             return rank - bool(row["cause"]) / 2

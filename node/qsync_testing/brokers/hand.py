@@ -166,7 +166,7 @@ def until(hand: Hand, append: AppendMachine, state: AppendState) -> None:
     raise AssertionError(f"the append waits in {append.state}")
 
 
-def ready(hand: Hand, **fields: Any) -> AppendMachine:
+def ready(hand: Hand, **fields: object) -> AppendMachine:
     """Return a second append over a pipeline that is ready."""
     first = begin(hand)
     until(hand, first, AppendState.STREAM_CONTENT)

@@ -58,7 +58,7 @@ class Appender:
         self._ledger = ledger.open("a")
         self._numbers = itertools.count(1)
 
-    def note(self, **entry: Any) -> None:
+    def note(self, **entry: object) -> None:
         self._ledger.write(json.dumps(entry) + "\n")
         self._ledger.flush()
 

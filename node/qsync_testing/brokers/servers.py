@@ -45,7 +45,7 @@ class FakeCoordination:
         await asyncio.sleep(0)
         return not self.is_cut and self.keys.transact(change)
 
-    async def call(self, name: str, *arguments: Any) -> bool:
+    async def call(self, name: str, *arguments: object) -> bool:
         raise AssertionError("the key space in memory has no procedures")
 
     async def publications(
@@ -104,7 +104,7 @@ async def start_broker(
     return BrokerNode(server, interfaces, keys)
 
 
-def create(keys: SimKeySpace, journal: str, replication: int, **spec: Any) -> None:
+def create(keys: SimKeySpace, journal: str, replication: int, **spec: object) -> None:
     """Create a journal."""
     revision = keys.revision + 1
     fields = {"replication": replication, **SPEC, **spec}
@@ -119,7 +119,7 @@ async def brokers(
     *,
     auth_keys_file: Path | None = None,
     tls: dict[str, str] | None = None,
-    **fragment: Any,
+    **fragment: object,
 ) -> AsyncIterator[list[BrokerNode]]:
     """Run brokers, with a journal `a/journal` that all of them have."""
     keys = SimKeySpace()

@@ -119,10 +119,10 @@ class _ObservedState:
     def __init__(self, reached: Callable[[str], None]) -> None:
         self._reached = reached
 
-    def __get__(self, append: Any, owner: Any = None) -> Any:
+    def __get__(self, append: object, owner: object = None) -> Any:
         return append.__dict__["state"]
 
-    def __set__(self, append: Any, state: AppendState) -> None:
+    def __set__(self, append: object, state: AppendState) -> None:
         append.__dict__["state"] = state
         self._reached(APPEND_POINTS[state])
 

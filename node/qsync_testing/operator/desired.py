@@ -11,7 +11,7 @@ UUID = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
 IMAGE = "qsync-node:test"
 
 
-def cluster_of(**spec: Any) -> QsyncCluster:
+def cluster_of(**spec: object) -> QsyncCluster:
     return QsyncCluster.model_validate(
         {
             "apiVersion": "qsync.dev/v1alpha1",

@@ -127,7 +127,7 @@ def _key(document: dict[str, Any]) -> tuple[str, str, str]:
     return document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
 
 
-def _patched(old: Any, change: Any) -> Any:
+def _patched(old: object, change: object) -> Any:
     """Return `old` after a JSON Merge Patch (RFC 7386)."""
     if not isinstance(change, dict):
         return copy.deepcopy(change)
@@ -139,7 +139,7 @@ def _patched(old: Any, change: Any) -> Any:
     return found
 
 
-def _without(live: Any, before: Any, now: Any) -> Any:
+def _without(live: object, before: object, now: object) -> Any:
     if not (isinstance(live, dict) and isinstance(before, dict) and isinstance(now, dict)):
         return live
     gone = before.keys() - now.keys()
@@ -150,7 +150,7 @@ def _without(live: Any, before: Any, now: Any) -> Any:
     }
 
 
-def _merged(old: Any, new: Any) -> Any:
+def _merged(old: object, new: object) -> Any:
     if isinstance(old, dict) and isinstance(new, dict):
         return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
     return new

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def document(name: str = "orders-eu", journal: str = "orders/eu", **spec: Any) -> dict[str, Any]:
+def document(name: str = "orders-eu", journal: str = "orders/eu", **spec: object) -> dict[str, Any]:
     return {
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncJournal",
@@ -12,7 +12,7 @@ def document(name: str = "orders-eu", journal: str = "orders/eu", **spec: Any) -
     }
 
 
-def report(**changes: Any) -> dict[str, Any]:
+def report(**changes: object) -> dict[str, Any]:
     """Return the report of the primary of a journal in good order."""
     return {
         "name": "orders/eu",

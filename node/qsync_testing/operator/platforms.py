@@ -16,7 +16,7 @@ KEY = ("ns", "orders")
 IMAGE = "qsync-node:test"
 
 
-def document_of(**spec: Any) -> dict[str, Any]:
+def document_of(**spec: object) -> dict[str, Any]:
     return {
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncCluster",
@@ -25,11 +25,11 @@ def document_of(**spec: Any) -> dict[str, Any]:
     }
 
 
-def cluster_of(**spec: Any) -> QsyncCluster:
+def cluster_of(**spec: object) -> QsyncCluster:
     return QsyncCluster.model_validate(document_of(**spec))
 
 
-def pod_of(name: str, **status: Any) -> dict[str, Any]:
+def pod_of(name: str, **status: object) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",

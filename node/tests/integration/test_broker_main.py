@@ -11,7 +11,7 @@ import pytest
 from qsync_testing.ports import free_ports
 
 
-def run(folder: Path, **changes: Any) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, **changes: object) -> subprocess.CompletedProcess[str]:
     """Run a broker whose start fails."""
     http, peer = free_ports(2)
     (folder / "secret").write_text("secret\n")

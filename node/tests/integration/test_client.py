@@ -558,7 +558,7 @@ def test_both_interfaces_have_the_same_signatures(asynchronous: type, synchronou
 # --- documented examples --------------------------------------------------------------------------
 
 
-def example_of(module: Any) -> str:
+def example_of(module: object) -> str:
     lines = (module.__doc__ or "").splitlines()
     return "\n".join(line for line in lines if not line or line.startswith("    "))
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -128,7 +127,7 @@ def test_printed_core_is_that_of_the_program(language: str, suffix: str) -> None
     assert {line.strip() for line in block.splitlines()} <= lines
 
 
-def run(source: str, cluster: ProcessCluster, folder: Path, **more: Any) -> None:
+def run(source: str, cluster: ProcessCluster, folder: Path, **more: object) -> None:
     """Run a block; one that awaits runs in an event loop."""
     names = {name: getattr(qsync_client, name) for name in qsync_client.__all__}
     names |= {"addresses": cluster.addresses, "user": USER, "password": PASSWORD}

@@ -36,7 +36,7 @@ def is_mark(asked: Asked) -> bool:
     return bool(asked.body.get(Key.FUNCTION_NAME) == "qsync.mark")
 
 
-def answering(*answers: Any) -> Callable[[Asked], Any]:
+def answering(*answers: object) -> Callable[[Asked], Any]:
     """Return a function that answers requests in turn, and repeats the last answer."""
     left = list(answers)
 

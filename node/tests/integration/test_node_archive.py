@@ -424,7 +424,7 @@ def test_manifest_names_no_file_outside_its_folder(name: str) -> None:
 
 
 @pytest.mark.parametrize("uuid", ["../other", "", 5, UUID + "/.."])
-def test_manifest_names_no_other_folder(uuid: Any) -> None:
+def test_manifest_names_no_other_folder(uuid: object) -> None:
     document = json.loads(encode_manifest(Manifest(SET_UUID, UUID, "n0")))
     document["instance_uuid"] = uuid
     with pytest.raises(ManifestError, match="uuid"):

@@ -38,7 +38,7 @@ def script() -> list[ConnectorStep]:
     """Return requests that both connectors can send, as (method, arguments, keywords)."""
     steps: list[ConnectorStep] = []
 
-    def step(method: str, *arguments: Any, **keywords: Any) -> None:
+    def step(method: str, *arguments: object, **keywords: object) -> None:
         steps.append((method, arguments, keywords))
 
     for number in range(1, 21):

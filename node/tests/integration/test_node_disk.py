@@ -114,7 +114,7 @@ CHECKPOINT = fx.WriteSnapshot(0, {}, [BODY])
     ids=["reader", "checkpoint", "ballot"],
 )
 def test_unexpected_error_in_a_thread_is_reported_and_the_thread_lives(
-    tmp_path: Path, method: str, effect: Any, error: Exception
+    tmp_path: Path, method: str, effect: object, error: Exception
 ) -> None:
     files, storage = storage_in(tmp_path)
     disk, told, broken, heard = disk_of(storage)

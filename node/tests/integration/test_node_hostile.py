@@ -453,7 +453,7 @@ def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(
     "key", [None, 5, [[], 1, 2], ["c", 1], ["c" * 1000, 1, 1], {}], ids=lambda key: repr(key)[:20]
 )
 def test_malformed_idempotency_key_is_refused_and_nothing_else(
-    cluster: ProcessCluster, key: Any
+    cluster: ProcessCluster, key: object
 ) -> None:
     term = cluster.leader().status()["term"]
     raw = log_in(cluster)

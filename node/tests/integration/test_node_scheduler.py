@@ -81,7 +81,7 @@ def test_writes_behind_a_failed_one_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", [fx.Rewind(1, 0, 1), fx.RemoveSegments(5), Seal()])
 @pytest.mark.parametrize("error", [FULL, DiskError("input/output error")])
-def test_failed_change_of_the_log_ends_the_process_run(task: Any, error: Exception) -> None:
+def test_failed_change_of_the_log_ends_the_process_run(task: object, error: Exception) -> None:
     outcome = LogLane().on_result(task, error)
     assert not outcome.inputs
     assert str(error) in outcome.broken

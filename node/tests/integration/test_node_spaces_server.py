@@ -173,7 +173,7 @@ def test_it_is_registered_on_an_empty_directory_only(
     assert "holds all spaces" in sentence(done)
 
 
-def again(reader: NodeProcess, **changes: Any) -> "subprocess.CompletedProcess[str]":
+def again(reader: NodeProcess, **changes: object) -> "subprocess.CompletedProcess[str]":
     return run_node(reader.folder, directory=str(reader.folder / reader.name), **changes)
 
 

@@ -117,7 +117,7 @@ async def prepare(cluster: ProcessCluster) -> None:
 
 
 @contextmanager
-def prepared_cluster(folder: Path, **settings: Any) -> Iterator[ProcessCluster]:
+def prepared_cluster(folder: Path, **settings: object) -> Iterator[ProcessCluster]:
     with running_cluster(folder, 3, **settings) as running:
         asyncio.run(prepare(running))
         yield running
@@ -270,7 +270,7 @@ def test_it_continues_with_the_next_leader(tmp_path: Path) -> None:
                 assert stock.ask(ALL) == rows
 
 
-def join(raw: Raw, kind: int, **fields: Any) -> tuple[int, dict[int, Any]]:
+def join(raw: Raw, kind: int, **fields: object) -> tuple[int, dict[int, Any]]:
     names = {
         "uuid": Key.INSTANCE_UUID,
         "replicaset": Key.REPLICASET_UUID,

@@ -144,7 +144,7 @@ def test_refused_write_is_excused_only_by_a_line_of_its_space_and_value(
     _, row = nop_everywhere(copy)  # the row that it replaces is in `folder`
     space, fields = space_of(row.body), unpack(row.body)[Key.TUPLE]
 
-    def line(outcome: str, where: int | None, value: Any) -> str:
+    def line(outcome: str, where: int | None, value: object) -> str:
         said = {"id": fields[0], "space": where, "value": value, "outcome": outcome}
         return json.dumps({k: v for k, v in said.items() if v is not None})
 

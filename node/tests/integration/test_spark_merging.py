@@ -132,7 +132,7 @@ def test_killed_job_is_continued_at_every_step(
     countdown = -1
 
     def effect(name: str) -> Callable[..., Any]:
-        def act(*arguments: Any, **options: Any) -> Any:
+        def act(*arguments: object, **options: object) -> Any:
             nonlocal countdown
             countdown -= 1
             if countdown == 0:

@@ -48,7 +48,7 @@ def path_of_an_insert() -> list[str]:
     body = put(5, "x")
     path: list[str] = []
 
-    def follow(frame: FrameType, event: str, _: Any) -> None:
+    def follow(frame: FrameType, event: str, _: object) -> None:
         if event != "call" or frame.f_back is None:
             return
         module = str(frame.f_globals.get("__name__"))

@@ -1,7 +1,5 @@
 """E11: after the permanent loss of a quorum, an operator's order lets the survivor continue."""
 
-from typing import Any
-
 import pytest
 
 from qsync_client.protocol.spaces import SystemSpace
@@ -11,7 +9,7 @@ from qsync_sim.shell import Shell
 from qsync_sim.world import World
 
 
-def order(world: World, shell: Shell, verb: str, **arguments: Any) -> fx.Answer:
+def order(world: World, shell: Shell, verb: str, **arguments: object) -> fx.Answer:
     answer = world.ask(
         shell, lambda sync: fx.Command(7, sync, verb, arguments), wait_ns=20 * SECOND
     )

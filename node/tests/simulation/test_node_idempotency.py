@@ -1,7 +1,5 @@
 """Idempotency keys: on single writes and on COMMIT, malformed keys, and their window (T9)."""
 
-from typing import Any
-
 import msgpack
 import pytest
 
@@ -35,7 +33,7 @@ def add_one(key: int = 1) -> bytes:
 
 
 def transaction(
-    driven: Driven, shell: Shell, *requests: tuple[int, bytes], key: Any = KEY, stream: int = 1
+    driven: Driven, shell: Shell, *requests: tuple[int, bytes], key: object = KEY, stream: int = 1
 ) -> fx.Answer:
     """Send BEGIN, the requests, and a COMMIT with `key`; return the answer to COMMIT."""
     assert driven.ask(shell, BEGIN, b"\x80", stream=stream).code == 0
@@ -114,7 +112,7 @@ def test_keyed_commit_without_a_transaction_claims_nothing(driven: Driven) -> No
     ids=repr,
 )
 @pytest.mark.parametrize("kind", [REPLACE, COMMIT])
-def test_malformed_key_is_refused(driven: Driven, key: Any, kind: int) -> None:
+def test_malformed_key_is_refused(driven: Driven, key: object, kind: int) -> None:
     leader = driven.leader()
     if kind == COMMIT:
         answer = transaction(driven, leader, (UPDATE, add_one()), key=key)

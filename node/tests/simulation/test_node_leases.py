@@ -173,7 +173,7 @@ def test_look_handles_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) 
         looked.append(0)
         tick()
 
-    def counted_look(key: Any, packed: bytes) -> None:
+    def counted_look(key: object, packed: bytes) -> None:
         looked[-1] += 1
         look(key, packed)
 

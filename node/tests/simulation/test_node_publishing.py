@@ -44,7 +44,7 @@ JOURNAL, ID = "orders/eu", 7
 KEY = ["client-1", 1, 0]
 
 
-def call(name: str, *arguments: Any) -> bytes:
+def call(name: str, *arguments: object) -> bytes:
     packed: bytes = msgpack.packb({Key.FUNCTION_NAME: name, Key.TUPLE: list(arguments)})
     return packed
 
@@ -324,7 +324,7 @@ def test_grant_of_a_function_permits_journals_by_name_or_folder(
 def test_grant_by_a_role_permits_and_a_grant_without_a_name_does_not(limited: Driven) -> None:
     leader = limited.leader()
 
-    def insert(space: int, *row: Any) -> None:
+    def insert(space: int, *row: object) -> None:
         assert limited.ask(leader, INSERT, build_body(space, tuple=list(row))).code == 0
 
     insert(296, *function_row(100, publish_function("orders/*")))
@@ -427,7 +427,7 @@ def test_publications_of_a_deleted_journal_are_discarded(driven: Driven) -> None
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def state(driven: Driven, *arguments: Any, shell: Shell | None = None) -> Any:
+def state(driven: Driven, *arguments: object, shell: Shell | None = None) -> Any:
     body = call("qsync.publication", *arguments)
     return values(driven.ask(shell or driven.leader(), CALL, body))[0]
 

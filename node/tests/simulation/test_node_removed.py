@@ -1,7 +1,5 @@
 """Messages from a removed instance are ignored, including their terms (P1, M5)."""
 
-from typing import Any
-
 import pytest
 
 from qsync_node.consensus import effects as fx
@@ -24,7 +22,7 @@ LINK = 99_999
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_removed_instance_cannot_raise_the_term(message: Any) -> None:
+def test_removed_instance_cannot_raise_the_term(message: object) -> None:
     driven = Driven(3)
     leader, removed = driven.leader(), driven.followers()[0]
     removed.stop(power_loss=False)

@@ -26,7 +26,7 @@ VERSIONS: dict[tuple[int, int], Any] = {(SPACE, 1): [(0, None), (10, FIRST), (20
 HEARTBEAT_NS = 50_000_000
 
 
-def operation(kind: str, at_ms: int, got: Any = None, **fields: Any) -> ClientOperation:
+def operation(kind: str, at_ms: int, got: object = None, **fields: object) -> ClientOperation:
     """Return an answered operation of session 1, which took one millisecond."""
     made = ClientOperation(0, kind, 1, b"", SPACE, 1, "", "n1", at_ms * 1_000_000)
     made.returned_ns = made.called_ns + 1_000_000

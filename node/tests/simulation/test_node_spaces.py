@@ -38,7 +38,7 @@ NOP = 12
 NAMES = {"orders": 600, "views": 601, "_space": 280}
 
 
-def body(space: int, *fields: Any) -> bytes:
+def body(space: int, *fields: object) -> bytes:
     return put_body(space, msgpack.packb(fields))
 
 
@@ -191,7 +191,7 @@ def rows_of(shell: Shell, space: int) -> list[Any]:
     return [msgpack.unpackb(packed) for _, packed in index.entries()]
 
 
-def select(world: World, shell: Shell, space: int, **more: Any) -> fx.Answer:
+def select(world: World, shell: Shell, space: int, **more: object) -> fx.Answer:
     request = build_body(space, key=[], limit=100, **more)
     answer = world.ask(shell, lambda sync: fx.Request(7, sync, 1, request, 0, "admin", None))
     assert answer is not None
@@ -204,7 +204,7 @@ def write_both(world: World, first: int, rows: int) -> None:
         world.insert(ASYNC_SPACE, [key, f"b{key}", 0])
 
 
-def cluster(seed: int, **settings: Any) -> tuple[World, Shell]:
+def cluster(seed: int, **settings: object) -> tuple[World, Shell]:
     world = World(seed)
     world.bootstrap(3, **settings)
     leader = world.leader()
@@ -307,7 +307,7 @@ def test_a_registered_replica_cannot_ask_for_a_list() -> None:
     node = leader.node
     assert node is not None
 
-    def tell(message: Any) -> None:
+    def tell(message: object) -> None:
         leader_out = node.step(leader.now_ns(), 1e9, [fx.Received(link, message)])
         sent.extend(effect.message for effect in leader_out if type(effect) is fx.Send)
 
@@ -367,7 +367,7 @@ def filtered(add: Callable[..., Shell]) -> Callable[..., Shell]:
     lists: list[tuple[str | int, ...]] = [(f"s{SPACE}",), (ASYNC_SPACE,), (SPACE, ASYNC_SPACE)]
     numbers = count()
 
-    def added(world: World, role: str = "voter", **settings: Any) -> Shell:
+    def added(world: World, role: str = "voter", **settings: object) -> Shell:
         if role == "anonymous":
             settings["spaces"] = lists[next(numbers) % len(lists)]
         return add(world, role, **settings)
@@ -380,7 +380,7 @@ def test_lives_with_filtered_replicas(first: int, monkeypatch: pytest.MonkeyPatc
     """Faults of every kind occur. The ledger checks each row, and the end compares states (F1)."""
     bootstrap = World.bootstrap
 
-    def with_readers(world: World, voters: int, **settings: Any) -> None:
+    def with_readers(world: World, voters: int, **settings: object) -> None:
         bootstrap(world, voters, **settings)
         for _ in range(2):
             world.add("anonymous").start()

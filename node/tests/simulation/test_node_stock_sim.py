@@ -120,7 +120,7 @@ class Subscriber:
         body = msgpack.packb(fields)
         self.feed(fx.StockRequest(self.session, 0, kind, body, "admin"))
 
-    def feed(self, item: Any) -> None:
+    def feed(self, item: object) -> None:
         shell, life = self.shell, self.life
 
         def arrive() -> None:
@@ -205,7 +205,7 @@ def live(
     reads = 0
     take = Shell._take
 
-    def seen(shell: Shell, effect: Any) -> None:
+    def seen(shell: Shell, effect: object) -> None:
         nonlocal reads
         if type(effect) is fx.StockPackets:
             subscriber.on_packets(shell, effect)
@@ -282,7 +282,7 @@ def test_subscriber_by_index_gets_each_row_once(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("index", ["1", -1, True])
-def test_malformed_index_is_refused(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_index_is_refused(index: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert errors_of(SUBSCRIBE, {Key.REPLICA_ANON: True, Key.INDEX: index}, monkeypatch) == [
         INVALID_MSGPACK
     ]
@@ -296,7 +296,7 @@ def test_registered_replica_cannot_list_spaces(kind: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("spaces", [7, [[1]], ["orders"], [True]])
-def test_malformed_list_is_refused(spaces: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_list_is_refused(spaces: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert errors_of(FETCH_SNAPSHOT, {Key.SPACES: spaces}, monkeypatch) == [INVALID_MSGPACK]
 
 
@@ -306,7 +306,7 @@ def errors_of(kind: int, fields: Mapping[Key, Any], monkeypatch: pytest.MonkeyPa
     packets: list[bytes] = []
     take = Shell._take
 
-    def seen(shell: Shell, effect: Any) -> None:
+    def seen(shell: Shell, effect: object) -> None:
         if type(effect) is fx.StockPackets:
             packets.extend(effect.packets)
         else:

@@ -67,7 +67,7 @@ BAD_CONTROLS: list[Any] = [
     ids=str,
 )
 def test_a_control_row_that_means_nothing_is_a_violation(
-    copy: Copy, row_type: int, body: Any
+    copy: Copy, row_type: int, body: object
 ) -> None:
     member = copy.full_members()[0]
     entry = next(

@@ -310,7 +310,7 @@ def test_one_number_is_one_key() -> None:
     assert one == other != catalogue.key_of_tuple(512, [1.5])
     assert catalogue.key_of_row(5, 512, {Key.KEY: [1.0]}) == one
 
-    def key(value: Any) -> bytes:
+    def key(value: object) -> bytes:
         return catalogue.key_of_tuple(512, [value])
 
     def decimal(text: str) -> ExtType:

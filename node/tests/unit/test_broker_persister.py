@@ -58,7 +58,7 @@ class Storing(Hand):
         self.persister = Persister(self, self.replicas.get, self.effects.append)
         self.persister.start(self.journal, 0)
 
-    def store(self, operations: list[SpoolOperation], done: Any) -> None:
+    def store(self, operations: list[SpoolOperation], done: object) -> None:
         self.operations += operations
 
     def take(self, now_ns: int = 0) -> list[Any]:

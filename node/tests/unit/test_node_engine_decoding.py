@@ -262,7 +262,7 @@ def test_operations_with_large_values_take_what_is_claimed(operation: str, item:
         pytest.param([{"name": f"n{n}", "is": [n]} for n in range(40_000)], id="objects"),
     ],
 )
-def test_common_values_are_no_work(value: Any) -> None:
+def test_common_values_are_no_work(value: object) -> None:
     database, admin = space_with(packb([7, 0]))
     ops = packb([["=", 1, value]])
     assert len(ops) > 600_000

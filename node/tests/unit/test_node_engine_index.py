@@ -19,7 +19,7 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(min_size=1, max_size=3)
 ITERATORS = [codes.EQ, codes.REQ, codes.ALL, codes.LT, codes.LE, codes.GE, codes.GT]
 
 
-def matches(iterator: int, key: Any, prefix: tuple[Any, ...]) -> bool:
+def matches(iterator: int, key: object, prefix: tuple[Any, ...]) -> bool:
     head = ((key,) if not isinstance(key, tuple) else key)[: len(prefix)]
     if iterator in (codes.EQ, codes.REQ):
         return head == prefix

@@ -19,7 +19,7 @@ from qsync_testing.paths import VECTORS
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 
 
-def row(space_id: int, *fields: Any) -> bytes:
+def row(space_id: int, *fields: object) -> bytes:
     return put_body(space_id, msgpack.packb(fields))
 
 

@@ -26,7 +26,7 @@ UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 SPACE = 512
 
 
-def request(type_: int, **fields: Any) -> DataRequest:
+def request(type_: int, **fields: object) -> DataRequest:
     names = {
         "space": Key.SPACE_ID,
         "index": Key.INDEX_ID,
@@ -38,15 +38,15 @@ def request(type_: int, **fields: Any) -> DataRequest:
     return decode_request(type_, msgpack.packb({names[name]: v for name, v in fields.items()}))
 
 
-def insert(*fields: Any, space: int = SPACE) -> DataRequest:
+def insert(*fields: object, space: int = SPACE) -> DataRequest:
     return request(2, tuple=list(fields), space=space)
 
 
-def replace(*fields: Any) -> DataRequest:
+def replace(*fields: object) -> DataRequest:
     return request(3, tuple=list(fields))
 
 
-def select(*key: Any, index: int = 0, space: int = SPACE) -> Select:
+def select(*key: object, index: int = 0, space: int = SPACE) -> Select:
     wanted = request(1, key=list(key), index=index, space=space, limit=1000)
     assert isinstance(wanted, Select)
     return wanted
@@ -107,11 +107,11 @@ class EngineLeader:
         assert executed is not None
         return executed
 
-    def confirmed(self, *key: Any, index: int = 0) -> list[Any]:
+    def confirmed(self, *key: object, index: int = 0) -> list[Any]:
         wanted = select(*key, index=index)
         return decoded(self.database.select(wanted, self.admin))
 
-    def dirty(self, *key: Any, index: int = 0) -> list[Any]:
+    def dirty(self, *key: object, index: int = 0) -> list[Any]:
         wanted = select(*key, index=index)
         return decoded(self.pending.select(wanted, self.admin))
 

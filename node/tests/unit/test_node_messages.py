@@ -69,7 +69,7 @@ JUNK = st.recursive(
 
 
 @given(JUNK)
-def test_values_that_are_no_message(junk: Any) -> None:
+def test_values_that_are_no_message(junk: object) -> None:
     try:
         message = msg.decode(msgpack.packb(junk))
     except ValueError:
@@ -78,7 +78,7 @@ def test_values_that_are_no_message(junk: Any) -> None:
 
 
 @given(ANY_MESSAGE, st.data())
-def test_one_field_replaced(message: Any, data: st.DataObject) -> None:
+def test_one_field_replaced(message: object, data: st.DataObject) -> None:
     fields = msgpack.unpackb(msg.encode(message), strict_map_key=False)
     fields[data.draw(st.integers(0, len(fields) - 1))] = data.draw(JUNK)
     try:
@@ -89,7 +89,7 @@ def test_one_field_replaced(message: Any, data: st.DataObject) -> None:
 
 
 @given(ANY_MESSAGE, st.data())
-def test_cut_off(message: Any, data: st.DataObject) -> None:
+def test_cut_off(message: object, data: st.DataObject) -> None:
     encoded = msg.encode(message)
     length = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(ValueError):
@@ -109,6 +109,6 @@ FOREIGN_SPACES: Any = ["512"]
         msg.Subscribe(1, 1, False, FOREIGN_SPACES),
     ],
 )
-def test_items_of_lists_are_checked(message: Any) -> None:
+def test_items_of_lists_are_checked(message: object) -> None:
     with pytest.raises(ValueError, match="something else"):
         msg.decode(msg.encode(message))

@@ -8,7 +8,7 @@ import pytest
 from qsync_node.server.admin import Admin
 
 
-def admin_of(is_open: bool = False, **context: Any) -> Any:
+def admin_of(is_open: bool = False, **context: object) -> Any:
     replica = SimpleNamespace(
         repair=SimpleNamespace(is_open=is_open),
         leader=None,

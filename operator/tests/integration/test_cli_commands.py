@@ -249,7 +249,7 @@ def test_audit_asks_for_nothing_that_a_qsyncaudit_lacks() -> None:
     cluster = {"apiVersion": "qsync.dev/v1alpha1", "metadata": {"name": "orders", "namespace": "n"}}
     asked: list[dict[str, Any]] = []
 
-    def order(where: Any, kind: str, spec: dict[str, Any], *_: Any) -> dict[str, Any]:
+    def order(where: object, kind: str, spec: dict[str, Any], *_: object) -> dict[str, Any]:
         asked.append(runs._document(cluster, kind, spec))
         return {"status": {"verdict": "Passed"}}
 
@@ -272,7 +272,7 @@ def test_compaction_that_left_fragments_fails() -> None:
     asked: list[dict[str, Any]] = []
     counts: dict[str, int] = {}
 
-    def order(where: Any, kind: str, spec: dict[str, Any], *_: Any) -> dict[str, Any]:
+    def order(where: object, kind: str, spec: dict[str, Any], *_: object) -> dict[str, Any]:
         asked.append(spec)
         return {"status": {"phase": "Succeeded", "counts": counts}}
 

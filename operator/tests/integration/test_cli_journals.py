@@ -469,7 +469,7 @@ def test_refused_verb_names_the_cause(
 def test_read_warns_of_lost_bytes(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    async def answers(*_: Any, **__: Any) -> AsyncIterator[Any]:
+    async def answers(*_: object, **__: object) -> AsyncIterator[Any]:
         yield pb.ReadResponse(offset=1500, write_head=1507, fragment={"begin": 1500, "end": 1507})
         yield pb.ReadResponse(offset=1500, content=b"content")
         yield pb.ReadResponse(status=pb.OFFSET_NOT_YET_AVAILABLE, offset=1507, write_head=1507)

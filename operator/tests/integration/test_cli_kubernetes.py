@@ -34,7 +34,7 @@ from qsync_testing.paths import ROOT
 XLOG = ROOT / "node" / "tests" / "vectors" / "00000000000000000000.xlog"
 
 
-def document(name: str = "orders", **status: Any) -> dict[str, Any]:
+def document(name: str = "orders", **status: object) -> dict[str, Any]:
     return {
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncCluster",
@@ -103,7 +103,7 @@ class Pods:
     async def close(self) -> None: ...
 
 
-def said(status: int, answer: Any) -> tuple[int, str, str]:
+def said(status: int, answer: object) -> tuple[int, str, str]:
     return 0, json.dumps({"status": status, "answer": answer}), ""
 
 
@@ -196,7 +196,7 @@ class _Node(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps({"path": self.path, "got": json.loads(body)}).encode())
 
-    def log_message(self, format: str, *args: Any) -> None: ...
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @pytest.fixture

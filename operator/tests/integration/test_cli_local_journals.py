@@ -60,7 +60,7 @@ def answering(cluster: str, status: int = 200) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             """Keep standard error free."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BrokerHandler) as server:

@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     running.close()
 
 
-def manifest(folder: Path, name: str, **spec: Any) -> Path:
+def manifest(folder: Path, name: str, **spec: object) -> Path:
     document = {
         "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster", "metadata": {"name": name},
         "spec": spec,

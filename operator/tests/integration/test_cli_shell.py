@@ -138,7 +138,7 @@ class ShellTransaction:
         self.client.log.append("begin")
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.client.log.append("commit" if kind is None else "rollback")
         self.outcome = self.client.outcome
 
@@ -150,7 +150,7 @@ class ShellTransaction:
     def delete(self, space: Any, key: Any, index: Any) -> list[Row]:
         return [Row([1, "gone"])]
 
-    def get(self, space: Any, key: Any, index: Any) -> Row | None:
+    def get(self, space: object, key: object, index: object) -> Row | None:
         return Row([1, "inside"], ORDERS)
 
 
@@ -167,19 +167,19 @@ class ShellClient:
         self.drawn += 1
         return RequestKey("c", self.drawn, 5)
 
-    def insert(self, space: Any, row: Any, request_key: RequestKey) -> Outcome:
+    def insert(self, space: object, row: object, request_key: RequestKey) -> Outcome:
         self.log.append(request_key)
         return self.outcome
 
-    def delete(self, space: Any, key: Any, index: Any, request_key: RequestKey) -> Outcome:
+    def delete(self, space: object, key: object, index: object, request_key: RequestKey) -> Outcome:
         return self.outcome
 
-    def select(self, *_: Any, limit: int, after: bytes, **__: Any) -> Outcome:
+    def select(self, *_: object, limit: int, after: bytes, **__: object) -> Outcome:
         first = int(after or b"0")
         rows = [Row([n, "x"], ORDERS) for n in range(first, min(first + limit, 3))]
         return Committed(rows, position=str(first + limit).encode())
 
-    def get(self, *_: Any, **__: Any) -> Row | None:
+    def get(self, *_: object, **__: object) -> Row | None:
         return None
 
     def schema(self) -> list[Space]:
@@ -235,7 +235,7 @@ def test_unknown_write_is_repeated_with_its_key() -> None:
 def test_interrupted_write_can_be_repeated() -> None:
     session, client = opened()
 
-    def interrupt(*_: Any, request_key: RequestKey) -> Outcome:
+    def interrupt(*_: object, request_key: RequestKey) -> Outcome:
         client.log.append(request_key)
         raise KeyboardInterrupt
 
@@ -250,7 +250,7 @@ def test_interrupted_write_can_be_repeated() -> None:
 def test_write_that_was_not_sent_is_not_repeated() -> None:
     session, client = opened()
 
-    def refuse(*_: Any, request_key: RequestKey) -> Outcome:
+    def refuse(*_: object, request_key: RequestKey) -> Outcome:
         raise SchemaError(36, "no such space")
 
     client.insert = refuse  # type: ignore[assignment]  # a double

@@ -295,7 +295,7 @@ async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
     looks: list[list[str]] = []
     async with opened(api, cluster) as (platform, _):
 
-        async def look(_: Any, leader: str | None, voters: list[str]) -> BrokersView:
+        async def look(_: object, leader: str | None, voters: list[str]) -> BrokersView:
             looks.append(voters)
             return BrokersView(missing=frozenset(voters))
 

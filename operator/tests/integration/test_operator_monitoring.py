@@ -29,7 +29,7 @@ DASHBOARD = ROOT / "charts" / "qsync-operator" / "files" / "dashboard.json"
 NAME = re.compile(r"qsync_[a-z_]+")
 
 
-def cluster(monitoring: dict[str, bool], **given: Any) -> QsyncCluster:
+def cluster(monitoring: dict[str, bool], **given: object) -> QsyncCluster:
     return QsyncCluster.model_validate(
         {
             "apiVersion": "qsync.dev/v1alpha1",
@@ -40,7 +40,7 @@ def cluster(monitoring: dict[str, bool], **given: Any) -> QsyncCluster:
     )
 
 
-def rules(is_formed: bool = True, **given: Any) -> dict[str, Any]:
+def rules(is_formed: bool = True, **given: object) -> dict[str, Any]:
     asked = cluster({"prometheusRule": True}, **given)
     spec: dict[str, Any] = build_monitoring(asked, ["PrometheusRule"], is_formed)[0]["spec"]
     return spec
@@ -89,7 +89,7 @@ def test_no_alert_fires_for_a_cluster_that_takes_no_writes_by_request() -> None:
 
 
 def test_brokers_are_scraped_if_there_are_any() -> None:
-    def ports(**given: Any) -> list[str]:
+    def ports(**given: object) -> list[str]:
         (monitor,) = build_monitoring(cluster({"podMonitor": True}, **given), ["PodMonitor"])
         return [endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]]
 

@@ -44,7 +44,7 @@ class FakeAdmin(JsonHandler):
 
 @contextmanager
 def answering(
-    port: int, uuid: str, context: ssl.SSLContext | None = None, **fields: Any
+    port: int, uuid: str, context: ssl.SSLContext | None = None, **fields: object
 ) -> Iterator[int]:
     """Run an admin port on 127.0.0.1, with TLS if `context` is given; yield its port."""
     handler = type("Handler", (FakeAdmin,), {"uuid": uuid, **fields})

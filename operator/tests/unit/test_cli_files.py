@@ -130,7 +130,7 @@ def test_any_string_returns_from_its_text(text: str) -> None:
     | st.floats(allow_nan=False) | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5,
 ))  # fmt: skip
-def test_any_value_returns_from_its_text(value: Any) -> None:
+def test_any_value_returns_from_its_text(value: object) -> None:
     field = Field("a", "any", True)
     if not (isinstance(value, dict) and any(name.startswith("$") for name in value)):
         assert value_of_text(field, text_of(field, value)) == value
@@ -213,7 +213,7 @@ class Pages:
         self.total = total
         self.fails_at = fails_at
 
-    def select(self, space: int, *, limit: int, after: bytes, **_: Any) -> Outcome:
+    def select(self, space: int, *, limit: int, after: bytes, **_: object) -> Outcome:
         if limit > 3:
             return Refused(int(ErrorCode.MEMORY_ISSUE), "too large")
         first = int(after or b"0")
@@ -260,7 +260,7 @@ class Expired:
         self.present = present
         self.inserted: list[list[Any]] = []
 
-    async def insert(self, space: int, row: list[Any], request_key: Any = None) -> Outcome:
+    async def insert(self, space: int, row: list[Any], request_key: object = None) -> Outcome:
         if request_key is not None:
             return Unknown("expired", int(ErrorCode.KEY_EXPIRED))
         self.inserted.append(row)

@@ -28,7 +28,7 @@ def refusal(work: Any, *arguments: Any, **options: Any) -> str:
     return str(found.value)
 
 
-def text_of(**changes: Any) -> str:
+def text_of(**changes: object) -> str:
     return yaml.safe_dump(
         [{"name": "orders/eu", "revision": 7, **LISTED.spec.row_fields(), **changes}]
     )
@@ -72,7 +72,7 @@ def test_standard_input_is_appended(
     file: Path | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def append(
-        _: JournalClient, __: str, content: Iterator[bytes], **___: Any
+        _: JournalClient, __: str, content: Iterator[bytes], **___: object
     ) -> JournalCommit:
         assert b"".join(content) == b"content"
         return JournalCommit(0, 7, b"", {})  # type: ignore[arg-type]  # registers are not printed

@@ -36,7 +36,7 @@ def with_archive(world: ModelWorld, name: str, **fields: Any) -> dict[str, Any]:
     return {"members": members}
 
 
-def document(**status: Any) -> dict[str, Any]:
+def document(**status: object) -> dict[str, Any]:
     """Return a QsyncCluster as the API server returns it."""
     return {
         "apiVersion": "qsync.dev/v1alpha1",

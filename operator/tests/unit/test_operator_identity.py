@@ -29,7 +29,7 @@ from qsync_testing.operator.platforms import (
 IDENTITY, APP = ("Secret", "ns", "orders-identity"), ("Secret", "ns", "orders-app")
 
 
-async def formed(api: FakeApi, **spec: Any) -> None:
+async def formed(api: FakeApi, **spec: object) -> None:
     cluster = cluster_of(**spec)
     async with opened(api, cluster) as (platform, _):
         for number in range(3):

@@ -29,11 +29,11 @@ def resource(status: JournalStatus | None = None, **spec: Any) -> QsyncJournal:
     return journal
 
 
-def parsed(**changes: Any) -> JournalReport:
+def parsed(**changes: object) -> JournalReport:
     return JournalReport.model_validate(report(**changes))
 
 
-def seen(**changes: Any) -> Sight:
+def seen(**changes: object) -> Sight:
     return Sight(parsed(**changes), parsed(**changes))
 
 

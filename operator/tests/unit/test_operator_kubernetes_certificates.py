@@ -17,7 +17,7 @@ from qsync_testing.operator.platforms import observed, opened
 KEY = ("ns", "orders")
 
 
-def cluster_of(**tls: Any) -> QsyncCluster:
+def cluster_of(**tls: object) -> QsyncCluster:
     return QsyncCluster.model_validate(
         {
             "apiVersion": "qsync.dev/v1alpha1",

@@ -136,7 +136,7 @@ async def test_the_last_valid_specification_stays_in_effect_after_a_restart_of_t
         await second.close()
 
 
-def at(uid: str, made: str, generation: int = 1, **spec: Any) -> dict[str, Any]:
+def at(uid: str, made: str, generation: int = 1, **spec: object) -> dict[str, Any]:
     document = document_of(**spec)
     document["metadata"] |= {"uid": uid, "creationTimestamp": made, "generation": generation}
     return document
@@ -243,7 +243,7 @@ async def test_document_that_breaks_the_operator_stops_no_other_cluster(
         await clusters.close()
 
 
-async def broken(*_: Any) -> None:
+async def broken(*_: object) -> None:
     raise RuntimeError("a fault of ours")
 
 
@@ -298,7 +298,7 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
         nomination = Nominate("orders-0", 1)
         leaderless = Plan((nomination, Unregister("a", "b", "c", "d")), ClusterStatus())
 
-        async def act(_: Any, action: Any) -> None:
+        async def act(_: object, action: object) -> None:
             performed.append(action)
 
         is_held[0] = False

@@ -41,7 +41,7 @@ def condition(api: FakeApi, kind: str) -> tuple[str, str]:
     return shown["status"], shown["reason"]
 
 
-def recreate_pods(api: FakeApi, cache: Cache, names: list[str], **status: Any) -> None:
+def recreate_pods(api: FakeApi, cache: Cache, names: list[str], **status: object) -> None:
     """Recreate missing pods from the stored template, as the StatefulSet controller does."""
     template = api.named("StatefulSet", "orders")["spec"]["template"]["metadata"]
     for name in names:
@@ -169,7 +169,7 @@ FOREIGN = [
 ]
 
 
-def foreign(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+def foreign(kind: str, name: str, **fields: object) -> dict[str, Any]:
     metadata = {"name": name, "namespace": "ns", "labels": {"app": "shop"}}
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields}
 

@@ -17,7 +17,7 @@ from qsync_operator.api.spec import ClusterSpec, spec_warnings, without_local_me
 from qsync_testing.paths import EXAMPLES
 
 
-def cluster(**spec: Any) -> str:
+def cluster(**spec: object) -> str:
     return yaml.safe_dump(
         {
             "apiVersion": "qsync.dev/v1alpha1",
@@ -28,7 +28,7 @@ def cluster(**spec: Any) -> str:
     )
 
 
-def space(**fields: Any) -> dict[str, Any]:
+def space(**fields: object) -> dict[str, Any]:
     return {
         "name": "orders",
         "format": [{"name": "id", "type": "unsigned"}, {"name": "tags", "type": "array"}],
@@ -267,7 +267,7 @@ def test_local_cluster_refuses_a_secret_with_keys() -> None:
 # --- journals beside a cluster --------------------------------------------------------------------
 
 
-def journal(name: str, wanted: str, **spec: Any) -> str:
+def journal(name: str, wanted: str, **spec: object) -> str:
     return yaml.safe_dump(
         {
             "apiVersion": "qsync.dev/v1alpha1",

@@ -33,7 +33,7 @@ STARTED, ENDED = "2026-01-01T03:00:00Z", "2026-01-01T03:00:30Z"
 class RunStage:
     """The runs of one cluster. The watch immediately reports each document that `put` stores."""
 
-    def __init__(self, **spec: Any) -> None:
+    def __init__(self, **spec: object) -> None:
         self.api, self.cache = FakeApi(), Cache()
         self.cluster = cluster_of(**{"archive": ARCHIVE, **spec})
         reporter = KubernetesReporter(self.api, self.cluster)
@@ -53,7 +53,7 @@ class RunStage:
         return dict(self.api.named("QsyncAudit", name).get("status") or {})
 
 
-def audit(name: str = "by-hand", **spec: Any) -> dict[str, Any]:
+def audit(name: str = "by-hand", **spec: object) -> dict[str, Any]:
     return {
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncAudit",
@@ -62,7 +62,7 @@ def audit(name: str = "by-hand", **spec: Any) -> dict[str, Any]:
     }
 
 
-def job(name: str, owner: str = "CronJob", **status: Any) -> dict[str, Any]:
+def job(name: str, owner: str = "CronJob", **status: object) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -92,12 +92,12 @@ def driver(run: str, phase: str = "Running", message: str = "", at: str = STARTE
     }
 
 
-def ended(type_: str, **more: Any) -> dict[str, Any]:
+def ended(type_: str, **more: object) -> dict[str, Any]:
     condition = {"type": type_, "status": "True", "lastTransitionTime": ENDED, **more}
     return {"startTime": STARTED, "conditions": [condition]}
 
 
-def said(**result: Any) -> str:
+def said(**result: object) -> str:
     return json.dumps(result)
 
 

@@ -31,7 +31,7 @@ class CatalogueOfKinds:
         self.insert(space, row)
 
 
-def orders(**changed: Any) -> SpaceSpec:
+def orders(**changed: object) -> SpaceSpec:
     return SpaceSpec.model_validate(
         {
             "name": "orders",

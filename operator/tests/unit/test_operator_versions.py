@@ -90,7 +90,7 @@ async def test_an_operator_keeps_another_versions_state_in_the_secret() -> None:
     assert set(kept["members"]) == {"orders-0", "orders-1"}
 
 
-def node_file(tmp_path: Path, **more: Any) -> Path:
+def node_file(tmp_path: Path, **more: object) -> Path:
     settings = {**member_settings(cluster_of(), "voter"), **more}
     members = {"orders-0": {"address": "a:1", "advertise": "a:2", "role": "voter"}}
     uuid = "11111111-2222-3333-4444-555555555555"
