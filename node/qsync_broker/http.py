@@ -135,7 +135,8 @@ class HttpGateway:
     async def _metrics(self, _: web.Request) -> web.Response:
         """Return the metrics; they name no journal, and need no token."""
         body = self._server.metrics.render()
-        return web.Response(body=body, headers={"Content-Type": METRICS_MEDIA_TYPE})
+        headers = {"Content-Type": METRICS_MEDIA_TYPE, CLUSTER: self._server.cluster}
+        return web.Response(body=body, headers=headers)
 
     async def _journals(self, request: web.Request) -> web.Response:
         """Describe the journals that the token selects, as this broker knows them.

@@ -268,6 +268,15 @@ COMMANDS = (
             "qsync sh orders -c 'get orders 1'",
         ),
     ),
+    LazyCommand(
+        "top",
+        "top.screen:top",
+        "Show members, latencies and failovers of a cluster, live. `q` quits.",
+        (
+            "qsync top orders",
+            "kubectl qsync top orders -n shop",
+        ),
+    ),
     *DATA,
     LazyCommand(
         "status",

@@ -29,6 +29,7 @@ async def scrape(http: aiohttp.ClientSession, node: BrokerNode) -> dict[str, flo
     answer = await http.get(f"{node.url}/debug/metrics")
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert "X-Qsync-Cluster" in answer.headers, "local commands check whose broker answers"
     return {
         sample.name
         + "".join(f",{value}" for _, value in sorted(sample.labels.items())): sample.value

@@ -1,0 +1,1 @@
+"""`qsync top`: a live view of one cluster."""

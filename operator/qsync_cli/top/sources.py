@@ -1,0 +1,120 @@
+"""Observations for the live view, from a local cluster or from one on Kubernetes."""
+
+import asyncio
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from qsync_cli import brokers, clusters, statusview
+from qsync_cli.kubernetes import session as kubernetes_session
+from qsync_cli.kubernetes import status as kubernetes_status
+from qsync_cli.top.model import LiveBrokers, LiveSample
+from qsync_cli.where import Where
+from qsync_operator.api import cluster as api_cluster
+from qsync_operator.members import links as member_links
+
+if TYPE_CHECKING:
+    from qsync_local.store import ClusterFiles
+    from qsync_operator.api.status import ClusterStatus
+
+APPENDS = "qsync_broker_appends_total"
+JOURNALS = "qsync_broker_journals"
+
+
+def look_at_local(name: str) -> LiveSample:
+    """Observe a local cluster.
+
+    Raises:
+        Failure: there is no such cluster.
+    """
+    store = clusters.open_store(name)
+    cluster = clusters.look(store)
+    addresses = {
+        member.name: member.admin_address
+        for member in cluster.status.members
+        if member.role != "down"
+    }
+    reports = asyncio.run(_reports(clusters.secrets_of(store).cluster, addresses))
+    view = statusview.view_of(cluster)
+    return _sample(view, cluster.status, reports, _brokers(store))
+
+
+async def _reports(secret: str, addresses: dict[str, str]) -> dict[str, dict[str, Any]]:
+    links = member_links.NodeLinks(secret)
+    try:
+        answers = await links.statuses(addresses)
+    finally:
+        await links.close()
+    return {name: answer for name, answer in answers.items() if isinstance(answer, dict)}
+
+
+def look_at_kubernetes(where: Where) -> LiveSample:
+    """Observe a cluster on Kubernetes. The figures of its brokers cannot be read by exec.
+
+    Raises:
+        Failure: there is no such cluster, or the API server refuses a request.
+    """
+    seen = kubernetes_session.converse(
+        where, lambda session: kubernetes_status.look(session, where)
+    )
+    view = kubernetes_status.view_of(seen)
+    document = {**seen.document, "spec": {}}
+    status = api_cluster.QsyncCluster.model_validate(document).status
+    live = [(name, one) for name, one in seen.said.items() if one["role"] == "leader"]
+    if live:
+        name, report = max(live, key=lambda pair: int(pair[1]["term"]))
+        status = status.model_copy(update={"leader": name, "term": int(report["term"])})
+    return _sample(view, status, seen.said, None)
+
+
+def _sample(
+    view: statusview.View,
+    status: "ClusterStatus",
+    reports: dict[str, dict[str, Any]],
+    found: LiveBrokers | None,
+) -> LiveSample:
+    failover, audit = status.last_failover, status.last_audit
+    said = ""
+    if failover is not None:
+        said = (
+            f"{failover.to} leads after {failover.from_} ({failover.reason}), writes paused"
+            f" {failover.unavailable_milliseconds:g} ms"
+        )
+    return LiveSample(
+        at_s=time.monotonic(),
+        clock=f"{datetime.now():%H:%M:%S}",
+        lines=view.lines,
+        rows=view.rows,
+        leader=status.leader,
+        term=status.term,
+        failover=said,
+        audit=f"{audit.verdict} {audit.finished_at[:16]}".strip() if audit is not None else "",
+        reports=reports,
+        brokers=found,
+    )
+
+
+def _brokers(store: "ClusterFiles") -> LiveBrokers | None:
+    """Return the figures of the brokers of a local cluster, None without brokers."""
+    accesses = brokers.local_access(store)
+    if not accesses:
+        return None
+    journals, appends = 0, {}
+    for access in accesses:
+        try:
+            text = access.get("/debug/metrics").decode()
+        except (OSError, ValueError):
+            continue
+        appends[access.name] = total(text, APPENDS)
+        journals = max(journals, int(total(text, JOURNALS)))
+    return LiveBrokers(len(accesses), journals, appends)
+
+
+def total(text: str, name: str) -> float:
+    """Return the sum of all samples of a metric in Prometheus' text format."""
+    found = 0.0
+    for line in text.splitlines():
+        series, _, value = line.rpartition(" ")
+        if series.partition("{")[0] == name:
+            found += float(value)
+    return found
