@@ -115,6 +115,8 @@ GAUGES = (
            lambda now: now.status["limbo"]["age_ns"] / 1e9),
     Series("qsync_memory_bytes", "Accounted size of all tuples.",
            lambda now: now.status["memory_bytes"]),
+    Series("qsync_memory_limit_bytes", "Limit of that size; 0 is no limit.",
+           lambda now: now.server.config.memory),
     Series("qsync_is_leader", "1 on the leader, else 0.",
            lambda now: float(now.status["role"] == "leader")),
     Series("qsync_is_writable", "1 if the member accepts writes, else 0.",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from qsync_client.protocol.codes import ErrorCode
 from qsync_operator.api.catalogue.alerts import ALERTS
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.resources.brokers import has_brokers
@@ -12,6 +13,10 @@ from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, KubernetesObject
 
 API_VERSION = "monitoring.coreos.com/v1"
 KINDS = ("PodMonitor", "PrometheusRule")
+REFUSALS = tuple(
+    int(code) for code in (ErrorCode.MEMORY_ISSUE, ErrorCode.SYNC_QUEUE_FULL, ErrorCode.DISK_FULL)
+)
+"""Errors of writes that a member refuses for lack of resources."""
 
 
 def asked_kinds(cluster: QsyncCluster) -> list[str]:
@@ -113,10 +118,39 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> KubernetesObject:
               "24h", name),
         _rule("QsyncRowsRolledBack", f"increase(qsync_cut_rows_total{{{ours}}}[15m]) > 0",
               "0s", name),
+        *_resource_rules(ours, name),
     ]  # fmt: skip
     if is_formed and not cluster.spec.hibernate:
         rules = serving + _journal_rules(cluster) + rules
     return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
+
+
+def _resource_rules(ours: str, name: str) -> list[dict[str, Any]]:
+    """Return the alerts for the archive, disks, memory, log-ins and latency.
+
+    A member without a memory limit has a limit of 0, and its series does not match.
+    """
+    refused = f'{ours},code=~"{"|".join(map(str, REFUSALS))}"'
+    return [
+        _rule("QsyncArchiveFailing",
+              f"max(qsync_archive_failing{{{ours}}}) > 0"
+              f" or max(qsync_archive_lag_seconds{{{ours}}}) > 900",
+              "10m", name),
+        _rule("QsyncDiskNearlyFull",
+              f"min(qsync_disk_free_bytes{{{ours}}} - 4 * qsync_disk_reserve_bytes{{{ours}}}) < 0",
+              "5m", name),
+        _rule("QsyncMemoryNearlyFull",
+              f"max(qsync_memory_bytes{{{ours}}} / (qsync_memory_limit_bytes{{{ours}}} > 0)) > 0.9",
+              "5m", name),
+        _rule("QsyncLogInsFailing", f"sum(rate(qsync_failed_log_ins_total{{{ours}}}[5m])) > 1",
+              "10m", name),
+        _rule("QsyncWritesSlow",
+              "histogram_quantile(0.99, sum by (le)"
+              f" (rate(qsync_write_seconds_bucket{{{ours}}}[5m]))) > 1",
+              "10m", name),
+        _rule("QsyncWritesRefused", f"sum(rate(qsync_errors_total{{{refused}}}[5m])) > 1",
+              "5m", name),
+    ]  # fmt: skip
 
 
 def _journal_rules(cluster: QsyncCluster) -> list[dict[str, Any]]:

@@ -136,7 +136,8 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 def exported_by_nodes(home: Home) -> set[str]:
     """Return the metrics that three running members export; only a leader exports some of them."""
-    home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml")
+    archive = f"file://{home.directory.parent}/archive"
+    home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml", "--archive", archive)
     secret = yaml.safe_load(next(home.directory.glob("*/nodes/*/node.yaml")).read_text())["secret"]
     found: set[str] = set()
     for member in home.members("orders").values():
@@ -189,6 +190,29 @@ def test_what_rules_and_dashboard_name_is_exported(home: Home) -> None:
         for target in panel["targets"]
         for name in NAME.findall(target["expr"])
     }
+    for annotation in document["annotations"]["list"]:
+        shown |= set(NAME.findall(annotation["expr"]))
     assert shown <= exported, shown - exported
     ids = [panel["id"] for panel in document["panels"]]
     assert len(ids) == len(set(ids))
+
+
+def test_dashboard_begins_with_the_state_and_explains_every_panel() -> None:
+    document = json.loads(DASHBOARD.read_text())
+    panels = document["panels"]
+    first = [panel["title"] for panel in panels if panel["gridPos"]["y"] == 0]
+    assert first == [
+        "Leader", "Ready members", "Write latency, p99", "Errors a second", "Free disk",
+        "Archive lag", "Last audit",
+    ]  # fmt: skip
+    assert all(panel["description"].endswith(".") for panel in panels)
+    assert [one["name"] for one in document["annotations"]["list"]] == ["Leader changes"]
+    places = {
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    }
+    sizes = [panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels]
+    assert len(places) == sum(sizes), "no panel covers another one"
+    assert max(x for x, _ in places) == 23

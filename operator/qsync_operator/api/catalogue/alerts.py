@@ -56,6 +56,36 @@ _ALERTS = (
         "QsyncRowsRolledBack", Severity.INFO, "Unconfirmed rows of {cluster} were truncated."
     ),
     AlertEntry(
+        "QsyncArchiveFailing",
+        Severity.WARNING,
+        "Members of {cluster} do not archive their rows.",
+    ),
+    AlertEntry(
+        "QsyncDiskNearlyFull",
+        Severity.WARNING,
+        "A disk of {cluster} is nearly full.",
+    ),
+    AlertEntry(
+        "QsyncMemoryNearlyFull",
+        Severity.WARNING,
+        "The tuples of {cluster} use more than 90 % of the memory limit.",
+    ),
+    AlertEntry(
+        "QsyncLogInsFailing",
+        Severity.WARNING,
+        "Log-ins to {cluster} fail repeatedly.",
+    ),
+    AlertEntry(
+        "QsyncWritesSlow",
+        Severity.WARNING,
+        "One of 100 writes to {cluster} takes longer than a second.",
+    ),
+    AlertEntry(
+        "QsyncWritesRefused",
+        Severity.WARNING,
+        "Members of {cluster} refuse writes for lack of resources.",
+    ),
+    AlertEntry(
         "QsyncBrokerMissing",
         Severity.WARNING,
         "Fewer brokers of {cluster} serve journals than it has voters.",
