@@ -15,6 +15,7 @@ from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.filtering import refusal_to_start
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
+from qsync_node.histogram import Histogram
 from qsync_node.server.admission import HANDSHAKES_MAX
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.bootstrapping import StartError, first_state, write_first_state
@@ -310,13 +311,18 @@ class NodeServer:
         said["is_disk_full"] = said["is_disk_full"] or self.disk.is_full
         return said
 
+    @property
+    def quorum_waits(self) -> Histogram:
+        """Time from the local flush of own synchronous batches to their confirmation."""
+        return self.node.context.quorum_waits
+
     def figures(self) -> dict[str, Any]:
         """Return counters for live views: lists are counts by the buckets of `histogram.py`."""
         timings = self.timings
         return {
             "writes": timings.writes.counts,
             "flushes": timings.flushes.counts,
-            "quorum_waits": self.node.context.quorum_waits.counts,
+            "quorum_waits": self.quorum_waits.counts,
             "requests": sum(histogram.count for _, histogram in timings.requests()),
             "errors": sum(timings.errors.values()),
             "stalls": timings.stalls,

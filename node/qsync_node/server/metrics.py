@@ -82,7 +82,8 @@ def _requests(now: ServerReading) -> Iterator[tuple[str, float]]:
 
 
 def _errors(now: ServerReading) -> Iterator[tuple[str, float]]:
-    for code, count in sorted(now.server.timings.errors.items()):
+    errors = now.server.timings.errors
+    for code, count in sorted(errors.items()):
         yield str(code), count
 
 
@@ -196,7 +197,7 @@ HISTOGRAMS = (
                     lambda now: now.server.timings.flushes),
     HistogramSeries("qsync_quorum_wait_seconds",
                     "Time from the leader's own flush of a batch to its confirmation.",
-                    lambda now: now.server.node.context.quorum_waits),
+                    lambda now: now.server.quorum_waits),
     HistogramSeries("qsync_loop_delay_seconds",
                     "Delay of the event loop, measured every 0.1 seconds.",
                     lambda now: now.server.timings.loop),

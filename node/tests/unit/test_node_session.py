@@ -20,6 +20,7 @@ from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
 from qsync_node.server.session import ServerSession
 from qsync_node.server.sessions import Sessions
+from qsync_node.server.timings import Timings
 
 UUID = "11111111-1111-4111-8111-111111111111"
 
@@ -88,6 +89,7 @@ class SessionBench:
             sessions=self.sessions,
             watchers=None,
             certificates=None,
+            timings=Timings(),
             is_ended=lambda: False,
             accept=self._accept,
         )
