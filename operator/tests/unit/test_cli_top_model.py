@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes.status import Look
 from qsync_cli.statusview import StatusRow
 from qsync_cli.top import screen, sources
 from qsync_cli.top.model import WINDOW_S, LiveBrokers, LiveFigures, LiveModel, LiveSample
 from qsync_cli.top.view import draw
+from qsync_cli.where import Where
 from qsync_node.histogram import BOUNDS_S, Histogram
 
 
@@ -120,6 +122,32 @@ def test_metric_is_summed_over_its_labels() -> None:
     )
     assert sources.total(text, sources.APPENDS) == 7.0
     assert sources.total(text, sources.JOURNALS) == 3.0
+
+
+def test_kubernetes_is_observed_by_its_members_if_the_operator_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders", "namespace": "ns", "generation": 1},
+        "status": {
+            "phase": "Ready", "leader": "orders-1", "term": 1, "observedGeneration": 1,
+            "lastAudit": {"verdict": "Passed", "finishedAt": "2026-11-27T03:00:00Z"},
+        },
+    }  # fmt: skip
+    leading = {
+        **report(5), "role": "leader", "term": 2, "confirmed_index": 7, "replica_id": 1,
+        "uuid": "u", "is_writable": True,
+    }  # fmt: skip
+    seen = Look(document, [{"metadata": {"name": "orders-0"}}], {"orders-0": leading}, {})
+    monkeypatch.setattr("qsync_cli.kubernetes.session.converse", lambda where, ask: seen)
+    found = sources.look_at_kubernetes(Where(cluster="orders"))
+    assert (found.leader, found.term) == ("orders-0", 2)
+    assert found.audit == "Passed 2026-11-27T03:00"
+    assert [row.role for row in found.rows] == ["leader"]
+    assert found.reports["orders-0"]["figures"]["connections"] == 3
+    assert found.brokers is None
 
 
 # --- ticker ---------------------------------------------------------------------------------------
