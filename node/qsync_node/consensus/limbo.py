@@ -129,7 +129,9 @@ class Limbo:
         assert index > self.confirmed_index, (
             f"B2: {index} does not rise above {self.confirmed_index}"
         )
-        assert not self.decisions or index == self.clamp(index), f"T5: {index} is inside a decision"
+        assert not self.decisions or not any(
+            decision.first <= index < decision.at for decision in effective(self.decisions)
+        ), f"T5: {index} is inside a decision"
         taken: list[Entry] = []
         removed: list[Entry] = []
         passed = [decision for decision in self.decisions if decision.at <= index]

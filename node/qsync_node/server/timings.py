@@ -11,6 +11,7 @@ from qsync_client.protocol.constants import Type
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_node.histogram import Histogram
+from qsync_node.transactions.calls import LOGGING_TYPES
 
 LOOP_CHECK_S = 0.1
 STALL_S = 0.1
@@ -60,12 +61,19 @@ class Timings:
             begun_ns: when the node received it, in nanoseconds.
             answer: its answer.
         """
-        if begun_ns == self._begun_ns and kind == self._kind and not answer.code:
+        # A linearizable read has an index, too.
+        is_write = answer.log_index > 0 and not answer.code and kind in LOGGING_TYPES
+        if (
+            begun_ns == self._begun_ns
+            and kind == self._kind
+            and is_write is self._is_write
+            and not answer.code
+        ):
             self._alike += 1
             return
         self.end_turn()
         self._begun_ns, self._kind, self._alike = begun_ns, kind, 1
-        self._is_write = bool(answer.log_index) and not answer.code
+        self._is_write = is_write
         if answer.code:
             self.note_error(answer.code)
             self.end_turn()

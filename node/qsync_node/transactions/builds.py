@@ -185,7 +185,9 @@ class Builds:
     def limit(self, index: int) -> int:
         """Return the index up to which rows may be confirmed now, at most `index`.
 
-        It is the end of a transaction, and lies before a row whose build is not complete.
+        It is the end of a transaction, and lies before a row whose build is not complete. A schema
+        change among the rows of a decision without effect is applied without a build, because these
+        rows are confirmed in one step (T5).
         """
         context = self.context
         limbo = context.limbo
@@ -202,6 +204,8 @@ class Builds:
                 continue
             for position in _schema_changes(entry, index - first + 1):
                 at = first + position
+                if limbo.clamp(at - 1) < at - 1:
+                    continue
                 if at > limbo.confirmed_index + 1:
                     return at - 1
                 if not self._is_row_ready(at, entry.rows[position]):

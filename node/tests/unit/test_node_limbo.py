@@ -1,5 +1,8 @@
 """The limbo compared with a list of rows: confirmation, removal, truncation, vclocks, members."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.decisions import Decision
 from qsync_node.consensus.encoding import encode_transactions
 from qsync_node.consensus.entries import (
@@ -20,6 +24,7 @@ from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.membership import ClusterMember, Configuration, delete_member, put_member
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import Type
+from qsync_node.transactions.builds import Builds
 
 SECOND = 1_000_000_000
 
@@ -249,3 +254,22 @@ def test_a_batch_is_split_between_transactions_only(
 @pytest.fixture(name="configuration")
 def _configuration() -> Configuration:
     return Configuration((ClusterMember(1, "a", "n1", "voter", True),))
+
+
+def test_schema_change_inside_a_decision_without_effect_is_confirmed_with_it() -> None:
+    limbo = Limbo(0, {}, Configuration(()))
+    limbo.append(user_entry(1, [1], 1, 0))
+    body = msgpack.packb({Key.SPACE_ID: SystemSpace.INDEX, Key.TUPLE: [512, 1]})
+    data, _ = encode_transactions([[(int(Type.INSERT), body, None)]], 1, 2, 1.0, 6)
+    limbo.append(Entry(LogBatch(2, 2, 1, 2, data), 1))
+    limbo.append(decision_entry(3, 1, 1, 2))
+    limbo.append(decision_entry(4, 3, 1, 3))
+    assert limbo.decisions == [Decision(1, 3), Decision(3, 4)]
+    stub: Any = SimpleNamespace(
+        context=SimpleNamespace(limbo=limbo), repair=SimpleNamespace(is_state_wrong=False)
+    )
+    index = Builds.limit(stub, limbo.step_towards(4, 1))
+    taken, removed = limbo.confirm(index)
+    assert index == 4
+    assert [entry.batch.last_index for entry in taken] == [1, 2, 4]
+    assert [entry.batch.last_index for entry in removed] == [3]

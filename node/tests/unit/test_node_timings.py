@@ -42,6 +42,19 @@ def test_only_a_committed_write_is_a_write() -> None:
     assert [(name, one.count) for name, one in timings.requests()] == [("select", 1), ("insert", 2)]
 
 
+def test_reads_with_an_index_and_calls_without_one_are_no_writes() -> None:
+    timings, now_ns = Timings(), time.monotonic_ns()
+    timings.note(Type.SELECT, now_ns, fx.Answer(1, 1, 0, "", [], 7))  # linearizable
+    timings.end_turn()
+    assert timings.writes.count == 0
+    timings.note(Type.CALL, now_ns, fx.Answer(1, 2, 0, "", [], 0))
+    timings.note(Type.CALL, now_ns, fx.Answer(1, 3, 0, "", [], 8))
+    timings.note(Type.CALL, now_ns, fx.Answer(1, 4, 0, "", [], 0))
+    timings.end_turn()
+    assert timings.writes.count == 1
+    assert dict((name, one.count) for name, one in timings.requests())["call"] == 3
+
+
 def test_answers_of_one_turn_are_counted_one_by_one() -> None:
     timings, now_ns = Timings(), time.monotonic_ns()
     for sync, begun_ns in enumerate((now_ns, now_ns, now_ns - 10**9, now_ns - 10**9, now_ns)):

@@ -1,4 +1,4 @@
-"""Writes or compares the CRDs: `python -m qsync_operator.crds [--write] [DIRECTORY...]`.
+"""Writes or compares the CRDs: `python -m qsync_operator.api.crds [--write] [DIRECTORY...]`.
 
 Without a directory, this includes the page of all fields and the schema of the chart qsync-cluster.
 Without `--write`, the command exits with 1 if the files differ from the models.
@@ -45,7 +45,7 @@ def _files(directories: list[Path]) -> dict[Path, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m qsync_operator.crds", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m qsync_operator.api.crds", description=__doc__)
     parser.add_argument("directories", type=Path, nargs="*")
     parser.add_argument("--write", action="store_true", help="write the files")
     parsed = parser.parse_args(arguments)
