@@ -55,7 +55,10 @@ def show(
 
     Raises:
         Exit: `is_checking`, and a cluster is not healthy.
+        BadParameter: both `is_watching` and `is_checking`.
     """
+    if is_watching and is_checking:
+        raise typer.BadParameter("--check exits after one look: omit --watch")
     if is_watching:
         _watch(look, output, is_list, interval_s)
         return

@@ -54,7 +54,16 @@ def view_of(seen: Look) -> statusview.View:
         cluster = QsyncCluster.model_validate({**document, "spec": {}})
     phase = live_phase(cluster, seen)
     found = [*statusview.summary(cluster, phase), *lines(cluster, seen)]
-    return statusview.View(document, found, rows(cluster, seen), statusview.health_of(phase))
+    return statusview.View(document, found, rows(cluster, seen), _health(phase, seen))
+
+
+def _health(phase: str, seen: Look) -> statusview.ClusterHealth:
+    """Return the exit code: a member that does not answer may be news to the operator."""
+    health = statusview.health_of(phase)
+    is_partial = bool(seen.said) and (bool(seen.silent) or not all(map(_is_running, seen.pods)))
+    if health is statusview.ClusterHealth.HEALTHY and is_partial:
+        return statusview.ClusterHealth.CHANGING
+    return health
 
 
 def live_phase(cluster: QsyncCluster, seen: Look) -> str:

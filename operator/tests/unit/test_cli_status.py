@@ -192,6 +192,13 @@ def test_kubernetes_cluster_is_unavailable_if_no_pod_accepts_writes() -> None:
     assert view.lines[0].startswith("orders: Unavailable")
     view = kubernetes_view(Look(written, [], {}, {}))
     assert view.health is ClusterHealth.UNAVAILABLE, "no pod runs"
+    view = kubernetes_view(Look(written, [running], {"orders-0": leading}, {"orders-1": "timeout"}))
+    assert view.health is ClusterHealth.CHANGING, (
+        "a member does not answer: the written phase may be old"
+    )
+    waiting = {**running, "status": {"containerStatuses": [{"state": {"waiting": {}}}]}}
+    view = kubernetes_view(Look(written, [running, waiting], {"orders-0": leading}, {}))
+    assert view.health is ClusterHealth.CHANGING, "a pod is not running"
     view = kubernetes_view(Look(written, [running], {}, {"orders-0": "forbidden"}))
     assert view.health is ClusterHealth.HEALTHY, "who cannot ask, takes the word of the operator"
 
@@ -233,6 +240,11 @@ def test_check_exits_with_the_worst_cluster(capsys: pytest.CaptureFixture[str]) 
         statuses.show(lambda: [good, bad, good], None, is_checking=True)
     assert ended.value.exit_code == 5
     assert capsys.readouterr().out.count("c: Ready") == 5
+
+
+def test_check_of_a_watched_cluster_is_refused() -> None:
+    with pytest.raises(typer.BadParameter, match="--watch"):
+        statuses.show(list, None, is_watching=True, is_checking=True)
 
 
 # --- watching -------------------------------------------------------------------------------------
