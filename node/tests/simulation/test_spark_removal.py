@@ -190,7 +190,7 @@ def compacted(
     """Run a compaction that has no new rows to fold."""
     spark, watch = mock.Mock(sparkContext=_Tasks()), mock.MagicMock()
     said = {"index": made.index, "file": "", "notes": []}
-    monkeypatch.setattr(run, "Watch", watch)
+    monkeypatch.setattr(run, "StepReporter", watch)
     monkeypatch.setattr(run, "_fold_in_child", lambda *_: said)
     monkeypatch.setattr(run, "audit", lambda *_, appends: plain_audit(folder))
     return run.compact(spark, f"file://{folder}", Wish("sim", **wish))
