@@ -15,7 +15,7 @@ from qsync_cli.where import Where
 from qsync_node.histogram import BOUNDS_S, Histogram
 
 
-def report(writes: int = 0, uptime_s: float = 100.0, **changes: Any) -> dict[str, Any]:
+def report(writes: int = 0, uptime_s: float = 100.0, **changes: object) -> dict[str, Any]:
     """Return /status of a member with a number of writes of 3 to 5 ms since its start."""
     counts = [0] * (len(BOUNDS_S) + 1)
     counts[BOUNDS_S.index(0.005)] = writes
@@ -32,8 +32,8 @@ ROWS = [
 ]
 
 
-def sample(at_s: float, **changes: Any) -> LiveSample:
-    given = {
+def sample(at_s: float, **changes: object) -> LiveSample:
+    given: dict[str, Any] = {
         "clock": "12:00:00", "lines": ["orders: Ready · orders-0 leads in term 1"], "rows": ROWS,
         "leader": "orders-0", "term": 1, **changes,
     }  # fmt: skip
