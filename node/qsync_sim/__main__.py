@@ -248,7 +248,7 @@ def show(seed: int, limit: int | None) -> None:
     schedule = Schedule(seed, limit, is_tracing=True)
     try:
         schedule.run()
-    except (InvariantViolation, Exception) as error:  # noqa: BLE001  # any failure ends the trace
+    except Exception as error:  # noqa: BLE001  # any failure ends the trace
         schedule.world.trace.append(f"FAILED {error}")
     sys.stdout.write("\n".join(schedule.world.trace) + "\n")
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from qsync_node.consensus.entries import EntryKind
+from qsync_node.format.keys import RAFT_PROMOTE, RAFT_ROLLBACK
 from qsync_sim.cluster import ObservedRow
 from qsync_sim.publishing import BROKER_SESSION
 from qsync_sim.shell import Shell
@@ -71,8 +72,10 @@ def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRo
     last = node.context.limbo.confirmed_index
     taken = 0
     for index in range(shell.confirmed_before + 1, last + 1):
-        # The rows of a decision are confirmed in one step, also those that it does not remove (T5).
-        taken = taken + 1 if ledger[index][3] else 0
+        _, _, _, is_taken, row_type = ledger[index]
+        taken += is_taken
+        if not is_taken and row_type in (RAFT_PROMOTE, RAFT_ROLLBACK):
+            taken = 0  # a decision without effect: its rows are confirmed in one step (T5)
     most = node.settings.confirm_rows_max + TRANSACTION_ROWS
     if taken > most:
         raise InvariantViolation(
