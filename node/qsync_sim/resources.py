@@ -7,7 +7,8 @@
   peers    The rows sent to a follower and not acknowledged exceed `relay_window_bytes` by one chunk
            and one batch at most: the window is checked before each send.
   steps    A step confirms at most `confirm_rows_max` rows that take effect, and the rest of the
-           transaction that reaches the limit (G1).
+           transaction that reaches the limit (G1). A forced configuration is one transaction with
+           two rows for each member that it removes.
   cache    The batches kept in memory exceed `tail_cache_bytes` by the newest batch at most.
   ends     When all clients have their answers, no member keeps a request, a forwarded request or a
            read. A leak is unbounded in a long run.
@@ -18,8 +19,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.entries import EntryKind
-from qsync_node.format.keys import RAFT_PROMOTE, RAFT_ROLLBACK
+from qsync_node.format import mp
+from qsync_node.format.keys import RAFT_PROMOTE, RAFT_ROLLBACK, Key, Type
 from qsync_sim.cluster import ObservedRow
 from qsync_sim.publishing import BROKER_SESSION
 from qsync_sim.shell import Shell
@@ -70,13 +73,14 @@ def check_step(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRow]) ->
 
 def _check_confirmed(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRow]) -> None:
     last = node.context.limbo.confirmed_index
-    taken = 0
+    taken = removals = 0
     for index in range(shell.confirmed_before + 1, last + 1):
-        _, _, _, is_taken, row_type = ledger[index]
+        _, _, body, is_taken, row_type = ledger[index]
         taken += is_taken
+        removals += row_type == Type.DELETE and mp.unpack(body)[Key.SPACE_ID] == SystemSpace.CLUSTER
         if not is_taken and row_type in (RAFT_PROMOTE, RAFT_ROLLBACK):
             taken = 0  # a decision without effect: its rows are confirmed in one step (T5)
-    most = node.settings.confirm_rows_max + TRANSACTION_ROWS
+    most = node.settings.confirm_rows_max + max(TRANSACTION_ROWS, 2 * removals)
     if taken > most:
         raise InvariantViolation(
             f"G1: {shell.name} confirms {taken} rows in a step, {most} are allowed"

@@ -53,6 +53,7 @@ def test_smoke(first: int) -> None:
         17636,
         17712,
         17713,
+        21004,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
