@@ -25,6 +25,7 @@ from qsync_node.server.login import LogIn, WrongPassword
 from qsync_node.server.requestqueue import RequestQueue
 from qsync_node.server.services import Newcomer, Services
 from qsync_node.server.watches import WATCHED_KEY_MAX, Watches
+from qsync_node.transactions.console import CONSOLE_PROCEDURE, Line, program
 from qsync_node.transactions.idempotency import check_key
 
 NODE_TYPES: Final = frozenset(
@@ -113,6 +114,8 @@ class Dispatch:
             return True
         elif kind == HELLO:
             self._hello(sync, body)
+        elif kind == Type.EVAL:
+            return self._evaluate(frame)
         else:
             self._answer_here(kind, sync, body)
         return False
@@ -135,6 +138,23 @@ class Dispatch:
         reason = f"Wrong schema version, current: {current}, in request: {wanted}"
         self.refuse(sync, ErrorCode.WRONG_SCHEMA_VERSION, reason)
         return True
+
+    def _evaluate(self, frame: Frame) -> bool:
+        """Handle EVAL. Return True if a line of a console is a request for the node."""
+        _, sync, header, body = frame
+        fields = self._fields(sync, body)
+        if fields is None:
+            return False
+        found = program(fields.get(Key.EXPR), fields.get(Key.TUPLE))
+        if isinstance(found, Line):
+            call = pack({int(Key.FUNCTION_NAME): CONSOLE_PROCEDURE, int(Key.TUPLE): [found.text]})
+            return self.take((int(Type.CALL), sync, header, call))
+        if found is None:
+            self.refuse(sync, ErrorCode.UNSUPPORTED, _INSTEAD[Type.EVAL])
+        else:
+            values = [pack(value) for value in found.values]
+            self._port.write(encode_tuples(sync, self._schema_version(), values))
+        return False
 
     def _is_bad_key(self, header: dict[int, Any], sync: int) -> bool:
         """Return whether the header contains a malformed idempotency key; if so, refuse it (T9)."""

@@ -1,4 +1,4 @@
-"""Keys that clients watch: `box.id`, `box.status`, `box.election`."""
+"""Keys that clients watch: `box.id`, `box.status`, `box.election`, `box.schema`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +52,7 @@ class Watchers:
                 "leader_uuid": now["leader_uuid"],
                 "leader_name": now["leader_name"],
             },
+            "box.schema": {"version": self._node.schema_version},
         }
         if key not in values:
             return None

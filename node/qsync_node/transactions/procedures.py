@@ -19,6 +19,7 @@ from qsync_node.format.journals import PUBLISHER_SPACE
 from qsync_node.format.keys import KEY_FUNCTION_NAME, KEY_TUPLE, Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 from qsync_node.transactions.calls import Call
+from qsync_node.transactions.console import CONSOLE_PROCEDURE, evaluate
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stages import RequestStage
@@ -30,8 +31,8 @@ WAIT_MAX_S = 1e6
 KEY_WINDOW_MIN, KEY_WINDOW_MAX = 1_000, 10_000_000
 _EXECUTE = int(Privilege.EXECUTE)
 PUBLICATION_WAITS_MAX = 1_000
-_OPEN = frozenset({"qsync.mark"})
-"""Any user may have idempotency keys. The answer of a keyed write has such an index, too."""
+_OPEN = frozenset({"qsync.mark", CONSOLE_PROCEDURE})
+"""Any user may have idempotency keys, and a console checks the rights of each line."""
 _ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
 
 
@@ -93,6 +94,7 @@ class Procedures:
             "box.snapshot": lambda call, args: self.snapshot(call),
             "qsync.mark": lambda call, args: self.context.limbo.confirmed_index,
             "qsync.status": lambda call, args: self.status.report(),
+            CONSOLE_PROCEDURE: self.console,
         }
         self._publication_waits = 0
         self._verbs: dict[str, Callable[[Call, dict[str, Any]], Any]] = {
@@ -138,15 +140,21 @@ class Procedures:
         if name == "qsync.publication":
             self._answer(call, self.publication(call, arguments))
             return
-        function = self._functions.get(name)
-        if function is None and name.startswith("box.info."):
-            self._check_rights(call, name)
-            self._answer(call, _dig(self.info(), name.split(".")[2:], name))
-            return
-        if function is None:
+        if name not in self._functions and not name.startswith("box.info."):
             raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+        self._answer(call, self._run(call, name, arguments))
+
+    def _run(self, call: Call, name: str, arguments: list[Any]) -> Any:
         self._check_rights(call, name)
-        self._answer(call, function(call, arguments))
+        if name.startswith("box.info."):
+            return _dig(self.info(), name.split(".")[2:], name)
+        return self._functions[name](call, arguments)
+
+    def console(self, call: Call, arguments: list[Any]) -> str:
+        """Evaluate a line of a console; return the YAML document that it prints."""
+        if not arguments or not isinstance(arguments[0], str):
+            raise ClientError(ErrorCode.ILLEGAL_PARAMS, f"{CONSOLE_PROCEDURE}: the line is missing")
+        return evaluate(arguments[0], lambda name: self._run(call, name, []))
 
     def _check_rights(self, call: Call, name: str) -> None:
         """Require execute on the universe for queries, and every right there to move leadership."""

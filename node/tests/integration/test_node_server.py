@@ -434,6 +434,19 @@ def test_watchers_hear_of_the_leader(cluster: ProcessCluster, raw: Raw) -> None:
     assert event[Key.EVENT_DATA]["is_ro"] is False
 
 
+def test_watchers_hear_of_schema_changes(cluster: ProcessCluster) -> None:
+    raw, watching = Raw(cluster.leader().address), Raw(cluster.leader().address)
+    assert raw.log_in() == 0
+    watching.send(encode_request(Type.WATCH, 5, msgpack.packb({Key.EVENT_KEY: "box.schema"})))
+    _, event = watching.answer()
+    before = event[Key.EVENT_DATA]["version"]
+    watching.send(encode_request(Type.WATCH, 5, msgpack.packb({Key.EVENT_KEY: "box.schema"})))
+    space = [650, 1, "watched", "memtx", 0, {}, []]
+    assert raw.ask(Type.INSERT, {Key.SPACE_ID: SystemSpace.SPACE, Key.TUPLE: space})[0] == 0
+    _, event = watching.answer()
+    assert event[Key.EVENT_DATA]["version"] > before
+
+
 def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: ProcessCluster) -> None:
     async def write_through_a_kill() -> list[Any]:
         outcomes = []
