@@ -19,7 +19,9 @@ itself are not: no vote replaces it, because the group hears it (E3).
        it to the old leader.
   E4   A leader in the group that steps down after `STEADY_NS` is a needless failover. A schedule
        may have `NEEDLESS_MAX` of them. A member that returns with a later term ends a leadership,
-       too. That is not needless if an order made it stand while it was cut off (E2).
+       too. That is not needless if an order made it stand while it was cut off (E2). A leader whose
+       PROMOTE is not confirmed yet may lose to a candidate of the next term: that is a round of the
+       same election, and the limit on the time without a leader (E12) includes it.
 
 The full queue is not judged with small limits and on slow machines, on which clients may write
 faster than the members confirm.
@@ -94,6 +96,7 @@ class Availability:
     def __init__(self, world: Cluster) -> None:
         self.periods: list[Period] = []
         self.needless = 0
+        self._promoted: dict[str, int] = {}  # the last term in which each member led for certain
         self.changes_ns: list[int] = []  # when a member became leader or stepped down
         self._world = world
         self._group: list[Shell] = []
@@ -260,6 +263,10 @@ class Availability:
                 f"run since {self._since_ns / 1e6:.0f} ms"
             )
 
+    def on_promote_confirmed(self, shell: Shell, term: int) -> None:
+        """Note that a member leads a term and its PROMOTE is confirmed."""
+        self._promoted[shell.name] = term
+
     def on_leadership(self, shell: Shell, reason: str) -> None:
         """Count a leadership that ends although nothing hinders its leader (E4).
 
@@ -278,6 +285,9 @@ class Availability:
             range(shell.term_before + 1, shell.node.context.term + 1)
         ):
             self._world.count("failovers by late orders")
+            return
+        if self._promoted.get(shell.name) != shell.term_before:
+            self._world.count("leaders that lost before their PROMOTE was confirmed")
             return
         self.needless += 1
         self._world.count("needless failovers")

@@ -153,6 +153,8 @@ class World(Cluster):
             reader.on_event(shell, event)
         if event == "leader":
             self._on_leader(shell, fields)
+        elif event == "promote_confirmed":
+            self.availability.on_promote_confirmed(shell, fields["term"])
         elif event == "step_down":
             self.availability.on_leadership(shell, fields["reason"])
         elif event == "nack":

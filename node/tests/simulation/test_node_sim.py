@@ -54,6 +54,7 @@ def test_smoke(first: int) -> None:
         17712,
         17713,
         21004,
+        23812,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
