@@ -11,7 +11,7 @@ SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
         rounds scale large chaos-journals costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
-        vulnerabilities e2e e2e-local e2e-quick e2e-write interop spec
+        vulnerabilities e2e e2e-local e2e-quick e2e-write interop connectors spec
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -62,6 +62,9 @@ e2e-write: $(VENV)/.test      ## all of them, and what they measured into docs/k
 interop: $(VENV)/.test        ## journals: gazctl's commands, and answers compared with Gazette's broker (needs Go)
 	$(BIN)/python -m e2e.journals.gazctl_commands
 	$(BIN)/python -m e2e.journals.differential
+
+connectors: $(VENV)/.test     ## connectors for Tarantool of six languages (needs Go, npm, Cargo, Maven, Java)
+	$(BIN)/python -m e2e.connectors
 
 images:                       ## qsync-node and qsync-operator, by docker
 	docker build --target node -t qsync-node:$(VERSION) .
