@@ -57,6 +57,7 @@ class Versions:
         self._is_over = False
         self._announced: dict[str, int] = {}  # the highest level of each instance so far
         self._may_stop: set[str] = set()  # instances that a raised level may stop
+        self._removed: set[str] = set()
         self._raised_at = 0  # lowest index at which a member confirmed the later level
         self._seen: Configuration | None = None  # the last one that was checked
 
@@ -136,12 +137,17 @@ class Versions:
         """Check that a process had to stop, and replace it by the later version."""
         if shell.settings.level == LATER:
             raise InvariantViolation(f"P2: {shell.name} stops at a level that it supports")
-        if shell.uuid not in self._may_stop and shell.settings.role != "anonymous":
+        is_member = shell.settings.role != "anonymous" and shell.uuid not in self._removed
+        if is_member and shell.uuid not in self._may_stop:
             raise InvariantViolation(
                 f"P2: {shell.name} never announced the level at which it stops"
             )
         self._world.count("stopped at an unsupported level")
         self._world.after(self._rng.randrange(SECOND), partial(self._upgrade, shell))
+
+    def on_removed(self, uuid: str) -> None:
+        """Note that the level no longer has to wait for a member, because it is none any more."""
+        self._removed.add(uuid)
 
     def _upgrade(self, shell: Shell) -> None:
         if _has_stopped(shell):

@@ -163,6 +163,8 @@ class World(Cluster):
             raise InvariantViolation(
                 f"L4: {shell.name}: split brain without a cause: {fields['reason']}"
             )
+        elif event == "unregister" and self.versions is not None:
+            self.versions.on_removed(fields["uuid"])
         elif event == "feature_level_unsupported" and self.versions is not None:
             self.versions.on_stopped_by_level(shell)
         elif event == "row_not_applied" and not self.counters["fault nack"]:

@@ -55,6 +55,8 @@ def test_smoke(first: int) -> None:
         17713,
         21004,
         23812,
+        29085,
+        30229,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
