@@ -51,15 +51,16 @@ NO_STREAMS = "no streams"
 NO_WATCHERS = "no watchers"
 NO_PAGES = "no positions"
 NO_NAMES = "numbers only"
+_PYTHON = "e2e.connectors.drivers.python"
 _CARGO = ("cargo", "build", "--quiet", "--release")
 
 CONNECTORS: Final = (
     Connector(
-        "asynctnt 2.4.0", "Python", "python", (), ("python", "with_asynctnt.py"),
+        "asynctnt 2.4.0", "Python", "python", (), ("python", "-m", f"{_PYTHON}.with_asynctnt"),
         {"watchers": NO_WATCHERS, "pages": NO_PAGES},
     ),
     Connector(
-        "tarantool 1.3.0", "Python", "python", (), ("python", "with_tarantool.py"),
+        "tarantool 1.3.0", "Python", "python", (), ("python", "-m", f"{_PYTHON}.with_tarantool"),
         {"transactions": NO_STREAMS, "watchers": NO_WATCHERS, "pages": NO_PAGES},
     ),
     Connector(

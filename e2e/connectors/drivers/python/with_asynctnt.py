@@ -5,7 +5,8 @@ from datetime import datetime, timedelta, timezone
 
 import asynctnt
 from asynctnt.exceptions import TarantoolDatabaseError
-from checks import (
+
+from e2e.connectors.drivers.python.checks import (
     ADDRESSES,
     PASSWORD,
     USER,

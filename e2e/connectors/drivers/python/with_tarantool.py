@@ -3,7 +3,9 @@
 import asyncio
 
 import tarantool
-from checks import (
+from tarantool.connection_pool import ConnectionPool, Mode
+
+from e2e.connectors.drivers.python.checks import (
     ADDRESSES,
     PASSWORD,
     USER,
@@ -13,7 +15,6 @@ from checks import (
     report,
     write_through_a_failover,
 )
-from tarantool.connection_pool import ConnectionPool, Mode
 
 
 def connect(password: str = PASSWORD) -> tarantool.Connection:

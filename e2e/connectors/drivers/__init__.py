@@ -1,0 +1,1 @@
+"""The drivers of connectors, a folder for each language."""

@@ -1,0 +1,1 @@
+"""The drivers of connectors in Python."""
