@@ -22,7 +22,7 @@ VALUES: list[Any] = [
 
 
 class ConnectorCheckError(Exception):
-    """A check did not see what it should see."""
+    """A check saw another answer than the expected one."""
 
 
 def expect(got: object, wanted: object) -> None:
