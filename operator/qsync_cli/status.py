@@ -12,8 +12,8 @@ from qsync_cli.local import status as local_status
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table
 from qsync_cli.statuses import CheckOption, WatchOption
-from qsync_cli.statusview import View
 from qsync_cli.where import Where, aimed
+from qsync_operator.views.statusview import View
 
 ClusterArgument = Annotated[
     str | None, typer.Argument(help="QsyncCluster on Kubernetes.", metavar="[NAME]")

@@ -13,10 +13,10 @@ import rich.console
 import rich.text
 import typer
 
-from qsync_cli import statusview
 from qsync_cli.options import Output
 from qsync_cli.output import plain_table, print_document, rich_table, say
-from qsync_cli.statusview import View
+from qsync_operator.views import statusview
+from qsync_operator.views.statusview import View
 
 WatchOption = Annotated[
     bool, typer.Option("--watch", "-w", help="Show every change until interrupted.")

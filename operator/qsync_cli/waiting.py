@@ -10,10 +10,11 @@ from rich import console
 from rich import live as rich_live
 from rich import spinner as rich_spinner
 
-from qsync_cli import output, statusview
+from qsync_cli import output
 from qsync_cli.clusters import ensure_supervisor, is_settled, look
 from qsync_cli.failure import Failure, FailureReason
 from qsync_local.supervision import last_words
+from qsync_operator.views import statusview
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,13 +5,13 @@ from typing import Any
 
 import pydantic
 
-from qsync_cli import statusview
 from qsync_cli.kubernetes.session import Document, KubernetesSession, choose
 from qsync_cli.where import Where
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import MemberStatus
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
+from qsync_operator.views import statusview
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import typer
 
 from qsync_broker import folders as broker_folders
 from qsync_broker import keyfile
-from qsync_cli import brokers, clusters, statuses, statusview, waiting
+from qsync_cli import brokers, clusters, statuses, waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local import journals as local_journals
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
@@ -21,6 +21,7 @@ from qsync_node.archive.restore import child
 from qsync_operator.api import base, spec
 from qsync_operator.api import manifest as api_manifest
 from qsync_operator.members import restore
+from qsync_operator.views import statusview
 
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles, Declaration

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli import clusters, statuses, statusview, waiting
+from qsync_cli import clusters, statuses, waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say
 from qsync_operator.api import manifest
+from qsync_operator.views import statusview
 
 AsyncOption = Annotated[
     int | None,

@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from qsync_cli import clusters as cli_clusters
-from qsync_cli import statuses, statusview
+from qsync_cli import statuses
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.statuses import CheckOption, WatchOption
+from qsync_operator.views import statusview
 
 NameArgument = Annotated[
     str | None, typer.Argument(help="Cluster. The default is all clusters.", metavar="NAME")

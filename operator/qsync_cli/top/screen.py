@@ -19,9 +19,9 @@ from qsync_cli import clusters
 from qsync_cli.data.connecting import ClusterArgument, ConnectionTarget
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.top import sources
-from qsync_cli.top.model import LiveModel, LiveSample
 from qsync_cli.top.view import draw
 from qsync_cli.where import ContextOption, NamespaceOption, Where
+from qsync_operator.views.live import LiveModel, LiveSample
 
 LOCAL_S, KUBERNETES_S = 1.0, 3.0
 """Seconds between two observations."""

@@ -5,13 +5,14 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from qsync_cli import brokers, clusters, statusview
+from qsync_cli import brokers, clusters
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.kubernetes import status as kubernetes_status
-from qsync_cli.top.model import LiveBrokers, LiveSample
 from qsync_cli.where import Where
 from qsync_operator.api import cluster as api_cluster
 from qsync_operator.members import links as member_links
+from qsync_operator.views import statusview
+from qsync_operator.views.live import LiveBrokers, LiveSample, live_sample
 
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
@@ -36,7 +37,7 @@ def look_at_local(name: str) -> LiveSample:
     }
     reports = asyncio.run(_reports(clusters.secrets_of(store).cluster, addresses))
     view = statusview.view_of(cluster)
-    return _sample(view, cluster.status, reports, _brokers(store))
+    return _sampled(view, cluster.status, reports, _brokers(store))
 
 
 async def _reports(secret: str, addresses: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -64,34 +65,17 @@ def look_at_kubernetes(where: Where) -> LiveSample:
     if live:
         name, report = max(live, key=lambda pair: int(pair[1]["term"]))
         status = status.model_copy(update={"leader": name, "term": int(report["term"])})
-    return _sample(view, status, seen.said, None)
+    return _sampled(view, status, seen.said, None)
 
 
-def _sample(
+def _sampled(
     view: statusview.View,
     status: "ClusterStatus",
     reports: dict[str, dict[str, Any]],
     found: LiveBrokers | None,
 ) -> LiveSample:
-    failover, audit = status.last_failover, status.last_audit
-    said = ""
-    if failover is not None:
-        said = (
-            f"{failover.to} leads after {failover.from_} ({failover.reason}), writes paused"
-            f" {failover.unavailable_milliseconds:g} ms"
-        )
-    return LiveSample(
-        at_s=time.monotonic(),
-        clock=f"{datetime.now():%H:%M:%S}",
-        lines=view.lines,
-        rows=view.rows,
-        leader=status.leader,
-        term=status.term,
-        failover=said,
-        audit=f"{audit.verdict} {audit.finished_at[:16]}".strip() if audit is not None else "",
-        reports=reports,
-        brokers=found,
-    )
+    clock = f"{datetime.now():%H:%M:%S}"
+    return live_sample(view, status, reports, found, at_s=time.monotonic(), clock=clock)
 
 
 def _brokers(store: "ClusterFiles") -> LiveBrokers | None:

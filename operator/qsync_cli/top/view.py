@@ -3,7 +3,7 @@
 import rich.cells
 import rich.text
 
-from qsync_cli.top.model import LiveFigures, LiveModel, LiveSample
+from qsync_operator.views.live import LiveFigures, LiveModel, LiveSample
 
 TITLES = ("MEMBER", "ROLE", "LAG", "WRITES/S", "P50", "P99", "FLUSH", "DISK", "CONN", "ARCHIVE")
 MINIMUM = (40, 10)

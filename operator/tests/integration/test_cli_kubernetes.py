@@ -21,7 +21,6 @@ from qsync_cli.kubernetes.session import choose
 from qsync_cli.kubernetes.status import Look, view_of
 from qsync_cli.runs import _document, _follow
 from qsync_cli.runs import lines as run_lines
-from qsync_cli.statusview import table
 from qsync_cli.targets import CommandTarget
 from qsync_cli.where import Where
 from qsync_node.format.proofs import sign_order
@@ -29,6 +28,7 @@ from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.client import exit_code
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
+from qsync_operator.views.statusview import table
 from qsync_testing.paths import ROOT
 
 XLOG = ROOT / "node" / "tests" / "vectors" / "00000000000000000000.xlog"

@@ -1,4 +1,4 @@
-"""The figures of the live view: rates and quantiles between observations. Without input and output.
+"""The figures of live views: rates and quantiles between observations. Without input and output.
 
 Members report counters, which begin at zero in each process run. A figure covers the observations
 of the last `WINDOW_S` seconds in which the member's process was the same one.
@@ -6,10 +6,13 @@ of the last `WINDOW_S` seconds in which the member's process was the same one.
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qsync_cli.statusview import StatusRow
 from qsync_node.histogram import quantile
+from qsync_operator.views.statusview import StatusRow, View
+
+if TYPE_CHECKING:
+    from qsync_operator.api.status import ClusterStatus
 
 WINDOW_S = 5.0
 TICKER_MAX = 50
@@ -54,6 +57,46 @@ class LiveSample:
     audit: str = ""
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     brokers: LiveBrokers | None = None
+
+
+def live_sample(
+    view: View,
+    status: "ClusterStatus",
+    reports: dict[str, dict[str, Any]],
+    brokers: LiveBrokers | None,
+    *,
+    at_s: float,
+    clock: str,
+) -> LiveSample:
+    """Return an observation.
+
+    Args:
+        view: the status as people read it.
+        status: the status with live answers.
+        reports: /status of each member that answers.
+        brokers: the brokers of journals.
+        at_s: monotonic time in seconds.
+        clock: local time.
+    """
+    failover, audit = status.last_failover, status.last_audit
+    text = ""
+    if failover is not None:
+        text = (
+            f"{failover.to} leads after {failover.from_} ({failover.reason}), writes paused"
+            f" {failover.unavailable_milliseconds:g} ms"
+        )
+    return LiveSample(
+        at_s=at_s,
+        clock=clock,
+        lines=view.lines,
+        rows=view.rows,
+        leader=status.leader,
+        term=status.term,
+        failover=text,
+        audit=f"{audit.verdict} {audit.finished_at[:16]}".strip() if audit is not None else "",
+        reports=reports,
+        brokers=brokers,
+    )
 
 
 @dataclass(frozen=True, slots=True)
