@@ -13,12 +13,14 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from qsync_node import __version__
+from qsync_node.engine.sizes import largest_spaces
 from qsync_node.errors import ErrorCode, OrderRefusal, QsyncError
 from qsync_node.format.mp import unpack
 from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME, SignedOrder
@@ -59,6 +61,8 @@ READ_BYTES = 1 << 14
 SKIP_BYTES_MAX = 1 << 16
 SKIP_S = 1.0
 ARCHIVE_PATIENCE_S = 12.0
+SPACES_MAX = 200
+"""Spaces that `/spaces` lists; their names may be long, and there may be many."""
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
 
@@ -95,6 +99,7 @@ class Admin:
                 web.get("/ready", self._ready),
                 web.get("/status", self._status),
                 web.get("/metrics", self._metrics),
+                web.get("/spaces", self._spaces),
                 web.get(CHALLENGE_PATH, self._challenge),
                 web.post("/bootstrap", self._bootstrap),
                 web.post("/peers", self._peers),
@@ -194,6 +199,11 @@ class Admin:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=render_metrics(self.server), content_type="text/plain")
+
+    async def _spaces(self, request: web.Request) -> web.Response:
+        """Return the number of user spaces, and the largest with their confirmed rows."""
+        total, found = largest_spaces(self.server.node.database, SPACES_MAX)
+        return web.json_response({"total": total, "spaces": [asdict(one) for one in found]})
 
     async def _challenge(self, request: web.Request) -> web.Response:
         """Return a challenge for one order to sign, and the instance that issued it."""

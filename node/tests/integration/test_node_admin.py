@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tarantool
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.adminport import AdminPort
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_node.server.admin import SERVED_MAX, SKIP_BYTES_MAX
-from qsync_testing.processes import SECRET, NodeProcess, ProcessCluster
+from qsync_testing.processes import PASSWORD, SECRET, USER, NodeProcess, ProcessCluster
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +141,21 @@ def test_publication_that_is_refused_names_the_cause(
         path, json.dumps(fields).encode(), 10
     )
     assert (found, cause in text) == (status, True), text
+
+
+def test_spaces_are_listed_with_their_confirmed_rows(node: NodeProcess) -> None:
+    database = tarantool.Connection("127.0.0.1", node.port, user=USER, password=PASSWORD)
+    with contextlib.closing(database):
+        for number, name in enumerate(("small", "large")):
+            space = 700 + number
+            database.insert(SystemSpace.SPACE, (space, 1, name, "memtx", 0, {}, []))
+            database.insert(
+                SystemSpace.INDEX, (space, 0, "pk", "tree", {"unique": True}, [(0, "unsigned")])
+            )
+            for key in range(2 + 3 * number):
+                database.insert(space, (key, "x" * 100))
+    status, text = AdminPort(f"127.0.0.1:{node.admin_port}").get("/spaces", 8)
+    found = json.loads(text)
+    assert (status, found["total"]) == (200, 2)
+    assert [(one["name"], one["rows"]) for one in found["spaces"]] == [("large", 5), ("small", 2)]
+    assert found["spaces"][0]["bytes"] > 500
