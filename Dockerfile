@@ -48,6 +48,7 @@ COPY node/qsync_node node/qsync_node
 COPY node/qsync_broker node/qsync_broker
 COPY operator/qsync_agent operator/qsync_agent
 COPY operator/qsync_operator operator/qsync_operator
+COPY operator/qsync_web operator/qsync_web
 COPY operator/qsync_local operator/qsync_local
 COPY operator/qsync_cli operator/qsync_cli
 RUN pip wheel --no-deps --no-build-isolation -w /wheels . \

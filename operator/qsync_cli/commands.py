@@ -277,6 +277,15 @@ COMMANDS = (
             "kubectl qsync top orders -n shop",
         ),
     ),
+    LazyCommand(
+        "web",
+        "web:web",
+        "Print the address of the web page of a cluster, and open it in a browser.",
+        (
+            "qsync web orders",
+            "qsync web orders --no-browser",
+        ),
+    ),
     *DATA,
     LazyCommand(
         "status",

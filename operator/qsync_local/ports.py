@@ -1,6 +1,7 @@
 """Free ports for members, chosen once and kept.
 
-The ports lie below the range of ephemeral ports, so no outgoing connection takes the port of a
+Pages have a range of their own, so that no page has a port that a manifest assigns to a member. The
+ports lie below the range of ephemeral ports, so no outgoing connection takes the port of a
 member that restarts.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Container
 
 FIRST_PORT = 20000
 LAST_PORT = 31999
+PAGE_PORTS = (18000, 18999)
 HOST = "127.0.0.1"
 
 
@@ -36,16 +38,15 @@ def kept_or_new(port: int, taken: Container[int]) -> int:
     return port if port and is_free(port) else choose_port(taken)
 
 
-def choose_port(taken: Container[int]) -> int:
+def choose_port(taken: Container[int], between: tuple[int, int] = (FIRST_PORT, LAST_PORT)) -> int:
     """Return a free port outside `taken`.
 
     Raises:
         NoFreePort: none was found.
     """
     for _ in range(1000):
-        port = random.randint(FIRST_PORT, LAST_PORT)
+        port = random.randint(*between)
         if port not in taken and is_free(port):
             return port
-    raise NoFreePort(
-        f"all ports between {FIRST_PORT} and {LAST_PORT} are in use: stop another cluster"
-    )
+    first, last = between
+    raise NoFreePort(f"all ports between {first} and {last} are in use: stop another cluster")

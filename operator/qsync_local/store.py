@@ -6,6 +6,7 @@
     status.json       the last status that the supervisor published
     events.jsonl      events
     supervisor.lock   held while a supervisor runs
+    page.json         port and token of the web page (mode 0600)
     journals.json     the declared journals
     brokers.json      ports and processes of the brokers of journals
     brokers/MEMBER/   broker.yaml, broker.log and data/
@@ -106,6 +107,18 @@ class SupervisorState:
 
 
 @dataclass(frozen=True, slots=True)
+class PageAddress:
+    """The port of the web page, and the token that its first address contains."""
+
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/?token={self.token}"
+
+
+@dataclass(frozen=True, slots=True)
 class Secrets:
     """Passwords. `cluster` is the cluster secret, from which the password of `admin` is derived."""
 
@@ -203,6 +216,13 @@ class ClusterFiles:
 
     def save_secrets(self, secrets: Secrets) -> None:
         self._write("secrets.json", asdict(secrets))
+
+    def load_page(self) -> PageAddress | None:
+        document = self._read("page.json")
+        return PageAddress(**document) if document is not None else None
+
+    def save_page(self, address: PageAddress) -> None:
+        self._write("page.json", asdict(address))
 
     def _read(self, name: str) -> Any:
         try:

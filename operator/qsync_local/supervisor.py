@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from qsync_local.page import serve_page
 from qsync_local.platform import STOP_PATIENCE_S, LocalPlatform
 from qsync_local.store import ClusterFiles
 from qsync_operator.api.cluster import QsyncCluster
@@ -120,9 +121,13 @@ async def _supervise(store: ClusterFiles) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     platform = LocalPlatform(store, secrets)
+    supervisor = Supervisor(store, platform)
+    page = await serve_page(store, lambda: supervisor.controller.status)
     try:
-        await Supervisor(store, platform).run(stopping)
+        await supervisor.run(stopping)
     finally:
+        if page is not None:
+            await page.close()
         await platform.close()
 
 

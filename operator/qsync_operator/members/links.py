@@ -85,10 +85,21 @@ class NodeLinks:
         """
         timeout_s = SILENT_TIMEOUT_S if address in self._silent else STATUS_TIMEOUT_S
         self._silent.discard(address)
-        answer = await self._ask("GET", address, "/status", timeout_s)
+        return await self._object(address, "/status", timeout_s)
+
+    async def spaces(self, address: str) -> dict[str, Any]:
+        """Return /spaces: the largest spaces of a node.
+
+        Raises:
+            LinkError: the node does not answer, or its version has no such path.
+        """
+        return await self._object(address, "/spaces", STATUS_TIMEOUT_S)
+
+    async def _object(self, address: str, path: str, timeout_s: float) -> dict[str, Any]:
+        answer = await self._ask("GET", address, path, timeout_s)
         if not isinstance(answer, dict):
             raise LinkError(
-                f"unexpected response from {address}: /status is not a JSON object; check the "
+                f"unexpected response from {address}: {path} is not a JSON object; check the "
                 "address"
             )
         return answer

@@ -18,6 +18,7 @@ from qsync_operator.plan.failover import after_nomination, track_leader
 from qsync_operator.plan.observed import Memory, Observed
 from qsync_operator.plan.planner import Plan, plan
 from qsync_operator.reconcile.platform import ActionAwaits, ActionRefused, Platform
+from qsync_operator.views.failovers import failover_sentence
 
 
 class StatusReporter(Protocol):
@@ -139,12 +140,7 @@ class Controller:
                 "rollback files",
             )
             return
-        await self._reporter.report(
-            EventReason.FAILOVER,
-            cluster.name,
-            f"{new.to} leads after {new.from_} ({new.reason}): writes"
-            f" paused for {new.unavailable_milliseconds:g} ms",
-        )
+        await self._reporter.report(EventReason.FAILOVER, cluster.name, failover_sentence(new))
 
     async def _publish(self, cluster: QsyncCluster, status: ClusterStatus) -> None:
         """Publish changes at once, and changed numbers alone every `numbers_every_s` seconds."""

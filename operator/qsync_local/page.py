@@ -1,0 +1,214 @@
+"""The web page of a local cluster, which its supervisor serves on the loopback interface.
+
+The page must not slow failover down: it observes only while it is open, once a second, and reads
+the files of events and audits only after they changed. Whatever fails here, supervision continues.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from qsync_local.ports import PAGE_PORTS, NoFreePort, choose_port, is_free
+from qsync_local.store import ClusterFiles, PageAddress
+from qsync_operator.api.reasons import EventReason
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.members.links import NodeLinks, ask_each
+from qsync_operator.views.live import live_sample
+from qsync_operator.views.statusview import view_of
+from qsync_web.page import (
+    AUDITS_MAX,
+    EVENTS_MAX,
+    FAILOVERS_MAX,
+    ClusterObservation,
+    PageAudit,
+    PageSpaces,
+    read_spaces,
+)
+from qsync_web.server import PageServer
+from qsync_web.watching import ListedCluster, PageError
+
+SPACES_EVERY_S = 3.0
+REPORT_BYTES_MAX = 64 << 20
+_Mark = tuple[int, int]
+
+
+class LocalSource:
+    """The cluster of one supervisor, as the page observes it."""
+
+    interval_s = 1.0
+
+    def __init__(self, store: ClusterFiles, status: Callable[[], ClusterStatus]) -> None:
+        """Prepare the source.
+
+        Args:
+            store: files of the cluster.
+            status: returns the last status of the supervisor.
+        """
+        self._store = store
+        self._status = status
+        self._links = NodeLinks("")  # reads only: no order has to be signed
+        self._events = RecentEvents(store.directory / "events.jsonl")
+        self._audits = FinishedAudits(store.directory / "audits")
+        self._spaces: PageSpaces | None = None
+        self._spaces_at_s = 0.0
+        self.hint = f"run `qsync web {store.name}`"
+
+    async def close(self) -> None:
+        await self._links.close()
+
+    async def clusters(self) -> list[ListedCluster]:
+        status, name = self._status(), self._store.name
+        return [ListedCluster(name, name, status.phase, status.leader)]
+
+    async def observe(self, key: str) -> ClusterObservation:
+        cluster = self._store.load_cluster() if key == self._store.name else None
+        if cluster is None:
+            raise PageError(f"cluster {key} not found: run `qsync local status`")
+        status = cluster.status = self._status()
+        addresses = {one.name: one.admin_address for one in status.members if one.role != "down"}
+        answers = await self._links.statuses(addresses)
+        reports = {name: one for name, one in answers.items() if isinstance(one, dict)}
+        leader = [name for name in reports if name == status.leader]
+        await self._look_at_spaces([addresses[name] for name in [*leader, *reports]][:1])
+        view = view_of(cluster)
+        now = datetime.now().astimezone()
+        sample = live_sample(
+            view, status, reports, None, at_s=time.monotonic(), clock=f"{now:%H:%M:%S}"
+        )
+        return ClusterObservation(
+            time=now.isoformat(timespec="milliseconds"),
+            sample=sample,
+            status=status,
+            health=view.health,
+            events=self._events.read(),
+            audits=self._audits.read(),
+            spaces=self._spaces,
+        )
+
+    async def _look_at_spaces(self, addresses: list[str]) -> None:
+        if time.monotonic() - self._spaces_at_s < SPACES_EVERY_S:
+            return
+        self._spaces_at_s = time.monotonic()
+        found = await ask_each(self._links.spaces, {one: one for one in addresses})
+        self._spaces = next(map(read_spaces, found.values()), None)
+
+    async def report(self, key: str, audit: str) -> bytes | None:
+        # Compared, not joined: the name comes from the address.
+        if key != self._store.name or audit not in {one.name for one in self._audits.read()}:
+            return None
+        path = self._store.directory / "audits" / audit / "report.html"
+        return await asyncio.to_thread(_read_bounded, path)
+
+
+def _read_bounded(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(REPORT_BYTES_MAX + 1)
+    except OSError:
+        return None
+    return text if len(text) <= REPORT_BYTES_MAX else None
+
+
+def _mark(path: Path) -> _Mark:
+    """Return a mark that differs after each change of a file or folder."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+class RecentEvents:
+    """The last events of a file, and older failovers."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mark: _Mark = (-1, -1)
+        self._events: list[dict[str, str]] = []
+
+    def read(self) -> list[dict[str, str]]:
+        """Return the events, oldest first. The file is read only after a change."""
+        mark = _mark(self._path)
+        if mark != self._mark:
+            self._mark, self._events = mark, self._load()
+        return self._events
+
+    def _load(self) -> list[dict[str, str]]:
+        lines: list[str] = []
+        for path in (self._path.with_suffix(".old.jsonl"), self._path):
+            with contextlib.suppress(OSError):
+                lines += path.read_text(errors="replace").splitlines()
+        complete = [line for line in lines if line.endswith("}")]
+        failover = f'"reason": "{EventReason.FAILOVER}"'
+        old, new = complete[:-EVENTS_MAX], complete[-EVENTS_MAX:]
+        return [json.loads(line) for line in [*_last(old, failover, FAILOVERS_MAX), *new]]
+
+
+def _last(lines: list[str], part: str, most: int) -> list[str]:
+    return [line for line in lines if part in line][-most:]
+
+
+class FinishedAudits:
+    """The last finished audits of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, PageAudit] = {}
+
+    def read(self) -> list[PageAudit]:
+        """Return the audits, newest first. Each result is read once: it does not change."""
+        names = sorted(
+            (path.parent.name for path in self._folder.glob("*/audit.json")), reverse=True
+        )
+        known = {name: self._known.get(name) or self._load(name) for name in names[:AUDITS_MAX]}
+        self._known = {name: one for name, one in known.items() if one is not None}
+        return list(self._known.values())
+
+    def _load(self, name: str) -> PageAudit | None:
+        try:
+            said = json.loads((self._folder / name / "audit.json").read_text())
+            return PageAudit(
+                name=name,
+                verdict=str(said["verdict"]),
+                finished_at=_time_of(name),
+                index=int(said["auditedIndex"]),
+                violations=int(said["violationCount"]),
+                has_page=True,
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # an incomplete result; the next look reads it again
+
+
+def _time_of(name: str) -> str:
+    """Return the time that an audit is named after, in ISO 8601, or ""."""
+    try:
+        return datetime.strptime(name, "%Y%m%dT%H%M%SZ").strftime("%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return ""
+
+
+async def serve_page(store: ClusterFiles, status: Callable[[], ClusterStatus]) -> PageServer | None:
+    """Serve the page at the port of the last time, or at another one if that is in use.
+
+    Returns None, after a line in the log, if no port is available.
+    """
+    known = store.load_page()
+    token = known.token if known is not None else secrets.token_urlsafe(24)
+    refusal = f"open the address that `qsync web {store.name}` prints: it contains a token"
+    server = PageServer(LocalSource(store, status), token, refusal)
+    try:
+        port = (
+            known.port if known is not None and is_free(known.port) else choose_port((), PAGE_PORTS)
+        )
+        await server.listen(port)
+    except (OSError, NoFreePort) as error:
+        sys.stderr.write(f"the web page is not served: {error}\n")
+        return None
+    store.save_page(PageAddress(server.port, token))
+    return server

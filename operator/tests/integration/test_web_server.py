@@ -1,0 +1,159 @@
+"""The server of the web page: access, and the rights of browsers over its answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.views.live import LiveSample
+from qsync_operator.views.statusview import ClusterHealth
+from qsync_web.page import ClusterObservation
+from qsync_web.server import FILES, PageServer, is_local
+from qsync_web.watching import WATCHED_MAX, ListedCluster, PageError, Watching
+
+pytestmark = pytest.mark.asyncio
+TOKEN = "a-token"
+
+
+class CountingSource:
+    """A platform with one cluster. `observations` counts how often it was observed."""
+
+    interval_s = 0.5
+    hint = "run `qsync web orders`"
+
+    def __init__(self) -> None:
+        self.observations = 0
+
+    async def close(self) -> None:
+        pass
+
+    async def clusters(self) -> list[ListedCluster]:
+        return [ListedCluster("orders", "orders", "Ready", "orders-0")]
+
+    async def observe(self, key: str) -> ClusterObservation:
+        if not key.startswith("orders"):
+            raise PageError(f"cluster {key} not found")
+        self.observations += 1
+        await asyncio.sleep(0.05)
+        sample = LiveSample(float(self.observations), "12:00:00", ["orders: Ready"], [])
+        status = ClusterStatus(phase="Ready")
+        return ClusterObservation(
+            "2026-01-31T12:00:00+00:00", sample, status, ClusterHealth.HEALTHY
+        )
+
+    async def report(self, key: str, audit: str) -> bytes | None:
+        return b"<script>alert(1)</script>" if (key, audit) == ("orders", "one") else None
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[PageServer]:
+    server = PageServer(CountingSource(), TOKEN, "run `qsync web orders`")
+    await server.listen(0)
+    yield server
+    await server.close()
+
+
+@pytest_asyncio.fixture
+async def browser(server: PageServer) -> AsyncIterator[aiohttp.ClientSession]:
+    """Yield a client that keeps cookies, and that has opened the address with the token."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}", cookie_jar=jar) as session:
+        async with session.get("/", params={"token": TOKEN}) as answer:
+            assert answer.status == 200
+            assert "token" not in str(answer.url)
+        yield session
+
+
+@pytest.mark.parametrize("path", ["/", *FILES, "/api/clusters", "/api/cluster", "/report", "/x"])
+async def test_request_without_the_token_is_refused(server: PageServer, path: str) -> None:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+        for query in ({}, {"token": "another"}):
+            async with session.get(path, params=query) as answer:
+                assert answer.status == 403
+                assert "qsync web orders" in await answer.text()
+
+
+async def test_page_of_a_rebound_domain_is_refused_even_with_the_token(
+    browser: aiohttp.ClientSession,
+) -> None:
+    for host in ("evil.example", "evil.example:18000", "127.0.0.1.evil.example", "x@[", ""):
+        async with browser.get("/api/cluster", headers={"Host": host}) as answer:
+            assert answer.status == 421, host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8083", "[::1]:80", "LOCALHOST"])
+async def test_names_of_this_machine_are_local_at_any_port(host: str) -> None:
+    assert is_local(host)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_nothing_can_be_changed(browser: aiohttp.ClientSession, method: str) -> None:
+    async with browser.request(method, "/api/cluster") as answer:
+        assert answer.status == 405
+
+
+async def test_answers_allow_no_foreign_script_and_no_frame(browser: aiohttp.ClientSession) -> None:
+    for path in ("/", *FILES, "/api/clusters", "/api/cluster?cluster=orders", "/x"):
+        async with browser.get(path) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "script-src 'self'" in policy
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.headers["Cache-Control"] == "no-store"
+
+
+async def test_page_has_no_inline_script_and_no_external_host(
+    browser: aiohttp.ClientSession,
+) -> None:
+    for path in ("/", *FILES):
+        async with browser.get(path) as answer:
+            text = (await answer.text()).replace("http://www.w3.org/", "")
+            assert "://" not in text
+            assert "<script>" not in text
+            assert "innerHTML" not in text
+
+
+async def test_report_runs_no_script(browser: aiohttp.ClientSession) -> None:
+    async with browser.get("/report?cluster=orders&audit=one") as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        assert "script-src" not in policy
+        assert "default-src 'none'" in policy
+        assert "sandbox" in policy
+    async with browser.get("/report?cluster=orders&audit=../secrets.json") as answer:
+        assert answer.status == 404
+
+
+async def test_cause_of_a_failed_observation_is_answered(browser: aiohttp.ClientSession) -> None:
+    async with browser.get("/api/cluster?cluster=other") as answer:
+        assert answer.status == 502
+        assert await answer.json() == {"error": "cluster other not found"}
+
+
+async def test_viewers_share_observations() -> None:
+    source = CountingSource()
+    watching = Watching(source)
+    await asyncio.gather(*(watching.document("orders") for _ in range(50)))
+    assert source.observations == 1
+    await watching.document("orders")
+    assert source.observations == 1, "the last observation is recent"
+    await asyncio.sleep(source.interval_s)
+    impatient = asyncio.create_task(watching.document("orders"))
+    await asyncio.sleep(0.01)
+    impatient.cancel()
+    await watching.document("orders")
+    assert source.observations == 2, "the viewer that left did not end the observation"
+
+
+async def test_number_of_histories_is_bounded() -> None:
+    watching = Watching(CountingSource())
+    for number in range(2 * WATCHED_MAX):
+        await watching.document(f"orders{number}")
+        with pytest.raises(PageError):
+            await watching.document(f"x{number}")
+    assert len(watching._watches) == WATCHED_MAX
