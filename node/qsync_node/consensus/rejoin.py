@@ -88,6 +88,9 @@ class Rejoin:
             return
         loader = self._loader_for(chunk)
         if loader is None:
+            if chunk.log_index != self.transfer_index:
+                # Another source has a view of another index, which it would offer each time (S4).
+                self._begin_again()
             self.source.retry_later()
             return
         try:
