@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from qsync_operator.api.base import SecretName, SpecModel
+from qsync_operator.api.patterns import FOLDER_URL_PATTERN, URL_PATTERN
 
 TIME_PATTERN = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?"
@@ -49,7 +50,7 @@ class FromArchiveSpec(SpecModel):
     """Archive from which the cluster starts. Without `toTime` and `toSignature`, the cluster gets
     all confirmed rows of the archive."""
 
-    url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$")
+    url: str = Field(pattern=URL_PATTERN)
     """URL of the archive of another cluster. It is only read."""
     to_time: Moment | None = None
     """Last moment that is included, by the clocks of the leaders that wrote the rows."""
@@ -58,7 +59,7 @@ class FromArchiveSpec(SpecModel):
     member: str | None = Field(default=None, min_length=1, max_length=63)
     """Member (name or instance UUID) whose copies are used without comparison. Without it, the
     copies of all members are compared, and the majority decides."""
-    journal_store: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9+.-]*://.+/$")
+    journal_store: str | None = Field(default=None, pattern=FOLDER_URL_PATTERN)
     """URL of the new cluster's own store of fragments, which ends with `/`. Persisted fragments of
     journals are copied to it. It is necessary if the archive has journals with stores."""
     credentials_secret: SecretName | None = None

@@ -7,13 +7,13 @@ from pydantic import Field, WrapValidator
 from qsync_operator.api.base import Duration, SpecModel, StatusModel, lenient
 from qsync_operator.api.cluster import Metadata
 from qsync_operator.api.conditions import BaseCondition
-from qsync_operator.api.patterns import NAME_PATTERN
+from qsync_operator.api.patterns import NAME_PATTERN, URL_PATTERN
 from qsync_operator.api.spec import SparkSpec
 
 RunPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Cancelled"]
 TERMINAL: tuple[RunPhase, ...] = ("Succeeded", "Failed", "Cancelled")
 Verdict = Literal["", "Passed", "Violated", "Incomplete"]
-LedgerUrl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$", max_length=1024)]
+LedgerUrl = Annotated[str, Field(pattern=URL_PATTERN, max_length=1024)]
 RunConditionType = Literal["Complete", "Failed"]
 
 

@@ -1,32 +1,51 @@
 """Reads manifests: YAML of one or several documents, a QsyncCluster and its Secrets.
 
-Every error becomes one sentence with the path of the field. It uses the terms of the manifest, not
-those of the library that found it.
+All mistakes of a file are reported at once, each as a sentence (`mistakes.py`).
 """
 
 import base64
 import binascii
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from qsync_broker.folders import Folders, refusal
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
+from qsync_operator.api.jobs import QsyncAudit, QsyncCompaction
 from qsync_operator.api.journals import QsyncJournal, problem_of
+from qsync_operator.api.mistakes import sentences_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_MODELS: dict[str, type[BaseModel]] = {
+    model.__name__: model for model in (QsyncCluster, QsyncJournal, QsyncAudit, QsyncCompaction)
+}
 LATER_KINDS = ("QsyncAudit", "QsyncCompaction")
 """Kinds of this group that exist only on Kubernetes; a local cluster refuses them."""
 
 
 class ClusterManifestError(Exception):
-    """An unusable manifest; the text is one sentence for its author."""
+    """An unusable manifest; the text is one sentence for its author, or a line for each mistake.
+
+    Attributes:
+        mistakes: the sentences, without the name of the file.
+    """
+
+    def __init__(self, text: str, mistakes: list[str] | None = None) -> None:
+        super().__init__(text)
+        self.mistakes = mistakes or [text]
+
+
+def refused(source: str, mistakes: list[str]) -> ClusterManifestError:
+    """Return the error of a file with these mistakes."""
+    if len(mistakes) == 1:
+        return ClusterManifestError(f"{source}: {mistakes[0]}", mistakes)
+    lines = "".join(f"\n  {one}" for one in mistakes)
+    return ClusterManifestError(f"{source} has {len(mistakes)} mistakes:{lines}\n", mistakes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +79,38 @@ def load_manifest(path: Path, existing: Existing | None = None) -> ClusterManife
     Raises:
         ManifestError: the file cannot be read or used.
     """
+    return parse_manifest(_text_of(path), str(path), existing)
+
+
+def _text_of(path: Path) -> str:
     try:
-        text = path.read_text()
+        return path.read_text()
     except OSError as error:
         raise ClusterManifestError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ClusterManifestError(f"{path} is not a text file: {error.reason}") from error
-    return parse_manifest(text, str(path), existing)
+
+
+def check_documents(path: Path) -> None:
+    """Check the documents of a file for Kubernetes, each by itself.
+
+    Raises:
+        ClusterManifestError: the file cannot be read, or has mistakes.
+    """
+    source, mistakes = str(path), []
+    for document in _documents(_text_of(path), source):
+        model = _MODELS.get(str(document.get("kind")))
+        if model is None and document.get("kind") != "Secret":
+            mistakes.append(
+                f"kind {document.get('kind')!r} is not supported: apply it with kubectl"
+            )
+        try:
+            if model is not None:
+                _validated(model, document, source)
+        except ClusterManifestError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise refused(source, mistakes)
 
 
 def parse_manifest(
@@ -85,17 +129,23 @@ def parse_manifest(
     clusters: list[QsyncCluster] = []
     secrets: dict[str, dict[str, str]] = {}
     journals: list[QsyncJournal] = []
+    mistakes: list[str] = []
     for document in _documents(text, source):
         kind = document.get("kind")
-        if kind == "QsyncCluster":
-            clusters.append(parse_cluster(document, source))
-        elif kind == "Secret":
-            name, values = _secret(document, source)
-            secrets[name] = values
-        elif kind == "QsyncJournal":
-            journals.append(_validated(QsyncJournal, document, source))
-        else:
-            raise ClusterManifestError(f"{source}: {_unknown_kind(kind)}")
+        try:
+            if kind == "QsyncCluster":
+                clusters.append(parse_cluster(document, source))
+            elif kind == "Secret":
+                name, values = _secret(document, source)
+                secrets[name] = values
+            elif kind == "QsyncJournal":
+                journals.append(_validated(QsyncJournal, document, source))
+            else:
+                mistakes.append(_unknown_kind(kind))
+        except ClusterManifestError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise refused(source, mistakes)
     has_cluster = bool(clusters)
     if not has_cluster and journals and existing is not None:
         name = journals[0].spec.cluster
@@ -104,9 +154,10 @@ def parse_manifest(
             raise ClusterManifestError(f"{source}: QsyncCluster {name} not found: apply it first")
         clusters.append(found)
     if len(clusters) != 1:
-        raise ClusterManifestError(
-            f"{source} contains {len(clusters)} QsyncClusters instead of one"
-        )
+        text = f"{source} contains {len(clusters)} QsyncClusters instead of one"
+        if not clusters:
+            text = f"{source} contains no QsyncCluster: add one"
+        raise ClusterManifestError(text)
     spec = clusters[0].spec.journals
     if spec is not None and spec.auth_keys_secret is not None:
         raise ClusterManifestError(
@@ -190,64 +241,11 @@ def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> Qsy
 def _validated(model: type[_Model], document: dict[str, Any], source: str) -> _Model:
     version = document.get("apiVersion")
     if version != API_VERSION:
-        raise ClusterManifestError(
-            f"{source}: apiVersion {version!r} is not supported: use {API_VERSION}"
-        )
+        raise refused(source, [f"apiVersion {version!r} is not supported: use {API_VERSION}"])
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ClusterManifestError(f"{source}: {sentence_of(error, model)}") from error
-
-
-def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return the first error as a sentence with the path of its field."""
-    errors = error.errors()
-    first = errors[0]
-    if first["type"] == "missing":  # perhaps because its key is misspelt
-        first = next((one for one in errors if one["type"] == "extra_forbidden"), first)
-    location = [part for part in first["loc"] if not _is_branch(part)]
-    path = _path(location)
-    if first["type"] == "extra_forbidden":
-        known = _fields_at(model, location[:-1])
-        close = difflib.get_close_matches(str(location[-1]), known, 1)
-        hint = f": did you mean {close[0]}?" if close else ""
-        return f"{path} is not a known field{hint}"
-    if first["type"] == "missing":
-        return f"{path} is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{path}: {message}" if path else message
-    shown = "" if isinstance(first["input"], (dict, list)) else f" {first['input']!r}"
-    return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
-
-
-def _is_branch(part: int | str) -> bool:
-    """Return whether pydantic named a branch of a union here rather than a field."""
-    return part in ("int", "str", "function-before[_checked_schedule(), str]")
-
-
-def _path(location: list[int | str]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
-
-
-def _fields_at(model: type[BaseModel], location: list[int | str]) -> list[str]:
-    """Return the fields that the manifest may have at `location`, for the hint."""
-    current: type[BaseModel] | None = model
-    for part in location:
-        if isinstance(part, int) or current is None:
-            continue
-        found = next((f for f in current.model_fields.values() if f.alias == part), None)
-        current = _model_in(found.annotation) if found is not None else None
-    return [f.alias or "" for f in current.model_fields.values()] if current is not None else []
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+        raise refused(source, sentences_of(error, model)) from error
 
 
 def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]:
@@ -255,15 +253,14 @@ def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        raise ClusterManifestError(f"{source}: metadata.name of a Secret is missing")
+        raise refused(source, ["metadata.name of a Secret is missing"])
     values: dict[str, str] = {}
     for key, value in (document.get("data") or {}).items():
         try:
             values[str(key)] = base64.b64decode(str(value), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise ClusterManifestError(
-                f"{source}: data.{key} of Secret {name} is not base64 text: use stringData instead"
-            ) from error
+            text = f"data.{key} of Secret {name} is not base64 text: use stringData instead"
+            raise refused(source, [text]) from error
     values.update(
         {str(key): str(value) for key, value in (document.get("stringData") or {}).items()}
     )

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from qsync_operator.api.base import NAMED, SpecModel
+from qsync_operator.api.patterns import SPACE_PATTERN
 
 FieldType = Literal[
     "any", "unsigned", "string", "number", "double", "integer", "boolean", "varbinary", "scalar",
@@ -61,7 +62,7 @@ class IndexSpec(SpecModel):
 class SpaceSpec(SpecModel):
     """A space that the operator creates and never drops."""
 
-    name: str = Field(min_length=1, max_length=NAME_MAX, pattern=r"^[^_].*$")
+    name: str = Field(min_length=1, max_length=NAME_MAX, pattern=SPACE_PATTERN)
     """Name of the space."""
     is_sync: bool = True
     """Whether writes wait for the quorum."""
@@ -69,6 +70,9 @@ class SpaceSpec(SpecModel):
     """Fields of the space, in order."""
     indexes: list[IndexSpec] = Field(min_length=1, max_length=128, json_schema_extra=NAMED)
     """Indexes of the space. The first one is the primary key."""
+    prune: bool = False
+    """Whether indexes, and fields at the end of the format, are removed if the manifest omits them.
+    Otherwise the database keeps them. Rows keep the values of removed fields."""
 
     @model_validator(mode="after")
     def _check(self) -> "SpaceSpec":

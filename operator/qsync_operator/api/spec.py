@@ -20,6 +20,7 @@ from qsync_operator.api.base import (
     quantity,
 )
 from qsync_operator.api.bootstrap import BootstrapSpec
+from qsync_operator.api.patterns import URL_PATTERN, USER_PATTERN
 from qsync_operator.api.podtemplate import refuse_template
 from qsync_operator.api.spaces import SpaceSpec, refuse_repeated
 from qsync_operator.api.users import RoleSpec, UserSpec, refuse_reserved
@@ -161,7 +162,7 @@ class TlsSpec(SpecModel):
 class AuthSpec(SpecModel):
     """User of the application. The operator generates a password unless a Secret is named."""
 
-    username: str = Field(default="app", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
+    username: str = Field(default="app", pattern=USER_PATTERN)
     """Name of the user that applications log in as. It cannot change."""
     password_secret: SecretName | None = None
     """Secret whose key `password` is the password of the user. Without it, the operator generates
@@ -189,7 +190,7 @@ class PortsSpec(SpecModel):
 class ArchiveSpec(SpecModel):
     """Object store that receives sealed segments and snapshots."""
 
-    url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$")
+    url: str = Field(pattern=URL_PATTERN)
     """URL of the archive, such as `s3://bucket/orders`."""
     interval: Duration = "60s"
     """Maximum age of confirmed rows that are not archived."""

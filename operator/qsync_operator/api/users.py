@@ -5,13 +5,12 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from qsync_operator.api.base import SecretName, SpecModel
+from qsync_operator.api.patterns import JOURNALS_PATTERN, USER_PATTERN
 
 PrivilegeName = Literal["read", "write", "execute", "create", "alter", "drop"]
 BROKER_USER = "qsync_broker"
 """User with which brokers of journals log in."""
 RESERVED = ("admin", "guest", "public", "replication", "super", BROKER_USER)
-JOURNALS = r"^[-_+./=%A-Za-z0-9]+(/\*)?$"
-NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,62}$"
 
 
 def refuse_reserved(name: str) -> str:
@@ -29,7 +28,7 @@ class GrantSpec(SpecModel):
     """Space on which they are granted."""
     universe: bool = False
     """Whether they are granted on the universe."""
-    journal: str | None = Field(default=None, max_length=512, pattern=JOURNALS)
+    journal: str | None = Field(default=None, max_length=512, pattern=JOURNALS_PATTERN)
     """Journal, or folder of journals followed by `/*`, to which `write` permits to publish."""
 
     @model_validator(mode="after")
@@ -44,7 +43,7 @@ class GrantSpec(SpecModel):
 class RoleSpec(SpecModel):
     """A named set of grants."""
 
-    name: str = Field(pattern=NAME)
+    name: str = Field(pattern=USER_PATTERN)
     """Name in the database."""
     roles: list[str] = Field(default_factory=list, max_length=32)
     """Roles whose grants are included."""

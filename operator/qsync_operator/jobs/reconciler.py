@@ -20,7 +20,7 @@ from qsync_operator.api.jobs import (
     RunSpec,
     RunStatus,
 )
-from qsync_operator.api.manifest import sentence_of
+from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.reasons import RunReason
 from qsync_operator.jobs.results import judge, refused
 from qsync_operator.jobs.schedule import overdue_at

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from qsync_broker.folders import Folders
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.journals import JournalStatus, QsyncJournal, QsyncJournalSpec, problem_of
-from qsync_operator.api.manifest import sentence_of
+from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.reasons import JournalReason, Reason
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache, ObjectKey

@@ -1,8 +1,9 @@
 """Compares declared spaces with those of the database, and creates missing ones.
 
-Spaces and indexes are created, and a space's format and `isSync` are updated. Nothing is dropped,
-and an index is never changed in place, because both destroy data. The operator reports such
-differences and leaves them to the user.
+Spaces and indexes are created, and a space's format and `isSync` are updated. An index is never
+changed in place. What the manifest omits is kept, because an omission can be a mistake: spaces
+always, and fields and indexes unless the space is declared with `prune`. The operator reports
+differences that it leaves to the user.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from qsync_client.protocol.access import UserId
 from qsync_client.protocol.spaces import FIRST_USER_SPACE, NAME_INDEX, SystemSpace
 from qsync_operator.api.spaces import IndexSpec, PartSpec, SpaceSpec
-from qsync_operator.members.iproto import IprotoConnection
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection
 from qsync_operator.plan.observed import SchemaView
 
 SPACE_SPACE, INDEX_SPACE = int(SystemSpace.SPACE), int(SystemSpace.INDEX)
@@ -23,19 +24,26 @@ def compare(database: IprotoConnection, spaces: list[SpaceSpec]) -> SchemaView:
     Raises:
         DatabaseError: the database cannot be reached or refused a request.
     """
-    missing = []
+    missing, kept = [], []
     for space in spaces:
         row = _space_row(database, space.name)
-        if row is None or not _is_same_space(row, space):
+        if row is None:
             missing.append(space.name)
             continue
         indexes = _index_rows(database, row[0])
-        refusal = _refusal(space, indexes)
+        refusal = _format_refusal(row, space) or _refusal(space, indexes)
         if refusal:
             return SchemaView(True, (), refusal)
-        if len([i for i in space.indexes if i.name in indexes]) < len(space.indexes):
+        is_whole = all(index.name in indexes for index in space.indexes)
+        if (
+            not is_whole
+            or not _is_same_space(row, space)
+            or (space.prune and _omitted(row, space, indexes))
+        ):
             missing.append(space.name)
-    return SchemaView(True, tuple(missing))
+        elif not space.prune:
+            kept += [_kept(space, what) for what in _omitted(row, space, indexes)]
+    return SchemaView(True, tuple(missing), "", tuple(kept))
 
 
 def create(database: IprotoConnection, spaces: list[SpaceSpec]) -> None:
@@ -52,9 +60,14 @@ def create(database: IprotoConnection, spaces: list[SpaceSpec]) -> None:
             database.insert(SPACE_SPACE, _wanted_row(space, space_id))
         else:
             space_id = row[0]
+            refusal = _format_refusal(row, space)
+            if refusal:
+                raise DatabaseError(refusal)
             if not _is_same_space(row, space):
-                database.replace(SPACE_SPACE, _wanted_row(space, space_id))
+                database.replace(SPACE_SPACE, _changed_row(row, space))
         _create_indexes(database, space, space_id)
+        if space.prune:
+            _drop_indexes(database, space, space_id)
 
 
 def _create_indexes(database: IprotoConnection, space: SpaceSpec, space_id: int) -> None:
@@ -75,6 +88,14 @@ def _create_indexes(database: IprotoConnection, space: SpaceSpec, space_id: int)
             ],
         )
         next_id += 1
+
+
+def _drop_indexes(database: IprotoConnection, space: SpaceSpec, space_id: int) -> None:
+    """Drop the indexes that the manifest omits, except the primary key."""
+    declared = {index.name for index in space.indexes}
+    for name, row in _index_rows(database, space_id).items():
+        if name not in declared and row[1] != 0:
+            database.delete(INDEX_SPACE, [space_id, row[1]])
 
 
 def _space_row(database: IprotoConnection, name: str) -> list[Any] | None:
@@ -99,14 +120,60 @@ def _wanted_format(space: SpaceSpec) -> list[dict[str, Any]]:
     ]
 
 
+def _changed_row(row: list[Any], space: SpaceSpec) -> list[Any]:
+    """Return the row of an existing space as the manifest declares it."""
+    wanted = _wanted_row(space, row[0])
+    wanted[6] += _kept_fields(row, space)
+    return wanted
+
+
+def _kept_fields(row: list[Any], space: SpaceSpec) -> list[dict[str, Any]]:
+    """Return the fields at the end of the format that the manifest omits, unless it prunes."""
+    return [] if space.prune else list(row[6][len(space.format) :])
+
+
 def _is_same_space(row: list[Any], space: SpaceSpec) -> bool:
     options = row[5] if isinstance(row[5], dict) else {}
-    wanted = [(field.name, field.type, field.is_nullable) for field in space.format]
-    found = [
-        (field.get("name"), field.get("type", "any"), bool(field.get("is_nullable", False)))
-        for field in row[6]
-    ]
+    wanted, found = (
+        [_field_of(one) for one in part] for part in (_changed_row(row, space)[6], row[6])
+    )
     return bool(options.get("is_sync", False)) == space.is_sync and found == wanted
+
+
+def _field_of(field: dict[str, Any]) -> tuple[Any, Any, bool]:
+    return field.get("name"), field.get("type", "any"), bool(field.get("is_nullable", False))
+
+
+def _format_refusal(row: list[Any], space: SpaceSpec) -> str:
+    """Return why the format cannot become the declared one, or "".
+
+    A field that moves to another position would give its name to other values.
+    """
+    positions = {field.get("name"): position for position, field in enumerate(row[6])}
+    for position, field in enumerate(space.format):
+        before = positions.get(field.name, position)
+        if before != position:
+            return (
+                f"field {field.name} of space {space.name} cannot move from position {before + 1}"
+                f" to {position + 1}: declare the fields before it as they are in the database"
+            )
+    return ""
+
+
+def _omitted(row: list[Any], space: SpaceSpec, indexes: dict[str, list[Any]]) -> list[str]:
+    """Return the fields and indexes that the database has and the manifest omits."""
+    declared = {index.name for index in space.indexes}
+    fields = [f"field {field.get('name')}" for field in row[6][len(space.format) :]]
+    return fields + [
+        f"index {name}" for name, one in indexes.items() if name not in declared and one[1]
+    ]
+
+
+def _kept(space: SpaceSpec, what: str) -> str:
+    return (
+        f"{what} of space {space.name} is not in the manifest, and is kept: declare it, or set "
+        f"prune: true of the space to remove it"
+    )
 
 
 def _wanted_part(space: SpaceSpec, part: PartSpec) -> dict[str, Any]:

@@ -181,11 +181,19 @@ class StorageView:
 
 @dataclass(frozen=True, slots=True)
 class SchemaView:
-    """The declared spaces compared with the database; `is_known` after the first comparison."""
+    """The declared spaces compared with the database.
+
+    Attributes:
+        is_known: whether they were compared.
+        missing: names of spaces that are missing or differ.
+        refusal: why the declaration cannot be satisfied, or "".
+        kept: sentences about fields and indexes that the manifest omits, and the database keeps.
+    """
 
     is_known: bool = False
     missing: tuple[str, ...] = ()
     refusal: str = ""
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ def build_status(
             *_disks(observed, DISK_LOW),
             *_archives(observed, 0.0),
             *_unordered(observed),
+            *observed.schema.kept,
             *observed.warnings,
         ],
     )

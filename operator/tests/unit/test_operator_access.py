@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from qsync_client.protocol.auth import stored_hash
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.manifest import sentence_of
+from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.members.access import AccessRefused, bring, differing, principals
 from qsync_operator.members.iproto import IprotoConnection
 from qsync_testing.operator.catalogue import AccessCatalogue

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsync_operator.api.base import duration_ns, quantity
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.journals import QsyncJournal
 from qsync_operator.api.manifest import ClusterManifestError, parse_manifest
+from qsync_operator.api.patterns import FORMS
 from qsync_operator.api.podtemplate import refuse_privileged, refuse_template
 from qsync_operator.api.spec import ClusterSpec, spec_warnings, without_local_meaning
 from qsync_testing.paths import EXAMPLES
@@ -41,8 +44,8 @@ REFUSED = [
     ({"replicaz": 3}, "spec.replicaz is not a known field: did you mean replicas?"),
     ({"read_replicas": 3}, "spec.read_replicas is not a known field: did you mean readReplicas?"),
     ({"replication": {"quorun": 2}}, "spec.replication.quorun is not a known field"),
-    ({"replicas": 0}, "spec.replicas 0: input should be greater than or equal to 1"),
-    ({"replicas": "many"}, "spec.replicas 'many': input should be a valid integer"),
+    ({"replicas": 0}, "spec.replicas 0: it must be at least 1"),
+    ({"replicas": "many"}, "spec.replicas 'many': write a whole number"),
     ({"replicas": 30, "asyncReplicas": 2}, "asyncReplicas is 32: at most 31"),
     ({"replicas": 5, "replication": {"quorum": 2}}, "quorum 2 is below a majority of 5 replicas"),
     ({"replicas": 3, "replication": {"quorum": 4}}, "quorum 4 can never be reached by 3 replicas"),
@@ -82,7 +85,7 @@ REFUSED = [
         "podTemplate.spec.containers[x].img cannot be set",
     ),
     ({"spaces": [space(), space()]}, "space orders is declared twice"),
-    ({"spaces": [space(indexes=[])]}, "spec.spaces[0].indexes: list should have at least 1"),
+    ({"spaces": [space(indexes=[])]}, "spec.spaces[0].indexes: it must have at least 1 item"),
     ({"spaces": [space(name="_space")]}, "spec.spaces[0].name '_space'"),
     (
         {"spaces": [space(indexes=[{"name": "p", "parts": [{"field": "idd"}]}])]},
@@ -101,6 +104,14 @@ REFUSED = [
         "field 7 is not in the format",
     ),
     ({"auth": {"username": "admin"}}, "admin is reserved"),
+    (
+        {"archive": {"url": "folder"}},
+        "spec.archive.url 'folder': write a URL with its scheme, such as s3://bucket/orders",
+    ),
+    ({"users": [{"name": "1", "passwordSecret": "x"}]}, "use at most 63 letters, digits"),
+    ({"guest": "maybe"}, "spec.guest 'maybe': write true or false"),
+    ({"spaces": {"name": "orders"}}, "spec.spaces: write a list"),
+    ({"replication": {"quorum": [1]}}, "spec.replication.quorum: write a whole number"),
 ]
 
 
@@ -115,17 +126,54 @@ def test_a_bad_spec_is_refused_with_a_sentence(spec: dict[str, Any], sentence: s
     assert "pydantic" not in text
 
 
+def test_all_mistakes_of_a_file_are_reported_at_once() -> None:
+    text = cluster(replicas=0, archive={"ulr": "x"}, storage={"size": "ten"}, audit={})
+    text = text.replace("orders", "Orders") + "---\nkind: Pod\n---\nkind: Secret\n"
+    with pytest.raises(ClusterManifestError) as refused:
+        parse_manifest(text, "file.yaml")
+    first, *lines = str(refused.value).splitlines()
+    assert first == "file.yaml has 7 mistakes:"
+    assert [line.strip() for line in lines] == [
+        "metadata.name 'Orders': use at most 40 lower-case letters, digits and hyphens, and begin"
+        " with a letter",
+        "spec.replicas 0: it must be at least 1",
+        "spec.storage.size: invalid quantity 'ten': use a form such as 10Gi or 500m",
+        "spec.archive.ulr is not a known field: did you mean url?",
+        "spec.audit.schedule is missing",
+        "kind 'Pod' is not supported: use QsyncCluster, QsyncJournal or Secret",
+        "metadata.name of a Secret is missing",
+    ]
+
+
+def patterns_of(node: Any) -> list[str]:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    found = [one for child in children for one in patterns_of(child)]
+    if isinstance(node, dict) and isinstance(node.get("pattern"), str):
+        found.append(node["pattern"])
+    return found
+
+
+def test_every_pattern_of_a_manifest_has_a_sentence() -> None:
+    schemas = [kind.model_json_schema(by_alias=True) for kind in (QsyncCluster, QsyncJournal)]
+    patterns = set(patterns_of(schemas))
+    assert len(patterns) >= 5
+    assert patterns <= set(FORMS)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "contains 0 QsyncClusters"),
+        ("", "contains no QsyncCluster"),
         (cluster() + "---\n" + cluster(), "contains 2 QsyncClusters"),
         ("- 1", "it contains a list"),
         ("a: [", "is not valid YAML in line"),
         ("kind: Pod", "kind 'Pod' is not supported"),
         ("kind: QsyncAudit", "apply it with kubectl"),
         ("kind: QsyncCluster\napiVersion: v2", "apiVersion 'v2'"),
-        (cluster().replace("orders", "Orders"), "metadata.name 'Orders'"),
+        (
+            cluster().replace("orders", "My.Cluster"),
+            "metadata.name 'My.Cluster': use at most 40 lower-case letters, digits and hyphens",
+        ),
         (
             cluster(journals={}).replace("name: orders", "name: o"),
             "metadata.name must have at least 2 characters if journals are enabled",

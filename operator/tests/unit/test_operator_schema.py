@@ -2,9 +2,11 @@
 
 from typing import Any, cast
 
+import pytest
+
 from qsync_operator.api.spaces import SpaceSpec
 from qsync_operator.members import schema
-from qsync_operator.members.iproto import IprotoConnection
+from qsync_operator.members.iproto import DatabaseError, IprotoConnection
 from qsync_operator.plan.observed import SchemaView
 
 
@@ -24,6 +26,10 @@ class CatalogueOfKinds:
 
     def insert(self, space: int, row: list[Any]) -> None:
         self.rows[space].append(row)
+        self.writes += 1
+
+    def delete(self, space: int, key: list[Any]) -> None:
+        self.rows[space] = [row for row in self.rows[space] if row[: len(key)] != key]
         self.writes += 1
 
     def replace(self, space: int, row: list[Any]) -> None:
@@ -122,3 +128,61 @@ def test_undeclared_spaces_are_left_alone() -> None:
     schema.create(connection, [orders()])
     assert schema.compare(connection, []) == SchemaView(True, (), "")
     assert catalogue.rows[280][0][2] == "old"
+
+
+WIDE = [
+    {"name": "id", "type": "unsigned"},
+    {"name": "customer", "type": "string", "isNullable": True},
+    {"name": "extra"},
+]
+
+
+def test_an_omitted_field_or_index_is_kept_and_reported() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders(format=WIDE)])
+    writes = catalogue.writes
+    primary = [{"name": "primary", "type": "HASH", "parts": [{"field": "id"}]}]
+    view = schema.compare(connection, [orders(indexes=primary)])
+    assert (view.missing, view.refusal) == ((), "")
+    assert [text.partition(" is not")[0] for text in view.kept] == [
+        "field extra of space orders",
+        "index by_customer of space orders",
+    ]
+    schema.create(connection, [orders(indexes=primary)])
+    assert catalogue.writes == writes
+    schema.create(connection, [orders(isSync=False)])
+    assert [field["name"] for field in catalogue.rows[280][-1][6]] == ["id", "customer", "extra"]
+
+
+def test_an_omitted_field_and_index_are_removed_by_prune() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders(format=WIDE)])
+    primary = [{"name": "primary", "type": "HASH", "parts": [{"field": "id"}]}]
+    pruned = orders(indexes=primary, prune=True)
+    assert schema.compare(connection, [pruned]).missing == ("orders",)
+    schema.create(connection, [pruned])
+    assert schema.compare(connection, [pruned]) == SchemaView(True, (), "")
+    assert [field["name"] for field in catalogue.rows[280][-1][6]] == ["id", "customer"]
+    assert [row[2] for row in catalogue.rows[288]] == ["primary"]
+
+
+def test_a_field_does_not_move_because_another_is_omitted() -> None:
+    _, connection = database()
+    schema.create(connection, [orders(format=WIDE)])
+    moved = orders(
+        format=[WIDE[0], WIDE[2], WIDE[1]],
+        indexes=[{"name": "primary", "type": "HASH", "parts": [{"field": "id"}]}],
+    )
+    view = schema.compare(connection, [moved])
+    assert view.refusal.startswith("field extra of space orders cannot move from position 3 to 2")
+    with pytest.raises(DatabaseError, match="cannot move"):
+        schema.create(connection, [moved])
+
+
+def test_a_field_can_be_renamed() -> None:
+    _, connection = database()
+    schema.create(connection, [orders()])
+    renamed = orders(format=[WIDE[0], {**WIDE[1], "name": "client"}])
+    assert schema.compare(connection, [renamed]).missing == ("orders",)
+    schema.create(connection, [renamed])
+    assert schema.compare(connection, [renamed]) == SchemaView(True, (), "")

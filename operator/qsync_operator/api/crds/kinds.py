@@ -159,7 +159,7 @@ def definition(kind: ResourceKind) -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": _schema(kind)},
+                    "schema": {"openAPIV3Schema": without_item_defaults(schema_of(kind))},
                     "subresources": subresources,
                     "additionalPrinterColumns": [c.document() for c in kind.columns],
                 }
@@ -168,7 +168,23 @@ def definition(kind: ResourceKind) -> dict[str, Any]:
     }
 
 
-def _schema(kind: ResourceKind) -> dict[str, Any]:
+def without_item_defaults(node: dict[str, Any], is_item: bool = False) -> dict[str, Any]:
+    """Return a schema without defaults inside the items of lists.
+
+    The API server would add them to each item. A list that differs from the applied one would let
+    every `kubectl apply` report a change, because the patch of a list is the whole list.
+    """
+    shown = {key: value for key, value in node.items() if not (is_item and key == "default")}
+    if "properties" in shown:
+        children = shown["properties"].items()
+        shown["properties"] = {n: without_item_defaults(child, is_item) for n, child in children}
+    if "items" in shown:
+        shown["items"] = without_item_defaults(shown["items"], True)
+    return shown
+
+
+def schema_of(kind: ResourceKind) -> dict[str, Any]:
+    """Return the schema with the defaults of all fields."""
     schema = structural_schema(kind.model)
     properties = schema["properties"]
     # The API server defines these three; a CRD may restrict only the name in metadata.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from qsync_operator.api.cluster import GROUP, VERSION
-from qsync_operator.api.crds.kinds import KINDS, ResourceKind, definition
+from qsync_operator.api.crds.kinds import KINDS, ResourceKind, schema_of
 
 HEAD = f"""# Manifest fields
 
@@ -18,7 +18,7 @@ def reference() -> str:
 
 
 def _kind(kind: ResourceKind) -> list[str]:
-    schema = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = schema_of(kind)
     lines = [f"## {kind.name} (`{kind.short_name}`)", ""]
     for part in ("spec", "status"):
         lines += [
