@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.archive.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
-    FOLDER,
     ChangesFile,
     CompactedFile,
     Compaction,
@@ -42,9 +41,11 @@ from qsync_node.archive.outputs import delete_all, listed, put_bytes, put_local,
 from qsync_node.archive.reader import Archive, load_archive
 from qsync_node.archive.restore.child import RestoreError, restore_in_child
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
+from qsync_spark.compaction.folders import compaction_folders, delete_unfinished
 from qsync_spark.compaction.fragments import count_merges, merge_archived
 from qsync_spark.compaction.lock import CompactionLock
 from qsync_spark.compaction.merging import merge, work_of
+from qsync_spark.compaction.preview import after_folding
 from qsync_spark.compaction.removal import PASSED, plan_removal
 from qsync_spark.durations import GRACE_S
 from qsync_spark.journals.compaction import MergeResult as Fragments
@@ -132,7 +133,7 @@ def compact(
 
     archive = load_archive(url)
     if wish.is_dry_run:
-        _say_what_would_be(archive, wish, outcome)
+        _preview(spark, archive, wish, outcome, clock())
         if wish.merges_fragments:
             outcome.fragments, notes = count_merges(spark, archive, wish.grace_s)
             outcome.notes += notes
@@ -146,7 +147,7 @@ def compact(
         step(0)
         with CompactionLock(store_of(url), url, wish.run) as lock:
             archive = load_archive(url)
-            _clean(archive)
+            delete_unfinished(archive)
             archive, made = _fold(archive, wish, Path(scratch), outcome, step)
             result: AuditResult | None = None
             if made is not None:
@@ -179,8 +180,45 @@ def _has_work(archive: Archive, wish: Wish, outcome: CompactionResult, now_s: fl
         return True
     if wish.delete_older_than_s is None:
         return False
-    removal = plan_removal(archive, _folders(archive), now_s, wish.delete_older_than_s)
+    removal = plan_removal(archive, compaction_folders(archive), now_s, wish.delete_older_than_s)
     return bool(removal.files or removal.folders or removal.changes != archive.changes)
+
+
+def _preview(
+    spark: "SparkSession", archive: Archive, wish: Wish, outcome: CompactionResult, now_s: float
+) -> None:
+    """Take the decisions of a compaction without its changes.
+
+    Raises:
+        ArchiveError: the compaction would fail: the archive is Violated, or cannot be folded.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        archive, made = _fold(archive, wish, Path(scratch), outcome, lambda number: None)
+    outcome.floor = archive.changes.floor
+    if made is not None:
+        outcome.index = made.index
+        outcome.bytes_before = sum(one.size for one in made.inputs)
+    elif not _has_work(archive, wish, outcome, now_s):
+        return
+    result = _audit(spark, archive, wish)
+    outcome.verdict = result.verdict
+    if result.verdict != PASSED:
+        _say_what_stays(result, outcome)
+        return
+    later = after_folding(archive, made, list(work_of(archive, outcome.index)))
+    merged = later.changes.merged[len(archive.changes.merged) :]
+    outcome.merged_files = sum(len(one.replaces) for one in merged)
+    if wish.delete_older_than_s is not None:
+        folders = compaction_folders(archive) + ([made.folder] if made is not None else [])
+        age_s, until = wish.delete_older_than_s, result.audited_index
+        removal = plan_removal(later, folders, now_s, age_s, until)
+        store = store_of(archive.url)
+        outcome.floor = removal.changes.floor
+        places = [*(owner.instance_uuid for owner in archive.written), *removal.folders]
+        existing = {path for place in places for path in listed(store, place)}
+        existing |= {f"{one.member}/{one.entry.name}" for one in merged}
+        going = {path for path in existing if path.startswith(tuple(removal.folders))}
+        outcome.deleted_files = len(going | existing.intersection(removal.files))
 
 
 def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> AuditResult:
@@ -224,7 +262,7 @@ def _fold(
     outcome: CompactionResult,
     step: Callable[[int], None],
 ) -> tuple[Archive, Compaction | None]:
-    """Store the snapshot in the archive, unpublished.
+    """Store the snapshot in the archive, unpublished; a dry run only folds it.
 
     Returns:
         The archive as it is now, with all files up to the snapshot, and the compaction; None if
@@ -260,7 +298,11 @@ def _fold(
         name, archive.replicaset_uuid, entry.last_index, latest, time.time(), "",
         replace(entry, timestamp_max=latest, archived_at=time.time()),
     )  # fmt: skip
-    stored = put_local(archive.url, f"{made.folder}/{entry.name}", file)
+    path = f"{made.folder}/{entry.name}"
+    if wish.is_dry_run:
+        stored = CompactedFile(path, entry.size, entry.sha256)
+    else:
+        stored = put_local(archive.url, path, file)
     inputs = [
         CompactedFile(f"{manifest.instance_uuid}/{one.name}", one.size, one.sha256)
         for manifest in archive.members
@@ -434,7 +476,7 @@ def remove(
     A state after `audited_index`, up to which a quorum has archived, replaces none yet.
     """
     archive = load_archive(url)
-    removal = plan_removal(archive, _folders(archive), now_s, retention_s, audited_index)
+    removal = plan_removal(archive, compaction_folders(archive), now_s, retention_s, audited_index)
     outcome.floor = removal.changes.floor
     base = next((c for c in archive.compactions if c.name == removal.changes.compaction), None)
     if base is not None:
@@ -454,31 +496,3 @@ def remove(
         found = listed(store_of(url), folder)
         paths += sorted(found, key=lambda path: not path.endswith(f"/{COMPACTION_MANIFEST}"))
     outcome.deleted_files = delete_all(url, paths)
-
-
-def _folders(archive: Archive) -> list[str]:
-    """Return the folders of all compactions, published or not."""
-    paths = (path.split("/") for path in listed(store_of(archive.url), FOLDER))
-    return sorted({f"{FOLDER}/{path[1]}" for path in paths if len(path) > 2})
-
-
-def _clean(archive: Archive) -> None:
-    """Delete the files of unfinished compactions, which have no manifest."""
-    store = store_of(archive.url)
-    for folder in _folders(archive):
-        found = listed(store, folder)
-        if f"{folder}/{COMPACTION_MANIFEST}" not in found:
-            delete_all(archive.url, found)
-
-
-def _say_what_would_be(archive: Archive, wish: Wish, outcome: CompactionResult) -> None:
-    entries = [e for m in archive.members for e in m.files]
-    outcome.index = max((e.last_index for e in entries), default=0)
-    if wish.to_signature is not None:
-        outcome.index = min(outcome.index, wish.to_signature)
-    outcome.bytes_before = sum(e.size for e in entries if e.last_index <= outcome.index)
-    outcome.merged_files = sum(len(group) for _, group in work_of(archive, outcome.index))
-    outcome.floor = archive.changes.floor
-    if wish.delete_older_than_s is not None:
-        removal = plan_removal(archive, _folders(archive), time.time(), wish.delete_older_than_s)
-        outcome.floor, outcome.deleted_files = removal.changes.floor, len(removal.files)

@@ -193,6 +193,68 @@ def test_small_segments_are_merged(spark: "SparkSession", archive: Path, tmp_pat
     assert removal.changes.floor == outcome.index
 
 
+def decisions(outcome: CompactionResult) -> tuple[object, ...]:
+    return (
+        outcome.index, outcome.verdict, outcome.bytes_before, outcome.merged_files,
+        outcome.deleted_files, outcome.floor, outcome.notes,
+    )  # fmt: skip
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+def dry_and_real(
+    spark: "SparkSession", archive: Path, **wish: Any
+) -> tuple[CompactionResult, CompactionResult]:
+    """Run a compaction twice, first as a dry run, which changes no file."""
+    before = files_of(archive)
+    dry = run(spark, archive, is_dry_run=True, **wish)
+    assert files_of(archive) == before
+    return dry, run(spark, archive, **wish)
+
+
+def test_a_dry_run_takes_the_decisions_of_the_real_run(
+    spark: "SparkSession", archive: Path
+) -> None:
+    dry, real = dry_and_real(spark, archive)
+    assert decisions(dry) == decisions(real)
+    assert dry.merged_files > 2
+    dry, real = dry_and_real(spark, archive, delete_older_than_s=0.0)
+    assert decisions(dry) == decisions(real)
+    assert dry.deleted_files > 2
+    dry, real = dry_and_real(spark, archive, delete_older_than_s=0.0)
+    assert decisions(dry) == decisions(real)
+
+
+def test_a_dry_run_merges_and_deletes_in_one_step(spark: "SparkSession", archive: Path) -> None:
+    dry, real = dry_and_real(spark, archive, delete_older_than_s=0.0)
+    assert decisions(dry) == decisions(real)
+    assert dry.deleted_files > 2
+
+
+def test_a_dry_run_merges_nothing_of_an_incomplete_archive(
+    spark: "SparkSession", archive: Path
+) -> None:
+    url = f"file://{archive}"
+    wish = Wish("sim", lag_allowed_s=0.0, delete_older_than_s=0.0)
+    victim = load_archive(url).members[0]
+    (archive / victim.instance_uuid / victim.files[-1].name).unlink()
+    dry = compact(spark, url, replace(wish, is_dry_run=True))
+    real = compact(spark, url, wish)
+    assert decisions(dry) == decisions(real)
+    assert (dry.verdict, dry.merged_files, dry.deleted_files) == ("Incomplete", 0, 0)
+    assert "no file is merged or deleted" in dry.notes[-1]
+
+
+def test_a_dry_run_refuses_a_violated_archive(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    missing_row(Copy(folder, tmp_path / "copy", 5))
+    with pytest.raises(ArchiveError, match="is Violated"):
+        run(spark, tmp_path / "copy", is_dry_run=True)
+
+
 def test_one_at_a_time(spark: "SparkSession", archive: Path) -> None:
     url = f"file://{archive}"
     why = "the first compacts it since"
