@@ -1,14 +1,19 @@
-"""`kubectl qsync pause`, `resume` and `restart`: annotations that the operator obeys."""
+"""`qsync pause`, `resume` and `restart`: annotations that the operator obeys."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from qsync_cli import clusters, waiting
 from qsync_cli.kubernetes import session as kubernetes_session
-from qsync_cli.options import OutputOption
+from qsync_cli.options import OutputOption, TimeoutOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
+from qsync_operator.api import annotations
+
+if TYPE_CHECKING:
+    from qsync_cli.options import Output
 
 
 @aimed
@@ -31,11 +36,26 @@ def resume(where: Where, output: OutputOption = None) -> None:
 
 
 @aimed
-def restart(where: Where, output: OutputOption = None) -> None:
+def restart(where: Where, timeout: TimeoutOption = 120.0, output: OutputOption = None) -> None:
     """Restart all members one at a time, the leader last."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    if where.local is not None:
+        _restart_local(where.local, now, timeout, output)
+        return
     name = _annotate(where, "restartedAt", now)
     done(f"{name} restarts its members, one at a time", output, cluster=name, restartedAt=now)
+
+
+def _restart_local(name: str, now: str, timeout_s: float, output: "Output | None") -> None:
+    store = clusters.open_store(name)
+    with store.editing():
+        cluster = clusters.load_cluster(store)
+        cluster.metadata.annotations[annotations.RESTARTED_AT] = now
+        cluster.metadata.generation += 1
+        store.save_cluster(cluster)
+    clusters.ensure_supervisor(store)
+    waiting.wait_ready(store, timeout_s, output is not None)
+    done(f"{name} has restarted its members", output, cluster=name, restartedAt=now)
 
 
 def _annotate(where: Where, key: str, value: str | None) -> str:

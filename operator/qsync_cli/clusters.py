@@ -51,11 +51,13 @@ def open_store(name: str) -> ClusterFiles:
 def absence_of(store: ClusterFiles) -> Failure:
     """Return the failure of a command for a cluster that does not exist."""
     if (store.directory / "state.json").exists():
-        text = f"cluster {store.name} is deleted and its data is retained: apply its manifest"
-    else:
         text = (
-            f"cluster {store.name} not found in {home()}: `qsync local status` lists all clusters"
+            f"cluster {store.name} is deleted and its data is retained: apply its manifest, or run "
+            f"`qsync destroy {store.name} --delete-data`"
         )
+    else:
+        names = ", ".join(other.name for other in all_stores())
+        text = f"cluster {store.name} not found in {home()}: it has {names or 'no clusters'}"
     return Failure(FailureReason.NOT_FOUND, text)
 
 
@@ -65,6 +67,17 @@ def all_stores() -> list[ClusterFiles]:
         return []
     stores = [ClusterFiles(path) for path in sorted(directory.iterdir()) if path.is_dir()]
     return [store for store in stores if store.exists()]
+
+
+def is_known(name: str) -> bool:
+    """Return whether a local cluster exists, or was deleted and its data is kept."""
+    store = store_of(name)
+    return store.exists() or (store.directory / "state.json").exists()
+
+
+def owner_of(member: str) -> ClusterFiles | None:
+    """Return the local cluster with a member of this name, or None."""
+    return next((one for one in all_stores() if member in one.load_state().members), None)
 
 
 def secrets_of(store: ClusterFiles) -> Secrets:

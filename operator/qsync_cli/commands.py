@@ -82,79 +82,11 @@ LOCAL = (
     LazyCommand(
         "delete",
         "local.delete:delete",
-        "Stop the processes of a cluster and delete its files.",
+        "Stop the processes of a cluster, and delete its files unless they are retained.",
         (
             "qsync local delete orders --yes",
             "qsync local delete orders --keep-data",
         ),
-    ),
-)
-JOURNALS = (
-    LazyCommand(
-        "list",
-        "journals.listing:listing",
-        "List journals: replication, primary, brokers, first store.",
-        ("qsync journals list --local events",),
-    ),
-    LazyCommand(
-        "append",
-        "journals.append:append",
-        "Append a file as a whole, or standard input, and print its offsets.",
-        ("qsync journals append orders/eu order.json --local events",),
-    ),
-    LazyCommand(
-        "read",
-        "journals.read:read",
-        "Write the bytes of a journal to standard output.",
-        ("qsync journals read orders/eu -f --local events",),
-    ),
-    LazyCommand(
-        "fragments",
-        "journals.fragments:fragments",
-        "List the fragments of a journal: offset, length, persistence, SHA-1, codec.",
-        ("qsync journals fragments orders/eu --local events",),
-    ),
-    LazyCommand(
-        "edit",
-        "journals.edit:edit",
-        "Change specifications in $EDITOR; a concurrent change is refused.",
-        ("qsync journals edit -l prefix=orders/ --local events",),
-    ),
-    LazyCommand(
-        "delete",
-        "journals.delete:delete",
-        "Delete a journal, its registers, and its bytes at the brokers.",
-        ("qsync journals delete orders/eu --local events",),
-    ),
-    LazyCommand(
-        "reset-head",
-        "journals.reset_head:reset_head",
-        "Resume a journal whose last bytes are lost, at its write head.",
-        ("qsync journals reset-head orders/eu --local events",),
-    ),
-    LazyCommand(
-        "accept-loss",
-        "journals.accept_loss:accept_loss",
-        "Accept that bytes of a journal are lost, because the last disk with all of them is gone.",
-        ("qsync journals accept-loss orders/eu --local events",),
-    ),
-    LazyCommand(
-        "publish",
-        "journals.publish:publish",
-        "Publish a file as a whole, or standard input, and print its sequence.",
-        ("qsync journals publish orders/eu order.json --wait --local events",),
-    ),
-    LazyCommand(
-        "compact",
-        "journals.compact:compact",
-        "Merge small persisted fragments into ones of about `fragment.length`.",
-        ("qsync journals compact --dry-run --local events",),
-    ),
-    LazyCommand(
-        "prune",
-        "journals.prune:prune",
-        "Delete persisted fragments that are older than `fragment.retention` of their journal.",
-        ("qsync journals prune --dry-run --local events",),
     ),
 )
 DATA = (
@@ -260,6 +192,61 @@ DATA = (
 )
 COMMANDS = (
     LazyCommand(
+        "apply",
+        "apply:apply",
+        "Create or update a cluster from a manifest, and wait until it is Ready.",
+        (
+            "qsync apply -f docs/examples/three-nodes.yaml",
+            "qsync apply -f docs/examples/three-nodes.yaml --dry-run",
+            "kubectl qsync apply -f docs/examples/three-nodes.yaml",
+        ),
+    ),
+    LazyCommand(
+        "diff",
+        "diff:diff",
+        "Show what `qsync apply` would change, and change nothing.",
+        (
+            "qsync diff -f docs/examples/three-nodes.yaml",
+            "kubectl qsync diff -f orders.yaml",
+        ),
+    ),
+    LazyCommand(
+        "list",
+        "listing:list_clusters",
+        "List clusters: those of this machine, and those on Kubernetes if it is configured.",
+        (
+            "qsync list",
+            "qsync list -o json",
+        ),
+    ),
+    LazyCommand(
+        "start",
+        "power:start",
+        "Start a cluster that was stopped, and wait until it is Ready.",
+        ("qsync start orders",),
+    ),
+    LazyCommand(
+        "stop",
+        "power:stop",
+        "Stop all members of a cluster, and keep everything else: `spec.hibernate`.",
+        ("qsync stop orders",),
+    ),
+    LazyCommand(
+        "scale",
+        "scale:scale",
+        "Change the number of members, one at a time and never below a quorum.",
+        ("qsync scale orders --replicas 5",),
+    ),
+    LazyCommand(
+        "destroy",
+        "destroy:destroy",
+        "Remove a cluster. Its data is kept or deleted, as `storage.retention` demands.",
+        (
+            "qsync destroy orders",
+            "qsync destroy orders --delete-data --yes",
+        ),
+    ),
+    LazyCommand(
         "sh",
         "shell.console:sh",
         "Open a console for the rows of a cluster.",
@@ -292,7 +279,7 @@ COMMANDS = (
         "status:status",
         "Show the members of a cluster and its problems, or the status of one node.",
         (
-            "qsync status --local orders",
+            "qsync status orders",
             "qsync status --address 127.0.0.1:20001",
             "kubectl qsync status orders -n shop",
         ),
@@ -301,31 +288,31 @@ COMMANDS = (
         "promote",
         "promote:promote",
         "Make a member the leader: by switchover, or by nomination without a leader.",
-        ("qsync promote orders-1 --local orders",),
+        ("qsync promote orders orders-1",),
     ),
     LazyCommand(
         "switchover",
         "switchover:switchover",
         "Move leadership to another member without losing a write.",
-        ("qsync switchover --local orders",),
+        ("qsync switchover orders",),
     ),
     LazyCommand(
         "fence",
         "fence:fence",
         "Fence a member: it votes and acknowledges but cannot lead.",
-        ("qsync fence orders-0 --local orders",),
+        ("qsync fence orders orders-0",),
     ),
     LazyCommand(
         "unfence",
         "unfence:unfence",
         "Unfence a member.",
-        ("qsync unfence orders-0 --local orders",),
+        ("qsync unfence orders orders-0",),
     ),
     LazyCommand(
         "register",
         "register:register",
         "Register an anonymous member: it gets a replica id, and its log is retained.",
-        ("qsync register catalogue-reader-0 --local catalogue",),
+        ("qsync register catalogue catalogue-reader-0",),
     ),
     LazyCommand(
         "restore",
@@ -337,23 +324,23 @@ COMMANDS = (
         "snapshot",
         "snapshot:snapshot",
         "Write snapshots now. Nodes also write them automatically as the log grows.",
-        ("qsync snapshot --local orders",),
+        ("qsync snapshot orders",),
     ),
     LazyCommand(
         "logs",
         "logs:logs",
         "Print the log of a member, or of all members.",
         (
-            "qsync logs orders-0 -f",
+            "qsync logs orders orders-0 -f",
             "kubectl qsync logs -n shop",
         ),
     ),
     LazyCommand(
         "events",
         "events:events",
-        "Print the events of a cluster and its pods.",
+        "Print the events of a cluster, oldest first.",
         (
-            "qsync events",
+            "qsync events orders",
             "kubectl qsync events -n shop",
         ),
     ),
@@ -369,60 +356,71 @@ COMMANDS = (
     LazyCommand(
         "credentials",
         "credentials:credentials",
-        "Print the Secret NAME-app.",
-        ("qsync credentials -o json",),
+        "Print user, password and addresses for the application.",
+        ("qsync credentials orders -o json",),
     ),
     LazyCommand(
         "rollbacks",
         "rollbacks:rollbacks",
         "Print the rows that members truncated from their logs after a failover.",
-        (
-            "qsync rollbacks --local orders",
-            "qsync rollbacks",
-        ),
+        ("qsync rollbacks orders",),
     ),
     LazyCommand(
         "pause",
         "annotate:pause",
         "Pause the operator for a cluster. Failover continues.",
-        ("qsync pause --cluster orders",),
+        ("qsync pause orders",),
     ),
     LazyCommand(
         "resume",
         "annotate:resume",
         "Resume a paused cluster.",
-        ("qsync resume --cluster orders",),
+        ("qsync resume orders",),
     ),
     LazyCommand(
         "restart",
         "annotate:restart",
         "Restart all members one at a time, the leader last.",
-        ("qsync restart --cluster orders",),
+        ("qsync restart orders",),
     ),
     LazyCommand(
         "replace",
         "replace:replace",
         "Replace a member: delete its volume and pod, so that it joins again.",
         (
-            "qsync replace orders-1 --cluster orders",
+            "qsync replace orders orders-1",
             "kubectl qsync replace orders-1",
         ),
     ),
     LazyCommand(
         "audit",
         "runs:audit",
-        "Audit the archive of a cluster on Kubernetes. Exit code 1 unless it passes.",
+        "Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes.",
         (
-            "qsync audit --cluster orders",
+            "qsync audit orders",
+            "qsync audit orders --ledger ledger.jsonl",
             "kubectl qsync audit --no-wait",
         ),
     ),
     LazyCommand(
+        "audits",
+        "audits:audits",
+        "List audits with their verdicts, oldest first.",
+        ("qsync audits orders",),
+    ),
+    LazyCommand(
+        "report",
+        "audits:report",
+        "Print the location of the report of an audit.",
+        ("qsync report orders",),
+    ),
+    LazyCommand(
         "compact",
         "runs:compact",
-        "Compact the archive of a cluster on Kubernetes. Exit code 1 on failure.",
+        "Fold the confirmed rows of the archive into a verified snapshot and Parquet tables.",
         (
-            "qsync compact --cluster orders",
+            "qsync compact orders",
+            "qsync compact orders --delete-older-than 30d",
             "kubectl qsync compact --dry-run",
         ),
     ),
@@ -430,7 +428,7 @@ COMMANDS = (
         "bundle",
         "bundle:bundle",
         "Write objects, status, events and logs to one archive, without Secrets.",
-        ("qsync bundle --cluster orders",),
+        ("qsync bundle orders",),
     ),
     LazyCommand(
         "cat",
@@ -442,13 +440,13 @@ COMMANDS = (
         "force-confirm",
         "force:force_confirm",
         "Continue without lost voters, and keep all rows of the best survivor.",
-        ("qsync force-confirm --lost orders-1 --disks-destroyed --local orders",),
+        ("qsync force-confirm orders --lost orders-1 --disks-destroyed",),
     ),
     LazyCommand(
         "force-rollback",
         "force:force_rollback",
         "Continue without lost voters, and keep only confirmed rows of the best survivor.",
-        ("qsync force-rollback --lost orders-1 --disks-destroyed --local orders",),
+        ("qsync force-rollback orders --lost orders-1 --disks-destroyed",),
     ),
     LazyCommand(
         "bench",

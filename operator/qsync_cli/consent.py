@@ -24,7 +24,8 @@ def require_consent(
         Failure: there is no consent.
     """
     if not is_given and not sys.stdin.isatty():
-        text = f"{consequence} Nothing was changed: {remedy}"
+        separator = "\n" if "\n" in consequence else " "  # after a list of the lost data
+        text = f"{consequence}{separator}Nothing was changed: {remedy}"
         raise Failure(FailureReason.REFUSED, text)
     warn(consequence)
     if not is_given and not typer.confirm(question, err=True):

@@ -13,7 +13,7 @@ from qsync_operator.resources import labels, secrets
 
 @aimed
 def credentials(where: Where, output: OutputOption = None) -> None:
-    """Print the Secret NAME-app."""
+    """Print user, password and addresses for the application."""
     if where.address is not None:
         raise typer.BadParameter(
             "--address cannot be used here, because a node does not return passwords: use "

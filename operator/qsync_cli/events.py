@@ -19,7 +19,7 @@ FIELDS = ("time", "type", "reason", "object", "message")
 
 @aimed
 def events(where: Where, output: OutputOption = None) -> None:
-    """Print the events of a cluster and its pods."""
+    """Print the events of a cluster, oldest first."""
     if where.address is not None:
         raise typer.BadParameter(
             "--address cannot be used here, because a node stores no events: use --local or "

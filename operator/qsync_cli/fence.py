@@ -1,21 +1,15 @@
 """`qsync fence`: a member leaves leadership and does not stand; it still votes."""
 
-from typing import Annotated
-
 import typer
 
 from qsync_cli import targets
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
-
-MemberArgument = Annotated[
-    str | None, typer.Argument(help="Member. Omit with --address.", metavar="MEMBER")
-]
+from qsync_cli.where import Where, aimed_at_member
 
 
-@aimed
-def fence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+@aimed_at_member
+def fence(where: Where, member: str | None = None, output: OutputOption = None) -> None:
     """Fence a member: it votes and acknowledges but cannot lead."""
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("specify exactly one of MEMBER or --address")

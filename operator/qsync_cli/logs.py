@@ -11,14 +11,11 @@ from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.local import logs as local_logs
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed_at_members
 
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import KubernetesSession
 
-MemberArgument = Annotated[
-    str | None, typer.Argument(help="Member. The default is all members.", metavar="[MEMBER]")
-]
 FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Continue until interrupted.")]
 TailOption = Annotated[
     int | None,
@@ -26,10 +23,10 @@ TailOption = Annotated[
 ]
 
 
-@aimed
+@aimed_at_members
 def logs(
     where: Where,
-    member: MemberArgument = None,
+    member: str | None = None,
     follow: FollowOption = False,
     tail: TailOption = None,
     output: OutputOption = None,

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from qsync_cli import lazy
-from qsync_cli.commands import COMMANDS, JOURNALS, LOCAL
+from qsync_cli.commands import COMMANDS, LOCAL
 from qsync_cli.failure import Failure
+from qsync_cli.journals.commands import JOURNALS
 from qsync_node import __version__
 
 app = typer.Typer(

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from qsync_cli import completion
+
 
 class Output(StrEnum):
     """Formats of `-o`."""
@@ -18,10 +20,19 @@ class Output(StrEnum):
 OutputOption = Annotated[
     Output | None, typer.Option("-o", "--output", help="Output format. The default is a table.")
 ]
-NameArgument = Annotated[str, typer.Argument(help="Name of the cluster.", metavar="NAME")]
-LocalOption = Annotated[
-    str | None, typer.Option("--local", help="Local cluster.", metavar="NAME", show_default=False)
+NameArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the cluster.", metavar="NAME", autocompletion=completion.local_clusters
+    ),
 ]
+LocalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--local", help="Local cluster.", metavar="NAME", show_default=False,
+        autocompletion=completion.local_clusters,
+    ),
+]  # fmt: skip
 AddressOption = Annotated[
     str | None,
     typer.Option(

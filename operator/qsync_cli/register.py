@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,17 +10,14 @@ from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed_at_member
 
-MemberArgument = Annotated[
-    str | None, typer.Argument(help="Anonymous member. Omit with --address.")
-]
 WAIT_S = 20.0
 POLL_S = 0.05
 
 
-@aimed
-def register(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+@aimed_at_member
+def register(where: Where, member: str | None = None, output: OutputOption = None) -> None:
     """Register an anonymous member: it gets a replica id, and its log is retained."""
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("specify exactly one of MEMBER or --address")

@@ -9,14 +9,11 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed_at_member
 
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import KubernetesSession
 
-MemberArgument = Annotated[
-    str, typer.Argument(help="Member whose volume is lost.", metavar="MEMBER")
-]
 ForceOption = Annotated[
     bool,
     typer.Option("--force", help="Replace the member although its machine exists or it answers."),
@@ -24,9 +21,9 @@ ForceOption = Annotated[
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
-@aimed
+@aimed_at_member
 def replace(
-    where: Where, member: MemberArgument, force: ForceOption = False, output: OutputOption = None
+    where: Where, member: str, force: ForceOption = False, output: OutputOption = None
 ) -> None:
     """Replace a member: delete its volume and pod, so that it joins again."""
     if not where.is_kubernetes:

@@ -1,7 +1,7 @@
 """`qsync rollbacks`: unconfirmed rows that members truncated from their logs."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,19 +11,15 @@ from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.kubernetes import session
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed_at_members
 from qsync_operator.members import links as members_links
 
 if TYPE_CHECKING:
     from qsync_operator.kubernetes.podlinks import PodLinks
 
-MemberArgument = Annotated[
-    str | None, typer.Argument(help="Member. The default is all members.", metavar="[MEMBER]")
-]
 
-
-@aimed
-def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+@aimed_at_members
+def rollbacks(where: Where, member: str | None = None, output: OutputOption = None) -> None:
     """Print the rows that members truncated from their logs after a failover."""
     if where.address is not None:
         raise typer.BadParameter(

@@ -1,4 +1,4 @@
-"""`kubectl qsync audit` and `compact`: a run by hand, and how far it is."""
+"""`qsync audit` and `compact`: a job of a local cluster, or one on Kubernetes with its progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,6 +8,10 @@ import typer
 
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
+from qsync_cli.local import audit as local_audit
+from qsync_cli.local import compact as local_compact
+from qsync_cli.local.audit import LedgerOption
+from qsync_cli.local.compact import DeleteOption, HistoryOption, SignatureOption
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, progress, say, step_of
 from qsync_cli.where import Where, aimed
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Document, KubernetesSession
 
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Report the rows that would be folded.")
+    bool, typer.Option("--dry-run", help="Report the changes without making them.")
 ]
 MergeFragmentsOption = Annotated[
     bool, typer.Option("--merge-fragments", help="Also merge small fragments of journals.")
@@ -25,23 +29,29 @@ AppendsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--appends",
-        help="URL of a ledger of appends to journals. May be repeated.",
+        help="Ledger of appends to journals: a URL, or a path for a local cluster. Repeatable.",
         metavar="URL",
         show_default=False,
     ),
 ]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return without waiting.")]
+LOCAL, KUBERNETES = "for a local cluster", "on Kubernetes"
 LOOK_S = 1.0
 ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
 @aimed
 def audit(
-    where: Where, appends: AppendsOption = None, no_wait: NoWaitOption = False,
-    output: OutputOption = None,
+    where: Where, ledger: LedgerOption = None, appends: AppendsOption = None,
+    no_wait: NoWaitOption = False, output: OutputOption = None,
 ) -> None:  # fmt: skip
-    """Audit the archive of a cluster on Kubernetes. Exit code 1 unless it passes."""
-    _refuse_others(where, "audit")
+    """Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes."""
+    _refuse_address(where)
+    if where.local is not None:
+        _refuse_on(LOCAL, {"--no-wait": no_wait})
+        local_audit.audit(where.local, ledger, appends, output)
+        return
+    _refuse_on(KUBERNETES, {"--ledger": ledger is not None})
     for place in appends or ():
         if "://" not in place:
             raise typer.BadParameter(
@@ -55,12 +65,31 @@ def audit(
 
 
 @aimed
-def compact(
-    where: Where, merge_fragments: MergeFragmentsOption = False, dry_run: DryRunOption = False,
-    no_wait: NoWaitOption = False, output: OutputOption = None,
-) -> None:  # fmt: skip
-    """Compact the archive of a cluster on Kubernetes. Exit code 1 on failure."""
-    _refuse_others(where, "compact")
+def compact(  # as many as there are options
+    where: Where,
+    history: HistoryOption = False,
+    delete_older_than: DeleteOption = None,
+    to_signature: SignatureOption = None,
+    merge_fragments: MergeFragmentsOption = False,
+    dry_run: DryRunOption = False,
+    no_wait: NoWaitOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Fold the confirmed rows of the archive into a verified snapshot and Parquet tables.
+
+    On Kubernetes, `spec.archive.retention` determines the data that is deleted.
+    """
+    _refuse_address(where)
+    if where.local is not None:
+        _refuse_on(LOCAL, {"--no-wait": no_wait})
+        local_compact.compact(
+            where.local, history, delete_older_than, to_signature, merge_fragments, dry_run, output
+        )
+        return
+    _refuse_on(KUBERNETES, {
+        "--history": history, "--delete-older-than": delete_older_than is not None,
+        "--to-signature": to_signature is not None,
+    })  # fmt: skip
     spec = {"dryRun": dry_run, "mergeFragments": merge_fragments}
     found = _run(where, "QsyncCompaction", spec, no_wait, output)
     if no_wait:
@@ -70,11 +99,14 @@ def compact(
         raise typer.Exit(1)
 
 
-def _refuse_others(where: Where, verb: str) -> None:
-    if where.local is not None:
-        raise typer.BadParameter(
-            f"--local cannot be used here: run `qsync local {verb} {where.local}`"
-        )
+def _refuse_on(platform: str, given: dict[str, bool]) -> None:
+    """Refuse the options that a platform does not have. Raises BadParameter."""
+    for option, is_given in given.items():
+        if is_given:
+            raise typer.BadParameter(f"{option} is not supported {platform}: omit it")
+
+
+def _refuse_address(where: Where) -> None:
     if where.address is not None:
         raise typer.BadParameter(
             "--address cannot be used here, because the job reads the archive: use --cluster NAME"

@@ -11,17 +11,17 @@ KEYWORD = inspect.Parameter.KEYWORD_ONLY
 def signed(
     run: Callable[..., None],
     verb: Callable[..., None],
-    replaced: str,
+    replaced: Sequence[str],
     *,
     first: Sequence[inspect.Parameter] = (),
     last: Sequence[inspect.Parameter] = (),
 ) -> Callable[..., None]:
-    """Give `run` the name, help and signature of a verb, with other parameters for one of its own.
+    """Give `run` the name, help and signature of a verb, with other parameters for some of its own.
 
     Args:
         run: calls the verb.
         verb: the verb.
-        replaced: its parameter that `run` builds.
+        replaced: its parameters that `run` builds.
         first: parameters before those of the verb.
         last: parameters after them.
 
@@ -31,7 +31,7 @@ def signed(
     update_wrapper(run, verb)
     del run.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
     own = inspect.signature(verb, eval_str=True).parameters.values()
-    kept = [one.replace(kind=KEYWORD) for one in own if one.name != replaced]
+    kept = [one.replace(kind=KEYWORD) for one in own if one.name not in replaced]
     parameters = [*first, *kept, *last]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {one.name: one.annotation for one in parameters}

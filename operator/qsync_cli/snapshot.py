@@ -1,24 +1,20 @@
 """`qsync snapshot`: members write their confirmed state to a snapshot file."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from qsync_cli import targets
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed_at_members
 
 if TYPE_CHECKING:
     from qsync_cli.targets import CommandTarget
 
-MemberArgument = Annotated[
-    str | None, typer.Argument(help="Member. The default is all members.", metavar="MEMBER")
-]
 
-
-@aimed
-def snapshot(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+@aimed_at_members
+def snapshot(where: Where, member: str | None = None, output: OutputOption = None) -> None:
     """Write snapshots now. Nodes also write them automatically as the log grows."""
     if where.address is not None and member is not None:
         raise typer.BadParameter("specify MEMBER or --address, not both")

@@ -1,8 +1,5 @@
 """`qsync status`: a cluster, or one node."""
 
-from dataclasses import replace
-from typing import Annotated
-
 import typer
 
 from qsync_cli import statuses, targets
@@ -15,9 +12,6 @@ from qsync_cli.statuses import CheckOption, WatchOption
 from qsync_cli.where import Where, aimed
 from qsync_operator.views.statusview import View
 
-ClusterArgument = Annotated[
-    str | None, typer.Argument(help="QsyncCluster on Kubernetes.", metavar="[NAME]")
-]
 WATCH_S = 2.0
 """Seconds between two observations on Kubernetes: each runs a command in every pod."""
 
@@ -25,7 +19,6 @@ WATCH_S = 2.0
 @aimed
 def status(
     where: Where,
-    name: ClusterArgument = None,
     output: OutputOption = None,
     watch: WatchOption = False,
     check: CheckOption = False,
@@ -38,8 +31,6 @@ def status(
             raise typer.BadParameter("--watch and --check are for clusters: omit --address")
         _show_node(where, output)
     else:
-        if name is not None:
-            where = replace(where, cluster=name)
         statuses.show(
             lambda: _look(where), output,
             is_watching=watch, is_checking=check, interval_s=WATCH_S,

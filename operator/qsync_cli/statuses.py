@@ -31,7 +31,7 @@ CheckOption = Annotated[
 ]
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 CLEAR = "\x1b[2J"
-NO_CLUSTERS = "no clusters; run `qsync local apply -f FILE` to create one"
+NO_CLUSTERS = "no clusters; run `qsync apply -f FILE` to create one"
 
 
 def show(

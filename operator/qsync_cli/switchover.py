@@ -1,23 +1,16 @@
 """`qsync switchover`: leadership moves between live members; clients see a pause."""
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
-
-MemberArgument = Annotated[
-    str | None,
-    typer.Argument(help="New leader. The default is the best follower.", metavar="MEMBER"),
-]
+from qsync_cli.where import Where, aimed_at_members
 
 
-@aimed
-def switchover(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+@aimed_at_members
+def switchover(where: Where, member: str | None = None, output: OutputOption = None) -> None:
     """Move leadership to another member without losing a write."""
     target = targets.resolve(where, member)
     leader = targets.ask(target, lambda links: _switch_over(links, target, member))

@@ -1,21 +1,15 @@
 """`qsync unfence`: a fenced member may lead again."""
 
-from typing import Annotated
-
 import typer
 
 from qsync_cli import targets
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
-
-MemberArgument = Annotated[
-    str | None, typer.Argument(help="Member. Omit with --address.", metavar="MEMBER")
-]
+from qsync_cli.where import Where, aimed_at_member
 
 
-@aimed
-def unfence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+@aimed_at_member
+def unfence(where: Where, member: str | None = None, output: OutputOption = None) -> None:
     """Unfence a member."""
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("specify exactly one of MEMBER or --address")

@@ -47,8 +47,8 @@ def wait_ready(store: "ClusterFiles", timeout_s: float, is_quiet: bool) -> "Qsyn
                 raise Failure(
                     FailureReason.TIMED_OUT,
                     f"{cluster.name} is not Ready after {timeout_s:g} s: "
-                    f"{sentence(cluster)}; check `qsync local status {cluster.name}` and "
-                    f"`qsync local events {cluster.name}`",
+                    f"{sentence(cluster)}; check `qsync status {cluster.name}` and "
+                    f"`qsync events {cluster.name}`",
                 )
             restarts += ensure_supervisor(store)
             if restarts > RESTARTS_MAX:

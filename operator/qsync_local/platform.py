@@ -19,6 +19,7 @@ from qsync_local.ports import HOST, NoFreePort, kept_or_new
 from qsync_local.restoration import Restoration
 from qsync_local.store import ClusterFiles, MemberRecord, Secrets, write_whole
 from qsync_local.supervision import Program, Supervision
+from qsync_operator.api.annotations import restarted_at
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import member_name, ordinal_of, wanted_members
 from qsync_operator.api.reasons import Reason
@@ -53,6 +54,7 @@ from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.authority import CertificateError
 from qsync_operator.resources.labels import KubernetesObject
 from qsync_operator.resources.nodeconfig import (
+    Drift,
     archive_settings,
     drift_of,
     live_changes,
@@ -62,6 +64,15 @@ from qsync_operator.resources.nodeconfig import (
 
 STOP_PATIENCE_S = 8.0
 REMOVE_PATIENCE_S = 3.0
+
+
+def _drift(cluster: QsyncCluster, record: MemberRecord, wanted: dict[str, Any]) -> Drift:
+    """Return how a member differs from the specification and from an ordered restart."""
+    if not record.applied:
+        return "none"
+    if record.restarted != restarted_at(cluster):
+        return "restart"
+    return drift_of(record.applied, wanted)
 
 
 class LocalPlatform:
@@ -195,7 +206,7 @@ class LocalPlatform:
             is_running=is_running,
             status=said if is_running else None,
             uuid=record.uuid,
-            drift=drift_of(record.applied, wanted) if record.applied else "none",
+            drift=_drift(cluster, record, wanted),
             failure=self.processes.failure_of(name) if said is None else "",
             address=f"{HOST}:{record.iproto}",
             admin_address=f"{HOST}:{record.admin}",
@@ -280,7 +291,7 @@ class LocalPlatform:
         record.iproto = iproto or kept_or_new(record.iproto, taken)
         record.admin = admin or kept_or_new(record.admin, taken | {record.iproto})
         settings = self._settings(cluster, name, record)
-        record.applied = settings
+        record.applied, record.restarted = settings, restarted_at(cluster)
         self._store.save_state(self._state)
         peers = self._peers()
         founder = self._state.bootstrap_member or member_name(cluster.name, "voter", 0)

@@ -13,6 +13,7 @@
     brokers-tls/      authority and certificate of the brokers
     nodes/MEMBER/     node.yaml, node.log and data/
     retired/          disks of removed members, if `storage.retention` is Retain
+    retained.json     the last manifest of a deleted cluster whose data is kept
 
 A file is replaced as a whole, by rename of a synced one: a reader sees the old or the new content.
 """
@@ -62,6 +63,7 @@ class MemberRecord:
     pid: int = 0
     started: str = ""
     applied: dict[str, Any] = field(default_factory=dict)
+    restarted: str = ""  # annotation restartedAt with which the process was started
 
 
 @dataclass(slots=True)
@@ -155,6 +157,11 @@ class ClusterFiles:
 
     def load_cluster(self) -> "QsyncCluster | None":
         document = self._read("cluster.json")
+        return clusters.QsyncCluster.model_validate(document) if document is not None else None
+
+    def load_retained(self) -> "QsyncCluster | None":
+        """Return the last manifest of a deleted cluster whose data is kept."""
+        document = self._read("retained.json")
         return clusters.QsyncCluster.model_validate(document) if document is not None else None
 
     def save_cluster(self, cluster: "QsyncCluster") -> None:
@@ -319,8 +326,9 @@ class ClusterFiles:
         if not keeps_data:
             shutil.rmtree(self.directory, ignore_errors=True)
             return
-        for name in ("status.json", "cluster.json"):
-            (self.directory / name).unlink(missing_ok=True)
+        (self.directory / "status.json").unlink(missing_ok=True)
+        if self.exists():
+            (self.directory / "cluster.json").replace(self.directory / "retained.json")
 
 
 def _declaration(fields: dict[str, Any]) -> Declaration:

@@ -205,7 +205,7 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def dry_and_real(
-    spark: "SparkSession", archive: Path, **wish: Any
+    spark: "SparkSession", archive: Path, **wish: float
 ) -> tuple[CompactionResult, CompactionResult]:
     """Run a compaction twice, first as a dry run, which changes no file."""
     before = files_of(archive)

@@ -1,22 +1,26 @@
 """The cluster of a data verb: a name, local or on Kubernetes, or the address of a member."""
 
-import os
 import re
 import ssl
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from qsync_cli import clusters
+from qsync_cli.completion import local_clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import tunnels
 from qsync_cli.signatures import argument, option, signed
-from qsync_cli.where import ContextOption, NamespaceOption, Where
+from qsync_cli.where import (
+    ContextOption,
+    NamespaceOption,
+    Where,
+    has_kubeconfig,
+    is_plugin,
+)
 from qsync_client import (
     AccessDenied,
     InvalidArgument,
@@ -27,18 +31,12 @@ from qsync_client import (
 )
 from qsync_local.ports import HOST
 
-
-def complete_cluster(incomplete: str) -> list[str]:
-    """Return the names of local clusters that begin so."""
-    return [store.name for store in clusters.all_stores() if store.name.startswith(incomplete)]
-
-
 ClusterArgument = Annotated[
     str,
     typer.Argument(
         help="Cluster, local or on Kubernetes, or HOST:PORT of a member.",
         metavar="CLUSTER",
-        autocompletion=complete_cluster,
+        autocompletion=local_clusters,
     ),
 ]
 SpaceArgument = Annotated[str, typer.Argument(help="Name or id of the space.", metavar="SPACE")]
@@ -93,8 +91,7 @@ class ConnectionTarget:
     @property
     def is_kubernetes_chosen(self) -> bool:
         """Return whether an option or the name of the program selects Kubernetes."""
-        is_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
-        return is_plugin or self.namespace is not None or self.context is not None
+        return is_plugin() or self.namespace is not None or self.context is not None
 
     @property
     def is_on_kubernetes(self) -> bool:
@@ -107,7 +104,7 @@ class ConnectionTarget:
             return False
         if self.is_kubernetes_chosen:
             return True
-        return not clusters.store_of(self.cluster).exists() and _has_kubeconfig()
+        return not clusters.store_of(self.cluster).exists() and has_kubeconfig()
 
     @contextmanager
     def endpoint(self) -> Iterator[Endpoint]:
@@ -191,7 +188,7 @@ def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     return signed(
         run,
         verb,
-        "target",
+        ("target",),
         first=[argument("cluster", ClusterArgument)],
         last=[option(name, annotation) for name, annotation in _OPTIONS.items()],
     )
@@ -212,8 +209,3 @@ def _endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
     if user is not None and user != secrets.username:
         return Endpoint(addresses, user, password or "")
     return Endpoint(addresses, secrets.username, password or secrets.password)
-
-
-def _has_kubeconfig() -> bool:
-    path = os.environ.get("KUBECONFIG")
-    return bool(path) or (Path.home() / ".kube" / "config").exists()

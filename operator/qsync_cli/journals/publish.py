@@ -13,7 +13,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals.access import JournalArgument
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed_by_options
 
 BYTES_MAX = 700 << 10
 """Size of a content whose request is as large as the admin port accepts."""
@@ -23,7 +23,7 @@ POLL_S = 5.0
 """Time for which one request waits, less than the timeout of a connection."""
 
 
-@aimed
+@aimed_by_options
 def publish(
     where: Where,
     journal: JournalArgument,

@@ -11,7 +11,7 @@ import typer
 
 from qsync_broker import folders as broker_folders
 from qsync_broker import keyfile
-from qsync_cli import brokers, clusters, statuses, waiting
+from qsync_cli import brokers, changes, clusters, statuses, waiting
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local import journals as local_journals
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
@@ -43,7 +43,13 @@ ArchiveOption = Annotated[
 ]
 
 
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show the changes without making them.")
+]
 NO_ARCHIVE = "none"
+ARCHIVE_ON_KUBERNETES = typer.BadParameter(
+    "--archive is for local clusters: set spec.archive.url in the manifest"
+)
 
 
 def apply(
@@ -51,9 +57,23 @@ def apply(
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 120.0,
     archive: ArchiveOption = None,
+    dry_run: DryRunOption = False,
     output: OutputOption = None,
 ) -> None:
     """Create or update a local cluster, and wait until it is Ready."""
+    manifest = manifest_of(file, archive)
+    if dry_run:
+        show_changes(manifest, output)
+        return
+    bring_up(manifest, no_wait, timeout, output)
+
+
+def manifest_of(file: Path, archive: str | None) -> "ClusterManifest":
+    """Return the manifest of a file, with the archive of the option or of the running cluster.
+
+    Raises:
+        Failure: the file cannot be read, or has mistakes.
+    """
     try:
         manifest = api_manifest.load_manifest(
             file, lambda name: clusters.store_of(name).load_cluster()
@@ -61,12 +81,31 @@ def apply(
     except api_manifest.ClusterManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
     if archive is None:
-        manifest = _with_kept_archive(manifest)
-    elif archive == NO_ARCHIVE:
-        manifest = _without_archive(manifest)
-    else:
-        manifest = _with_archive(manifest, archive)
-    bring_up(manifest, no_wait, timeout, output)
+        return _with_kept_archive(manifest)
+    if archive == NO_ARCHIVE:
+        return _without_archive(manifest)
+    return _with_archive(manifest, archive)
+
+
+def show_changes(manifest: "ClusterManifest", output: Output | None) -> None:
+    """Print what an apply would change, and refuse what it would refuse.
+
+    Raises:
+        Failure: the running cluster cannot change in this way.
+    """
+    wanted = manifest.cluster
+    existing = clusters.store_of(wanted.name).load_cluster()
+    if existing is not None:
+        refuse_change(existing, wanted)
+    old = existing.document()["spec"] if existing is not None else None
+    changes.print_changes(wanted.name, old, wanted.document()["spec"], output)
+
+
+def refuse_change(existing: "QsyncCluster", wanted: "QsyncCluster") -> None:
+    """Raise Failure if a running cluster cannot change in this way."""
+    refusal = refusal_to_change(existing, wanted)
+    if refusal:
+        raise Failure(FailureReason.REFUSED, f"cannot change {existing.name}: {refusal}")
 
 
 def bring_up(
@@ -99,7 +138,7 @@ def _with_kept_archive(manifest: "ClusterManifest") -> "ClusterManifest":
     if manifest.cluster.spec.archive is not None:
         return manifest
     store = clusters.store_of(manifest.cluster.name)
-    existing = store.load_cluster() if store.exists() else None
+    existing = store.load_cluster() or store.load_retained()
     if existing is None or existing.spec.archive is None:
         return manifest
     url = existing.spec.archive.url
@@ -143,9 +182,8 @@ def _store(store: "ClusterFiles", manifest: "ClusterManifest") -> str:
         )
     declared = with_journals(store.load_journals(), manifest.journals)
     if existing is not None:
-        refusal = refusal_to_change(existing, wanted)
-        if refusal:
-            raise Failure(FailureReason.REFUSED, f"cannot change {store.name}: {refusal}")
+        refuse_change(existing, wanted)
+        _warn_of_omissions(existing, wanted)
     _store_secrets(store, manifest)
     if manifest.journals:
         store.save_journals(declared)
@@ -161,6 +199,13 @@ def _store(store: "ClusterFiles", manifest: "ClusterManifest") -> str:
     existing.metadata.generation += 1
     store.save_cluster(existing)
     return "configured"
+
+
+def _warn_of_omissions(existing: "QsyncCluster", wanted: "QsyncCluster") -> None:
+    old, new = (one.document()["spec"] for one in (existing, wanted))
+    for change in changes.changes_of(old, new):
+        if change.effect:
+            warn(f"{change.path} is not in the manifest any more: {change.effect}")
 
 
 def with_journals(

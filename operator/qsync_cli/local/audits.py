@@ -8,7 +8,7 @@ import typer
 from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
-from qsync_cli.output import print_document, print_table, say
+from qsync_cli.output import done, print_document, print_table, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,13 @@ AuditArgument = Annotated[
     str | None,
     typer.Argument(help="Name of the audit. The default is the newest.", metavar="AUDIT"),
 ]
+AuditOption = Annotated[
+    str | None,
+    typer.Option(
+        "--audit", help="Name of the audit. The default is the newest.", metavar="AUDIT",
+        show_default=False,
+    ),
+]  # fmt: skip
 
 
 def _finished(store: "ClusterFiles") -> "list[tuple[Path, dict[str, Any]]]":
@@ -34,7 +41,7 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
         print_document([{"name": folder.name, **said} for folder, said in found], output)
         return
     if not found:
-        say(f"{name} has no audit yet: run `qsync local audit {name}`")
+        say(f"{name} has no audit yet: run `qsync audit {name}`")
         return
     rows = [
         [
@@ -49,17 +56,16 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
     print_table(["AUDIT", "VERDICT", "INDEX", "VIOLATIONS", "TOOK"], rows)
 
 
-def report(name: NameArgument, audit: AuditArgument = None) -> None:
+def report(name: NameArgument, audit: AuditArgument = None, output: OutputOption = None) -> None:
     """Print the location of the report of an audit."""
     found = {folder.name: folder for folder, _ in _finished(clusters.open_store(name))}
     if not found:
-        raise Failure(
-            FailureReason.NOT_FOUND, f"{name} has no audit yet: run `qsync local audit {name}`"
-        )
+        raise Failure(FailureReason.NOT_FOUND, f"{name} has no audit yet: run `qsync audit {name}`")
     chosen = audit or max(found)
     if chosen not in found:
         raise Failure(
             FailureReason.NOT_FOUND,
-            f"audit {chosen} of {name} not found: `qsync local audits {name}` lists all audits",
+            f"audit {chosen} of {name} not found: `qsync audits {name}` lists all audits",
         )
-    say(str(found[chosen] / "report.html"))
+    location = str(found[chosen] / "report.html")
+    done(location, output, audit=chosen, report=location)

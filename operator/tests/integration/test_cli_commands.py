@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from qsync_cli import runs
 from qsync_cli.clusters import store_of
-from qsync_cli.commands import COMMANDS, JOURNALS, LOCAL
+from qsync_cli.commands import COMMANDS, LOCAL
 from qsync_cli.failure import FAILURES, FailureReason, failure_of
+from qsync_cli.journals.commands import JOURNALS
 from qsync_cli.lazy import LazyCommand
 from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
@@ -76,7 +77,7 @@ def test_simple_command_loads_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.endswith("heavy: []\n")
 
 
-@pytest.mark.parametrize("namespace", [[], ["-n", "shop"]])
+@pytest.mark.parametrize("namespace", [["orders"], ["-n", "shop"]])
 def test_missing_client_of_kubernetes_is_a_failure_with_its_remedy(namespace: list[str]) -> None:
     script = (
         "import sys\n"
@@ -86,7 +87,11 @@ def test_missing_client_of_kubernetes_is_a_failure_with_its_remedy(namespace: li
         "main()"
     )
     failed = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "KUBECONFIG": "/nonexistent"},
     )
     assert failed.returncode == 1
     assert "install 'qsync-db[operator]'" in failed.stderr
@@ -151,6 +156,8 @@ def test_wrong_usage_is_exit_code_two(home: Home, arguments: list[str]) -> None:
         (["local", "status", "orders"], FailureReason.NOT_FOUND),
         (["local", "status", "../etc"], FailureReason.INVALID),
         (["local", "delete", "orders"], FailureReason.NOT_FOUND),
+        (["destroy", "orders"], FailureReason.NOT_FOUND),
+        (["diff", "-f", "/nonexistent.yaml"], FailureReason.INVALID),
         (["status", "--address", "127.0.0.1:1"], FailureReason.UNREACHABLE),
         (["cat", "/nonexistent.xlog"], FailureReason.NOT_FOUND),
         (["explain", "NoSuchReason"], FailureReason.NOT_FOUND),
@@ -214,6 +221,26 @@ def test_two_names_are_one_program() -> None:
     assert 'kubectl-qsync = "qsync_cli.main:main"' in names
 
 
+def test_a_command_without_a_cluster_names_the_local_ones(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.environment = {**home.environment, "HOME": str(tmp_path)}
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        home.environment.pop(name, None)
+    assert "there is no local cluster and no kubeconfig" in home.refuse("status")
+    assert f"nope not found in {home.directory}: it has no clusters" in home.refuse("stop", "nope")
+    monkeypatch.setenv("QSYNC_HOME", str(home.directory))
+    document = yaml.safe_load((EXAMPLES / "three-nodes.yaml").read_text())
+    for name in ("bills", "orders"):
+        document["metadata"]["name"] = name
+        store_of(name).directory.mkdir(parents=True)
+        store_of(name).save_cluster(parse_cluster(document, "here"))
+    assert "it has bills, orders (NotFound)" in home.refuse("fence", "nope", "nope-0")
+    assert "several local clusters, bills, orders: name one" in home.refuse("events")
+    assert home.run("fence", "orders").returncode == 2
+    assert home.run("events", "orders", "--local", "bills").returncode == 2
+
+
 @pytest.fixture
 def applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Store the cluster `orders` with an archive; return the manifests that `apply` starts."""
@@ -255,12 +282,12 @@ def test_audit_asks_for_nothing_that_a_qsyncaudit_lacks() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "_run", order)
-        assert CliRunner().invoke(app, ["audit"]).exit_code == 0
+        assert CliRunner().invoke(app, ["audit", "-n", "n"]).exit_code == 0
         assert CliRunner().invoke(app, ["audit", "--full"]).exit_code == 2
         ledgers = ["s3://bucket/a.jsonl", "s3://bucket/b.jsonl"]
         words = [word for url in ledgers for word in ("--appends", url)]
-        assert CliRunner().invoke(app, ["audit", *words]).exit_code == 0
-        refused = CliRunner().invoke(app, ["audit", "--appends", "ledger.jsonl"])
+        assert CliRunner().invoke(app, ["audit", "-n", "n", *words]).exit_code == 0
+        refused = CliRunner().invoke(app, ["audit", "-n", "n", "--appends", "ledger.jsonl"])
         assert refused.exit_code == 2
         assert "is no URL" in refused.output
     document = {**asked[0], "metadata": {"name": "orders-audit-x", "namespace": "n"}}
@@ -278,10 +305,10 @@ def test_compaction_that_left_fragments_fails() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "_run", order)
-        assert CliRunner().invoke(app, ["compact"]).exit_code == 0
-        assert CliRunner().invoke(app, ["compact", "--merge-fragments"]).exit_code == 0
+        assert CliRunner().invoke(app, ["compact", "-n", "n"]).exit_code == 0
+        assert CliRunner().invoke(app, ["compact", "-n", "n", "--merge-fragments"]).exit_code == 0
         counts["fragmentProblems"] = 1
-        assert CliRunner().invoke(app, ["compact", "--merge-fragments"]).exit_code == 1
+        assert CliRunner().invoke(app, ["compact", "-n", "n", "--merge-fragments"]).exit_code == 1
     assert [one["mergeFragments"] for one in asked] == [False, True, True]
 
 

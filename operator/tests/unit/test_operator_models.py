@@ -145,7 +145,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once() -> None:
     ]
 
 
-def patterns_of(node: Any) -> list[str]:
+def patterns_of(node: object) -> list[str]:
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
     found = [one for child in children for one in patterns_of(child)]
     if isinstance(node, dict) and isinstance(node.get("pattern"), str):

@@ -130,7 +130,7 @@ def test_undeclared_spaces_are_left_alone() -> None:
     assert catalogue.rows[280][0][2] == "old"
 
 
-WIDE = [
+WIDE: list[dict[str, object]] = [
     {"name": "id", "type": "unsigned"},
     {"name": "customer", "type": "string", "isNullable": True},
     {"name": "extra"},

@@ -1,0 +1,93 @@
+"""The grammar `qsync VERB CLUSTER [MEMBER]`: words and options become a place."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from qsync_cli import completion, where
+from qsync_cli.clusters import store_of
+from qsync_cli.failure import Failure
+from qsync_cli.where import Where, member_at, place_of
+from qsync_local.store import MemberRecord, SupervisorState
+from qsync_operator.api.manifest import parse_cluster
+from qsync_testing.paths import EXAMPLES
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store the local cluster `orders` with two members; there is a kubeconfig."""
+    monkeypatch.setenv("QSYNC_HOME", str(tmp_path))
+    monkeypatch.setattr(where, "has_kubeconfig", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["qsync"])
+    document = yaml.safe_load((EXAMPLES / "three-nodes.yaml").read_text())
+    store = store_of("orders")
+    store.directory.mkdir()
+    store.save_cluster(parse_cluster(document, "here"))
+    members = {f"orders-{number}": MemberRecord("voter", 0, 0) for number in range(2)}
+    store.save_state(SupervisorState(members=members))
+
+
+def test_a_local_cluster_comes_before_one_on_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place_of("orders", Where()) == Where(local="orders")
+    assert place_of("bills", Where()) == Where(cluster="bills")
+    assert place_of("orders", Where(namespace="n")) == Where(cluster="orders", namespace="n")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/kubectl-qsync"])
+    assert place_of("orders", Where()) == Where(cluster="orders")
+
+
+def test_without_a_name_it_is_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place_of(None, Where()) == Where()
+    monkeypatch.setattr(where, "has_kubeconfig", lambda: False)
+    assert place_of(None, Where()) == Where(local="orders")
+    with pytest.raises(Failure, match=r"bills not found in .*: it has orders"):
+        place_of("bills", Where())
+
+
+def test_two_names_are_refused() -> None:
+    for options in (Where(local="orders"), Where(cluster="orders"), Where(address="h:1")):
+        with pytest.raises(typer.BadParameter, match="name two clusters"):
+            place_of("orders", options)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "place"),
+    [
+        (("orders", "orders-0"), Where(), ("orders-0", Where(local="orders"))),
+        (("orders-0", None), Where(), ("orders-0", Where(local="orders"))),
+        (("orders-0", None), Where(local="orders"), ("orders-0", Where(local="orders"))),
+        (("bills-0", None), Where(), ("bills-0", Where())),
+        (("bills", "bills-0"), Where(), ("bills-0", Where(cluster="bills"))),
+        (("orders-0", None), Where(context="c"), ("orders-0", Where(context="c"))),
+        ((None, None), Where(address="h:1"), (None, Where(address="h:1"))),
+    ],
+)
+def test_a_member_is_found_with_its_cluster(
+    words: tuple[str | None, str | None], options: Where, place: tuple[str | None, Where]
+) -> None:
+    assert member_at(*words, options, is_optional=False) == place
+    assert member_at(*words, options, is_optional=True) == place
+
+
+def test_one_word_is_a_cluster_where_the_member_is_optional() -> None:
+    assert member_at("orders", None, Where(), is_optional=True) == (None, Where(local="orders"))
+    assert member_at("bills", None, Where(), is_optional=True) == (None, Where(cluster="bills"))
+    with pytest.raises(typer.BadParameter, match="specify a member"):
+        member_at("orders", None, Where(), is_optional=False)
+    with pytest.raises(typer.BadParameter, match="specify CLUSTER and MEMBER"):
+        member_at(None, None, Where(), is_optional=False)
+
+
+def test_retained_data_is_a_local_cluster() -> None:
+    store_of("orders").forget(keeps_data=True)
+    assert place_of("orders", Where()) == Where(local="orders")
+
+
+def test_names_are_completed() -> None:
+    assert completion.local_clusters("o") == ["orders"]
+    assert completion.local_clusters("x") == []
+    assert completion.local_names("orders-1") == ["orders-1"]
+    context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
+    assert completion.local_members(context, "orders") == ["orders-0", "orders-1"]
