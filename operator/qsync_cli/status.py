@@ -10,6 +10,7 @@ from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table
 from qsync_cli.statuses import CheckOption, WatchOption
 from qsync_cli.where import Where, aimed
+from qsync_operator.views import podview
 from qsync_operator.views.statusview import View
 
 WATCH_S = 2.0
@@ -41,7 +42,7 @@ def _look(where: Where) -> list[View]:
     seen = kubernetes_session.converse(
         where, lambda session: kubernetes_status.look(session, where)
     )
-    return [kubernetes_status.view_of(seen)]
+    return [podview.view_of(seen)]
 
 
 def _show_node(where: Where, output: Output | None) -> None:

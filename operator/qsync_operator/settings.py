@@ -30,6 +30,7 @@ class Site:
     namespace: str = ""  # namespace of the operator; "" if unknown
     is_template_restricted: bool = False  # podTemplate grants no privileges
     prometheus_namespace: str = ""  # namespace of the Prometheus that may read metrics; "" for any
+    has_web_page: bool = False  # whether pods of the web page read from members
 
 
 ANYWHERE = Site()
@@ -58,13 +59,12 @@ def load_settings() -> ProcessSettings:
     image = os.environ.get("QSYNC_NODE_IMAGE", "")
     if not image:
         raise SettingsError("QSYNC_NODE_IMAGE is empty: set it to the image of nodes")
-    names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
     return ProcessSettings(
         node_image=image,
         spark=SparkSupply(
             os.environ.get("QSYNC_SPARK_IMAGE", ""), os.environ.get("QSYNC_SPARK_ROLE", "")
         ),
-        namespaces=tuple(name.strip() for name in names if name.strip()),
+        namespaces=_namespaces(),
         own_name=os.environ.get("POD_NAME") or socket.gethostname(),
         own_namespace=os.environ.get("POD_NAMESPACE", "default"),
         health_port=_port("QSYNC_HEALTH_PORT", "8080", "/healthz"),
@@ -73,8 +73,36 @@ def load_settings() -> ProcessSettings:
             os.environ.get("POD_NAMESPACE", ""),
             os.environ.get("QSYNC_POD_TEMPLATE", "") == "restricted",
             os.environ.get("QSYNC_PROMETHEUS_NAMESPACE", ""),
+            os.environ.get("QSYNC_WEB", "") == "enabled",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    """The settings of the web page; empty `namespaces` select the whole Kubernetes cluster."""
+
+    namespaces: tuple[str, ...]
+    port: int
+    health_port: int
+
+
+def load_web_settings() -> WebSettings:
+    """Read the settings of the web page from the environment.
+
+    Raises:
+        SettingsError: a variable is invalid.
+    """
+    return WebSettings(
+        _namespaces(),
+        _port("QSYNC_WEB_PORT", "8083", "the page"),
+        _port("QSYNC_HEALTH_PORT", "8080", "/healthz"),
+    )
+
+
+def _namespaces() -> tuple[str, ...]:
+    names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def _port(variable: str, default: str, what: str) -> int:

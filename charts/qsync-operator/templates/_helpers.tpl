@@ -14,6 +14,33 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- define "qsync.webSelector" -}}
+app.kubernetes.io/name: qsync-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: web
+{{- end }}
+
+{{- define "qsync.webLabels" -}}
+{{ include "qsync.webSelector" . }}
+app.kubernetes.io/part-of: qsync
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* Permissions of the web page: it reads, and no Secrets. */}}
+{{- define "qsync.webRules" -}}
+- apiGroups: [qsync.dev]
+  resources: [qsyncclusters]
+  verbs: [get, list]
+- apiGroups: [qsync.dev]
+  resources: [qsyncaudits]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [pods, events]
+  verbs: [list]
+{{- end }}
+
 {{- define "qsync.account" -}}
 {{- .Values.serviceAccount.name | default .Release.Name -}}
 {{- end }}

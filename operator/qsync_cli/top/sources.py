@@ -11,7 +11,7 @@ from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.where import Where
 from qsync_operator.api import cluster as api_cluster
 from qsync_operator.members import links as member_links
-from qsync_operator.views import statusview
+from qsync_operator.views import podview, statusview
 from qsync_operator.views.live import LiveBrokers, LiveSample, live_sample
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def look_at_kubernetes(where: Where) -> LiveSample:
     seen = kubernetes_session.converse(
         where, lambda session: kubernetes_status.look(session, where)
     )
-    view = kubernetes_status.view_of(seen)
+    view = podview.view_of(seen)
     document = {**seen.document, "spec": {}}
     status = api_cluster.QsyncCluster.model_validate(document).status
     live = [(name, one) for name, one in seen.said.items() if one["role"] == "leader"]

@@ -3,7 +3,7 @@
 The data ports require a password, so they are open to all, apart from the TLS port if clients may
 not use it. The port of journals is open to all as well. Brokers connect to each other at a port
 that only members may use. The admin port serves the status without a password. Only members, the
-operator and, if a PodMonitor exists, Prometheus may use it.
+operator, its web page if that is installed, and, if a PodMonitor exists, Prometheus may use it.
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ OPERATOR = {
     "app.kubernetes.io/name": "qsync-operator",
     "app.kubernetes.io/component": "operator",
 }
+WEB_PAGE = {**OPERATOR, "app.kubernetes.io/component": "web"}
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 
@@ -32,6 +33,8 @@ def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Kubern
         {"podSelector": {"matchLabels": selector(cluster)}},
         _pods_of(site.namespace, OPERATOR),
     ]
+    if site.has_web_page:
+        trusted.append(_pods_of(site.namespace, WEB_PAGE))
     if cluster.spec.monitoring.pod_monitor:
         trusted.append(_pods_of(site.prometheus_namespace, PROMETHEUS))
     for_clients = [iproto] if cluster.spec.tls.clients == "Off" else [iproto, tls]

@@ -14,11 +14,9 @@ import pytest
 from qsync_agent import ask as pod_ask
 from qsync_agent.rollbacks import rollback_rows
 from qsync_cli.bundle import _pack
-from qsync_cli.events import _is_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import publish as journal_publish
 from qsync_cli.kubernetes.session import choose
-from qsync_cli.kubernetes.status import Look, view_of
 from qsync_cli.runs import _document, _follow
 from qsync_cli.runs import lines as run_lines
 from qsync_cli.targets import CommandTarget
@@ -28,6 +26,8 @@ from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.client import exit_code
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
+from qsync_operator.views.events import is_event_of
+from qsync_operator.views.podview import Look, view_of
 from qsync_operator.views.statusview import table
 from qsync_testing.paths import ROOT
 
@@ -78,7 +78,7 @@ def test_the_cluster_is_named_or_found_by_its_member_or_the_only_one() -> None:
     ],
 )
 def test_events_are_of_one_cluster(subject: str, is_ours: bool) -> None:
-    assert _is_of({"involvedObject": {"name": subject}}, "orders") == is_ours
+    assert is_event_of({"involvedObject": {"name": subject}}, "orders") == is_ours
 
 
 # --- access through pods --------------------------------------------------------------------------

@@ -56,3 +56,24 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
 def test_the_test_of_a_cluster_encrypts_where_it_can() -> None:
     secret = {"host": "h", "port": "3301", "addresses": "a:3301,b:3301"}
     assert targets(secret) == (["h:3301", "a:3301", "b:3301"], None)
+
+
+def test_web_page_is_off_by_default_and_only_reads() -> None:
+    chart = ROOT / "charts" / "qsync-operator"
+    names = [document["metadata"]["name"] for document in template(chart, "--no-hooks")]
+    assert "orders-web" not in names
+    for scope in ([], ["--set", "watchNamespaces={shop}"]):
+        found = template(chart, "--no-hooks", "--set", "web.enabled=true", *scope)
+        web = [document for document in found if document["metadata"]["name"] == "orders-web"]
+        kinds = {document["kind"]: document for document in web}
+        rules = (kinds.get("Role") or kinds["ClusterRole"])["rules"]
+        assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
+        resources = {one for rule in rules for one in rule["resources"]}
+        assert resources == {"qsyncclusters", "qsyncaudits", "pods", "events"}
+        pod = kinds["Deployment"]["spec"]["template"]
+        assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "web"
+        assert pod["spec"]["serviceAccountName"] == "orders-web"
+        operator = next(one for one in found if one["metadata"]["name"] == "orders"
+                        and one["kind"] == "Deployment")  # fmt: skip
+        environment = operator["spec"]["template"]["spec"]["containers"][0]["env"]
+        assert {"name": "QSYNC_WEB", "value": "enabled"} in environment

@@ -102,3 +102,9 @@ def test_token_is_readable_for_its_user_only(home: Home) -> None:
     home.do("web", "orders", "--no-browser")
     mode = (home.directory / "orders" / "page.json").stat().st_mode
     assert stat.S_IMODE(mode) == 0o600
+
+
+def test_page_of_a_cluster_on_kubernetes_is_reached_by_a_forwarded_port(tmp_path: Path) -> None:
+    said = Home(tmp_path).refuse("web", "orders", "-n", "shop")
+    assert "kubectl port-forward" in said
+    assert "web.enabled" in said

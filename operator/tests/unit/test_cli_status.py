@@ -9,11 +9,11 @@ import pytest
 import typer
 
 from qsync_cli import clusters, statuses
-from qsync_cli.kubernetes.status import Look
-from qsync_cli.kubernetes.status import view_of as kubernetes_view
 from qsync_cli.options import Output
 from qsync_operator.plan.observed import DISK_FULL, DISK_LOW, Memory
 from qsync_operator.plan.planner import plan
+from qsync_operator.views.podview import Look
+from qsync_operator.views.podview import view_of as kubernetes_view
 from qsync_operator.views.statusview import ClusterHealth, View, health_of, table, view_of
 from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, formed

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.kubernetes.status import Look
 from qsync_cli.top import screen, sources
 from qsync_cli.top.view import draw
 from qsync_cli.where import Where
 from qsync_node.histogram import BOUNDS_S, Histogram
 from qsync_operator.views.live import WINDOW_S, LiveBrokers, LiveFigures, LiveModel, LiveSample
+from qsync_operator.views.podview import Look
 from qsync_operator.views.statusview import StatusRow
 
 

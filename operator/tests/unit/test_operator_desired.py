@@ -216,6 +216,19 @@ def test_operator_is_trusted_in_its_own_namespace_only() -> None:
     assert spaces == ["qsync-system", "monitoring"]
 
 
+def test_web_page_is_trusted_only_where_it_is_installed() -> None:
+    cluster = cluster_of()
+    site = Site("qsync-system", has_web_page=True)
+    objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, site=site)
+    trusted = one(objects, "NetworkPolicy", "orders")["spec"]["ingress"][1]["from"]
+    assert trusted[2]["podSelector"]["matchLabels"] == {
+        "app.kubernetes.io/name": "qsync-operator", "app.kubernetes.io/component": "web",
+    }  # fmt: skip
+    assert trusted[2]["namespaceSelector"] == trusted[1]["namespaceSelector"]
+    usual = one(built(cluster_of()), "NetworkPolicy", "orders")["spec"]["ingress"][1]["from"]
+    assert len(usual) == 2
+
+
 def test_start_has_no_deadline_that_would_begin_a_restore_again() -> None:
     template = one(built(cluster_of()), "StatefulSet", "orders")["spec"]["template"]
     probe = template["spec"]["containers"][0]["startupProbe"]

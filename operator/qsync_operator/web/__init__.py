@@ -1,0 +1,1 @@
+"""The web page on Kubernetes: a Deployment of its own, which only reads."""
