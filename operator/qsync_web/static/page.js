@@ -135,7 +135,7 @@ function drawTotals(data) {
     "Errors per second": count(total.errors),
     Connections: count(total.connections),
     "Least free disk": free.length ? size(Math.min(...free)) : UNKNOWN,
-    "Archive behind": lag < 0 ? "no archive" : duration(lag),
+    "Archive behind": lag < 0 ? "none" : duration(lag),
     "Last audit": data.audits[0]?.verdict ?? "none",
   };
   const list = get("totals");
@@ -295,6 +295,7 @@ async function only() {
 
 async function run() {
   const cluster = new URLSearchParams(location.search).get("cluster");
+  get("all").hidden = cluster === null;
   for (;;) {
     const pause = document.hidden ? RETRY_MS : await update(cluster);
     await new Promise((resume) => setTimeout(resume, pause));
