@@ -88,7 +88,7 @@ def manifest_of(file: Path, archive: str | None) -> "ClusterManifest":
 
 
 def show_changes(manifest: "ClusterManifest", output: Output | None) -> None:
-    """Print what an apply would change, and refuse what it would refuse.
+    """Print the changes of an apply, and refuse the same manifests.
 
     Raises:
         Failure: the running cluster cannot change in this way.

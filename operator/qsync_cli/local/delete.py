@@ -139,7 +139,7 @@ def _ask(store: "ClusterFiles", *, is_kept: bool, is_given: bool) -> None:
 
 
 def contents(store: "ClusterFiles") -> list[str]:
-    """Return what a deletion of all files deletes, one line for each part."""
+    """Return a line for each part that a deletion of all files deletes."""
     found = [store.directory / "nodes", store.directory / "brokers"]
     folders = [one for folder in found for one in _folders(folder)]
     lines = [f"{one}: {_size(_bytes(one))}" for one in folders]

@@ -19,4 +19,4 @@ FORMS = {
     SPACE_PATTERN: "names that begin with an underscore belong to the database",
     JOURNALS_PATTERN: "write a path such as orders/eu, or all of a folder such as orders/*",
 }
-"""What a person has to write instead of a value that a pattern refuses."""
+"""Sentences about the values to write instead of those that a pattern refuses."""

@@ -1,7 +1,7 @@
 """Compares declared spaces with those of the database, and creates missing ones.
 
 Spaces and indexes are created, and a space's format and `isSync` are updated. An index is never
-changed in place. What the manifest omits is kept, because an omission can be a mistake: spaces
+changed in place. Omitted parts are kept, because an omission can be a mistake: spaces
 always, and fields and indexes unless the space is declared with `prune`. The operator reports
 differences that it leaves to the user.
 """
