@@ -174,7 +174,7 @@ def test_condition_types_are_those_of_the_model_and_the_catalogue() -> None:
     ("given", "sentence"),
     [
         (document(journal="/orders"), "spec.journal: '/orders' must be a path"),
-        (document(replication=9), "spec.replication 9: input should be less than or equal to 5"),
+        (document(replication=9), "spec.replication 9: it must be at most 5"),
         (document(fragment={"stores": ["s3://bucket"]}), "spec.fragment.stores[0]: the path of"),
         (document(fragment={"flushInterval": "5s"}), "spec.fragment.flushInterval: must be 0"),
     ],
