@@ -119,6 +119,7 @@ _SecondArgument = Annotated[
     ),
 ]
 _MEMBER = re.compile(r".+-\d+")
+_CURRENT_CONTEXT = re.compile(r"""^['"]?current-context['"]?:\s*['"]?[^\s'"]""", re.MULTILINE)
 
 
 def is_plugin() -> bool:
@@ -128,8 +129,14 @@ def is_plugin() -> bool:
 
 def has_kubeconfig() -> bool:
     """Return whether this machine or pod knows a Kubernetes cluster."""
-    given = os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST")
-    return bool(given) or (Path.home() / ".kube" / "config").exists()
+    if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return True
+    try:
+        text = (Path.home() / ".kube" / "config").read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    # A tool that removed its last cluster leaves a file without a current context.
+    return _CURRENT_CONTEXT.search(text) is not None
 
 
 def place_of(name: str | None, where: Where) -> Where:

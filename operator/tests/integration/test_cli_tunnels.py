@@ -196,7 +196,7 @@ def test_refusal_of_the_api_server_is_the_cause(home: Home, server: ApiServer) -
     said = home.refuse("count", "orders", "orders")
     assert "port-forward to orders-0: the API server answered with HTTP 403" in said
     said = home.refuse("count", "orders-eu", "orders")
-    assert "local status" in said
+    assert "it has no clusters" in said
     assert "QsyncCluster orders-eu not found in namespace shop" in said
     assert "(NotFound)" in said
 

@@ -15,6 +15,8 @@ from qsync_local.store import MemberRecord, SupervisorState
 from qsync_operator.api.manifest import parse_cluster
 from qsync_testing.paths import EXAMPLES
 
+READ_KUBECONFIG = where.has_kubeconfig
+
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,3 +93,25 @@ def test_names_are_completed() -> None:
     assert completion.local_names("orders-1") == ["orders-1"]
     context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
     assert completion.local_members(context, "orders") == ["orders-0", "orders-1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_configured"),
+    [
+        (None, False),
+        ("apiVersion: v1\nkind: Config\n", False),
+        ('apiVersion: v1\ncurrent-context: ""\n', False),
+        ("apiVersion: v1\ncurrent-context: kind-kind\n", True),
+        ('current-context: "kind-kind"\n', True),
+    ],
+)
+def test_kubeconfig_without_a_context_is_none(
+    text: str | None, is_configured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    if text is not None:
+        (tmp_path / ".kube").mkdir()
+        (tmp_path / ".kube/config").write_text(text)
+    assert READ_KUBECONFIG() is is_configured
