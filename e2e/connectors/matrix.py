@@ -50,7 +50,6 @@ class Connector(NamedTuple):
 NO_STREAMS = "no streams"
 NO_WATCHERS = "no watchers"
 NO_PAGES = "no positions"
-NO_NAMES = "numbers only"
 _PYTHON = "e2e.connectors.drivers.python"
 _CARGO = ("cargo", "build", "--quiet", "--release")
 

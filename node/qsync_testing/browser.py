@@ -112,7 +112,7 @@ class Browser:
         end_s = time.monotonic() + timeout_s
         while not self.evaluate(expression):
             assert time.monotonic() < end_s, (expression, self.text("body"), self.errors)
-            time.sleep(0.1)
+            time.sleep(0.1)  # the page has no event for an arbitrary expression
 
     def screenshot(self, path: Path) -> None:
         """Write the whole page as PNG."""

@@ -57,7 +57,7 @@ def _answering_url(store: "ClusterFiles") -> str:
         address = store.load_page()
         if address is not None and _answers(address.port, address.token):
             return address.url
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # the supervisor announces the page only by a file
     raise Failure(
         FailureReason.TIMED_OUT,
         f"the supervisor of {store.name} serves no page: read {store.supervisor_log}; one of an "

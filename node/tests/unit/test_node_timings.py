@@ -66,7 +66,7 @@ def test_answers_of_one_turn_are_counted_one_by_one() -> None:
     ((_, inserts),) = timings.requests()
     assert (inserts.count, timings.writes.count, timings.errors[3]) == (7, 6, 1)
     assert timings.writes.sum_s == pytest.approx(2, abs=0.5)
-    time.sleep(0.01)  # the later turn
+    time.sleep(0.01)  # the clock of a later turn has to advance
     timings.note(Type.INSERT, now_ns, fx.Answer(1, 9, 0, "", [], 7))
     timings.end_turn()
     assert timings.writes.sum_s > 2.01, "a later turn: the request has waited longer"

@@ -92,7 +92,7 @@ def _text_of(path: Path) -> str:
 
 
 def check_documents(path: Path) -> None:
-    """Check the documents of a file for Kubernetes, each by itself.
+    """Check each document of a file for Kubernetes.
 
     Raises:
         ClusterManifestError: the file cannot be read, or has mistakes.

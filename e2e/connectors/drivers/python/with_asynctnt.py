@@ -99,7 +99,7 @@ class AsynctntChecks:
             nonlocal member, connection
             try:
                 await connection.replace("kv", [number, "failover", number])
-            except Exception:
+            except Exception:  # the connection may fail in any way while the leader is killed
                 member = (member + 1) % len(ADDRESSES)
                 connection = await connect(member)
                 raise
