@@ -47,6 +47,7 @@ class JournalPlatform:
         self._processes = Supervision(
             store, self._records, self._save, Program(self._command, self._log), wake
         )
+        self._has_key_space = False
         self._declared: tuple[int, int] | None = None
         self._tried_s = 0.0
 
@@ -90,10 +91,11 @@ class JournalPlatform:
         if cluster.spec.journals.tls:
             self._certificates.reconcile(cluster.name)
         troubles = []
+        may_restart = True
         for name in wanted:
             try:
-                if await self._keep_broker(cluster, name, members[name]):
-                    break  # the others are restarted later
+                if await self._keep_broker(cluster, name, members[name], may_restart):
+                    may_restart = False  # the others are restarted later
             except NoFreePort as error:
                 troubles.append(Trouble(Reason.PORT_IN_USE, str(error), False))
                 continue
@@ -116,7 +118,7 @@ class JournalPlatform:
         if self._declared == state:
             return True
         if leader is None or time.monotonic() - self._tried_s < AGAIN_S:
-            return self._declared is not None
+            return self._has_key_space
         self._tried_s = time.monotonic()
         try:
             declared = await in_thread(self._declare_pending, leader)
@@ -126,7 +128,8 @@ class JournalPlatform:
                 cluster.name,
                 f"journals cannot be declared: {error}",
             )
-            return self._declared is not None
+            return self._has_key_space
+        self._has_key_space = True
         for one in declared:
             if one.refusal:
                 text = f"QsyncJournal {one.journal.name} is refused: {one.refusal}"
@@ -170,8 +173,10 @@ class JournalPlatform:
         except journals.JournalRefused as refusal:
             return Declaration(journal, "refused", str(refusal))
 
-    async def _keep_broker(self, cluster: QsyncCluster, name: str, node: str) -> bool:
-        """Start a broker, or restart it with another configuration.
+    async def _keep_broker(
+        self, cluster: QsyncCluster, name: str, node: str, may_restart: bool
+    ) -> bool:
+        """Start a broker, or restart it with another configuration if it may be restarted now.
 
         Returns:
             Whether it was restarted.
@@ -180,9 +185,11 @@ class JournalPlatform:
             NoFreePort: another program uses its port.
         """
         record = self._records.setdefault(name, BrokerRecord(0, 0))
+        is_running = self._processes.observe(name)
+        if is_running and not may_restart:
+            return False
         fixed = self._fixed_port(cluster, name)
         record.http = fixed or record.http
-        is_running = self._processes.observe(name)
         if is_running:
             if self._is_configured(self._files(cluster, name, record, node)):
                 return False

@@ -1,5 +1,6 @@
 """`qsync local journals`: declarations, and ports of brokers at which something else answers."""
 
+import asyncio
 import http.server
 import json
 import socket
@@ -18,10 +19,19 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals.prune import expired
 from qsync_cli.local import journals
 from qsync_cli.local.apply import with_journals
-from qsync_local.store import BrokerRecord, ClusterFiles, Declaration, SupervisorState
+from qsync_local.journals import JournalPlatform
+from qsync_local.store import (
+    BrokerRecord,
+    ClusterFiles,
+    Declaration,
+    Secrets,
+    SupervisorState,
+)
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.journals import QsyncJournal
+from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus, Condition
+from qsync_testing.ports import free_port
 
 
 @pytest.fixture
@@ -143,6 +153,34 @@ def test_cause_that_the_cluster_knows_is_reported(
         store.save_status(ClusterStatus(conditions=[degraded]))
         with pytest.raises(Failure, match=f"no broker of orders .*: {cause}"):
             answering_broker(store)
+
+
+class DeclaredJournals(JournalPlatform):
+    """Brokers whose leader accepts each declaration, and which start no processes."""
+
+    def _declare_pending(self, leader: str) -> list[Declaration]:
+        return [Declaration(declared("one", "orders/eu"), "created")]
+
+
+def test_port_in_use_stays_reported_between_two_declarations(tmp_path: Path) -> None:
+    """The declarations are read again after they were made, up to a second later."""
+    port = free_port(3)
+    manifest = {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders", "generation": 1},
+        "spec": {"replicas": 1, "journals": {"enabled": True, "port": port}},
+    }
+    cluster = QsyncCluster.model_validate(manifest)
+    platform = DeclaredJournals(
+        store_with(tmp_path, {}), Secrets("secret", "app", "password"), lambda: None
+    )
+    with socket.create_server(("127.0.0.1", port)):
+        for _ in range(3):
+            found = asyncio.run(
+                platform.reconcile(cluster, {"orders-0": "127.0.0.1:1"}, "127.0.0.1:1")
+            )
+            assert [one.reason for one in found] == [Reason.PORT_IN_USE]
 
 
 def test_keys_that_vanished_are_reported_with_an_action(tmp_path: Path) -> None:
