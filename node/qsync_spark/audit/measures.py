@@ -17,6 +17,8 @@ def measure(context: AuditContext, result: AuditResult) -> None:
         "terms": _terms(context),
         "confirm_ms": _confirm_delays(context),
         "members": _members(context),
+        "times": _times(context),
+        "span": _span(context),
     }
 
 
@@ -36,6 +38,26 @@ def _terms(context: AuditContext) -> list[dict[str, Any]]:
         }
         for one in promotes[:TERMS_MAX]
     ]
+
+
+def _times(context: AuditContext) -> list[tuple[int, float]]:
+    """Return indexes with the times at which their rows were written: both ends of each segment."""
+    found = {
+        point
+        for _, entry in context.archive.segments()
+        for point in (
+            (entry.after_index + 1, entry.timestamp_min),
+            (entry.last_index, entry.timestamp_max),
+        )
+    }
+    return sorted(found)
+
+
+def _span(context: AuditContext) -> tuple[float, float]:
+    """Return the times of the first and the last row."""
+    entries = [entry for _, entry in context.archive.segments()]
+    first = min((entry.timestamp_min for entry in entries), default=0.0)
+    return first, max((entry.timestamp_max for entry in entries), default=0.0)
 
 
 def _confirm_delays(context: AuditContext) -> list[dict[str, Any]]:
