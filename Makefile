@@ -27,21 +27,22 @@ $(VENV)/.test: pyproject.toml $(HELPERS) locks/test.txt $(SERVICES) | $(BIN)/pyt
 $(VENV)/.all: pyproject.toml $(HELPERS) locks/all.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/all.txt
 	$(EDITABLE)
-	touch $@ $(VENV)/.test $(VENV)/.spark
+	touch $@ $(VENV)/.test $(VENV)/.audit
 
 venv: $(VENV)/.all hooks      ## .venv with everything; .venv/bin/qsync is the command
 
 hooks:                        ## checks subjects of commits; nothing to do outside of a checkout
 	if git rev-parse --git-dir >/dev/null 2>&1; then git config core.hooksPath .ci/hooks; fi
 
-# The audit at the demo's end needs Java: PySpark is 400 MB for nothing where there is none.
-$(VENV)/.spark: locks/spark.txt | $(VENV)/.test
-	if command -v java >/dev/null; then $(LOCKED) locks/spark.txt && touch $@; fi
+# The audit at the demo's end reads a small archive: it needs neither PySpark (400 MB) nor Java.
+$(VENV)/.audit: locks/audit.txt | $(VENV)/.test
+	$(LOCKED) locks/audit.txt
+	touch $@
 
 lock:                         ## locks/ from pyproject.toml (UPGRADE=1: newest versions; PACKAGE=name: of one)
 	.ci/lock
 
-demo: $(VENV)/.test $(VENV)/.spark ## three members, a killed leader, nothing lost (FAULT=lose-one must fail)
+demo: $(VENV)/.test $(VENV)/.audit ## three members, a killed leader, nothing lost (FAULT=lose-one must fail)
 	$(BIN)/python -m e2e.demo
 
 demo-kubernetes: $(VENV)/.test ## the same on Kubernetes: $KUBECONFIG, else $E2E_CLUSTER_UP, else kind

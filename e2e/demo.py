@@ -4,7 +4,6 @@ With FAULT=lose-one, the demo deletes one acknowledged row without recording it,
 a check that cannot fail proves nothing.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +24,8 @@ from qsync_testing.paths import ROOT
 MANIFEST = ROOT / "docs" / "examples" / "three-nodes.yaml"
 SPACE = "demo"
 WRITES = 12_000
+KEPT = ROOT / "artifacts" / "demo"
+"""The report and the ledger of the last run; the cluster's own files are deleted."""
 HERE = Path(__file__).resolve().parent
 console = Console(highlight=False)
 
@@ -157,21 +158,21 @@ def run(cluster: LocalCluster, folder: Path) -> int:
 
 
 def audit(cluster: LocalCluster, ledger: Path) -> int:
-    """Audit the archive if PySpark and Java are installed. Otherwise print why not."""
+    """Audit the archive, and keep the report where it outlives the cluster."""
     console.print("[bold]5.[/] qsync local audit orders: proofs from the archived logs")
-    if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
-        console.print(
-            "   skipped: it needs Java 17 and qsync-db[spark], which `make venv` installs"
-        )
-        return 0
     try:
         said = cluster.qsync("local", "audit", cluster.name, "--ledger", str(ledger),
                              timeout_s=AUDIT_S)  # fmt: skip
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         console.print(f"[red]FAILED[/] {str(error)[:500]}")
         return 1
-    for line in said.strip().splitlines():
-        console.print(f"   {line}", markup=False)
+    *lines, last = said.strip().splitlines()
+    report_page = Path(last.removeprefix("report: "))
+    shutil.rmtree(KEPT, ignore_errors=True)
+    shutil.copytree(report_page.parent, KEPT)
+    shutil.copy(ledger, KEPT)
+    for line in (*lines, f"report: {KEPT / report_page.name}"):
+        console.print(f"   {line}", markup=False, soft_wrap=True)
     return 0
 
 

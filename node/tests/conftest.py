@@ -60,6 +60,19 @@ def spark() -> Iterator["SparkSession"]:
     session.stop()
 
 
+@pytest.fixture(params=["process", "spark"])
+def session(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
+    """Return a session of each engine, whose audits must have equal results."""
+    if request.param == "spark":
+        yield request.getfixturevalue("spark")
+        return
+    from qsync_spark.local_session import make_local_session  # noqa: PLC0415 - as above
+
+    session = make_local_session()
+    yield session
+    session.stop()
+
+
 @pytest.fixture(scope="module")
 def object_store() -> Iterator[ObjectServer]:
     """Return an object store without buckets, which this process uses; its listings have pages."""

@@ -10,7 +10,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.local import audit as local_audit
 from qsync_cli.local import compact as local_compact
-from qsync_cli.local.audit import LedgerOption
+from qsync_cli.local.audit import EngineChoice, EngineOption, LedgerOption
 from qsync_cli.local.compact import DeleteOption, HistoryOption, SignatureOption
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, progress, say, step_of
@@ -43,15 +43,17 @@ ENDED = ("Succeeded", "Failed", "Cancelled")
 @aimed
 def audit(
     where: Where, ledger: LedgerOption = None, appends: AppendsOption = None,
-    no_wait: NoWaitOption = False, output: OutputOption = None,
+    engine: EngineOption = EngineChoice.auto, no_wait: NoWaitOption = False,
+    output: OutputOption = None,
 ) -> None:  # fmt: skip
     """Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes."""
     _refuse_address(where)
     if where.local is not None:
         _refuse_on(LOCAL, {"--no-wait": no_wait})
-        local_audit.audit(where.local, ledger, appends, output)
+        local_audit.audit(where.local, ledger, appends, output, engine)
         return
-    _refuse_on(KUBERNETES, {"--ledger": ledger is not None})
+    is_chosen = engine is not EngineChoice.auto
+    _refuse_on(KUBERNETES, {"--ledger": ledger is not None, "--engine": is_chosen})
     for place in appends or ():
         if "://" not in place:
             raise typer.BadParameter(

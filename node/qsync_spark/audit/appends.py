@@ -117,6 +117,7 @@ class Appends:
             PlaceError: a ledger cannot be read.
             LedgerError: a line is invalid.
         """
+        self._spark = spark
         self._indexes = indexes
         self._lines = _read(spark, places)
         # `before`: the greatest end of the appends that begin earlier.
@@ -124,7 +125,7 @@ class Appends:
             self._lines.where("begin >= 0")
             .selectExpr(
                 "*",
-                "coalesce(max(end) over (partition by journal order by begin, end, ledger, line"
+                "coalesce(max(`end`) over (partition by journal order by begin, `end`, ledger, line"
                 " rows between unbounded preceding and 1 preceding), 0) as before",
             )
             .persist()
@@ -227,20 +228,22 @@ class Appends:
 
     def _doubled(self, found: "DataFrame") -> "DataFrame":
         """Return the uncovered ranges that are equal to an acknowledged append."""
-        ranges = found.where(f"kind = '{UNCOVERED}'").selectExpr(
-            "fragment", "begin", "end", "sum", "text as journal", "end - begin as size"
+        ranges = (
+            "select fragment, begin, `end`, `sum`, text as journal, `end` - begin as size"
+            f" from {{found}} where kind = '{UNCOVERED}'"
         )
-        known = self._ordered.selectExpr(
-            "journal", "sum", "end - begin as size", "begin as acknowledged"
-        )
+        known = "select journal, `sum`, `end` - begin as size, begin as acknowledged from {appends}"
         # An attempt whose outcome the client does not know may have been carried out, too.
-        unknown = self._lines.where("begin < 0").select("journal", "sum").distinct()
-        return (
-            ranges.join(known, ["journal", "sum", "size"])
-            .join(unknown, ["journal", "sum"], "left_anti")
-            .groupBy("fragment", "begin", "end")
-            .agg({"acknowledged": "min"})
-            .withColumnRenamed("min(acknowledged)", "first")
+        unknown = "select distinct journal, `sum` from {lines} where begin < 0"
+        return self._spark.sql(
+            "select r.fragment, r.begin, r.`end`, min(k.acknowledged) as first"
+            f" from ({ranges}) r join ({known}) k"
+            " on r.journal = k.journal and r.`sum` = k.`sum` and r.size = k.size"
+            f" anti join ({unknown}) u on r.journal = u.journal and r.`sum` = u.`sum`"
+            " group by r.fragment, r.begin, r.`end`",
+            found=found,
+            appends=self._ordered,
+            lines=self._lines,
         )
 
 

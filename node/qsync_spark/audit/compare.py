@@ -6,18 +6,19 @@ those chunks are read again and grouped by (replica id, LSN).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from qsync_spark.audit.coverage import CoverageSteps
-from qsync_spark.decode.batches import sql_of
+from qsync_spark.decode.batches import ROWS_MAX, sql_of
 from qsync_spark.facts.chunks import CHUNK_BITS
 from qsync_spark.facts.kinds import RowCopy
-from qsync_spark.facts.table import COPIES, copies_of
+from qsync_spark.facts.table import copies_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 CHUNKS_LISTED_MAX = 1000
 
@@ -51,60 +52,59 @@ class Expectation:
         return sum(1 << self.bits[uuid] for uuid in uuids if uuid in self.bits)
 
 
-def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
+def different_chunks(
+    spark: "SparkSession", facts: "DataFrame", expected: Expectation
+) -> "DataFrame":
     """Return replica id and number of chunks with different rows, or without an expected copy."""
-    from pyspark.sql import functions as f
-
-    cases = " ".join(f"when '{uuid}' then {1 << bit}L" for uuid, bit in expected.bits.items())
+    cases = " ".join(f"when '{uuid}' then {1 << bit}" for uuid, bit in expected.bits.items())
+    listed = ", ".join(f"'{uuid}'" for uuid in expected.bits)
+    chunks = facts.where(
+        f"fact = 'chunk' and file_kind = 'segment' and member in ({listed})"
+    ).selectExpr("member", "chunk.*")
     own = (
-        facts.where("fact = 'chunk' and file_kind = 'segment'")
-        .where(facts["member"].isin(*expected.bits))
-        .select("member", "chunk.*")
-        .groupBy("member", "replica_id", "number")
-        .agg(
-            f.sum("rows").alias("rows"), f.bit_xor("one").alias("one"),
-            f.bit_xor("two").alias("two"), f.min("first_index").alias("low"),
-            f.max("last_index").alias("high"),
-        )
-        .withColumn("bit", f.expr(f"case member {cases} else 0L end"))
-    )  # fmt: skip
-    return (
-        own.groupBy("replica_id", "number")
-        .agg(
-            f.bit_or("bit").alias("holders"), f.min("low").alias("low"),
-            f.max("high").alias("high"),
-            f.countDistinct("rows", "one", "two").alias("versions"),
-        )
-        .where(
-            f"versions > 1 or (({expected.rows.sql('low')}) | ({expected.rows.sql('high')})) <>"
-            " holders"
-        )
-        .select("replica_id", "number")
-    )  # fmt: skip
+        "select replica_id, number, sum(rows) as rows, bit_xor(one) as one, bit_xor(two) as two,"
+        f" min(first_index) as low, max(last_index) as high, case member {cases} else 0 end as bit"
+        " from {chunks} group by member, replica_id, number"
+    )
+    is_different = " or ".join(f"min({name}) <> max({name})" for name in ("rows", "one", "two"))
+    groups = (
+        "select replica_id, number, bit_or(bit) as holders, min(low) as low, max(high) as high,"
+        f" {is_different} as is_different from ({own}) o group by replica_id, number"
+    )
+    wanted = f"({expected.rows.sql('low')}) | ({expected.rows.sql('high')})"
+    return spark.sql(
+        f"select replica_id, number from ({groups}) g where is_different or ({wanted}) <> holders",
+        chunks=chunks,
+    )
 
 
-def exceptions(copies: "DataFrame", chunks: "DataFrame", expected: Expectation) -> "DataFrame":
+def exceptions(
+    spark: "SparkSession", copies: "DataFrame", chunks: "DataFrame", expected: Expectation
+) -> "DataFrame":
     """Return the rows of those chunks whose copies are not all equal and present."""
-    from pyspark.sql import functions as f
-
-    grouped = (
-        copies.where("file_kind = 'segment'")
-        .withColumn("number", f.shiftright("lsn", CHUNK_BITS))
-        .join(f.broadcast(chunks), ["replica_id", "number"], "left_semi")
-        .groupBy("replica_id", "lsn")
-        .agg(f.collect_list(f.struct(*COPIES.names)).alias("copies"))
-    )  # fmt: skip
-    return grouped.mapInArrow(lambda batches: _judge(batches, expected), EXCEPTIONS_SQL)
+    chosen = spark.sql(
+        "select /*+ broadcast(n) */ c.* from {copies} c semi join {chunks} n"
+        f" on c.replica_id = n.replica_id and shiftright(c.lsn, {CHUNK_BITS}) = n.number"
+        " where c.file_kind = 'segment'",
+        copies=copies,
+        chunks=chunks,
+    )
+    # Which of several copies is shown must not depend on the order of tasks.
+    ordered = chosen.repartition("replica_id", "lsn").sortWithinPartitions(
+        "replica_id", "lsn", "member", "file", "offset"
+    )
+    return ordered.mapInArrow(lambda batches: _judge(batches, expected), EXCEPTIONS_SQL)
 
 
 def _judge(batches: Iterator[pa.RecordBatch], expected: Expectation) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        found = [
-            one
-            for row in batch.to_pylist()
-            if (one := judge_copies(list(copies_of(row["copies"])), expected))
-        ]
-        yield pa.RecordBatch.from_pylist(found, schema=EXCEPTIONS)
+    copies = (copy for batch in batches for copy in copies_of(batch.to_pylist()))
+    found = (
+        one
+        for _, same in groupby(copies, key=lambda copy: (copy.replica_id, copy.lsn))
+        if (one := judge_copies(list(same), expected))
+    )
+    while some := list(islice(found, ROWS_MAX)):
+        yield pa.RecordBatch.from_pylist(some, schema=EXCEPTIONS)
 
 
 def judge_copies(copies: list[RowCopy], expected: Expectation) -> dict[str, Any] | None:

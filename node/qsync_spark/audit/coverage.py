@@ -170,11 +170,11 @@ class CoverageSteps:
 
         def tree(low: int, high: int) -> str:
             if high - low == 1:
-                return f"{self.masks[low]}L"
+                return str(self.masks[low])
             middle = (low + high) // 2
             left, right = tree(low, middle), tree(middle, high)
             if left == right:
                 return left
-            return f"if({column} < {self.starts[middle]}L, {left}, {right})"
+            return f"if({column} < {self.starts[middle]}, {left}, {right})"
 
-        return tree(0, len(self.starts)) if self.starts else "0L"
+        return tree(0, len(self.starts)) if self.starts else "0"

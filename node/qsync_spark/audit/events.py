@@ -111,9 +111,7 @@ def in_order(events: "DataFrame") -> "DataFrame":
     An additional column comes before those of `EVENTS`: comparisons begin with one number, so that
     the sort need not decode the rows.
     """
-    from pyspark.sql.functions import xxhash64  # tasks need not import it
-
-    numbered = events.withColumn("hash", xxhash64("space", "key"))
+    numbered = events.selectExpr("*", "xxhash64(space, key) as hash")
     order = ("hash", "space", "key", "index", "op")
     return numbered.repartition("hash").sortWithinPartitions(*order)
 

@@ -44,6 +44,7 @@ from qsync_spark.journals.checks import (
     check_of,
     run_checks,
 )
+from qsync_spark.local_session import require_capacity
 from qsync_spark.report.findings import AuditResult, Gap
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def prove_fragments(
         "fragments": len(fragments),
         "fragmentBytes": sum(one.size for one in fragments),
     }
+    require_capacity(spark, sum(one.size for one in fragments), "the store of journals")
     numbers = {one.fragment.place: n for n, one in enumerate(fragments)}
     checks, pairs = _checks_of(listings, numbers)
     if not checks and not ledgers:

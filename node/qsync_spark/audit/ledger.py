@@ -170,21 +170,23 @@ def _prove(
         "l.key = w.key and (l.space is null or l.space = w.space)"
         " and (l.value is null or l.value = w.value)"
     )
-    ledger.createOrReplaceTempView("qsync_ledger")
-    writes.createOrReplaceTempView("qsync_writes")
     lost = spark.sql(
-        f"select l.* from qsync_ledger l left anti join qsync_writes w on {on}"
-        " where l.outcome = 'committed'"
+        f"select l.* from {{ledger}} l anti join {{writes}} w on {on}"
+        " where l.outcome = 'committed'",
+        ledger=ledger,
+        writes=writes,
     ).persist()
     unread = {row["space"] for row in events.where(f"op = {UNKNOWN}").select("space").distinct()
               .limit(LISTED_MAX).collect()}  # fmt: skip
     _judge_lost(context, lost, unread, result)
     there = spark.sql(
-        f"select l.*, w.index from qsync_ledger l join qsync_writes w on {on}"
-        " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from qsync_ledger"
+        f"select l.*, w.index from {{ledger}} l join {{writes}} w on {on}"
+        " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from {ledger}"
         " o where o.key = l.key and (o.space is null or o.space = w.space)"
         " and (o.value is null or w.value is null or o.value = w.value)"
-        " and o.outcome in ('committed', 'unknown'))"
+        " and o.outcome in ('committed', 'unknown'))",
+        ledger=ledger,
+        writes=writes,
     )
     listed = there.orderBy("line").limit(LISTED_MAX).collect()
     for row in listed:

@@ -25,6 +25,7 @@ PIECE_BYTES = 8 << 20
 LINE_BYTES_MAX, BUFFER_BYTES = 1 << 20, 1 << 20
 COUNTS = pa.schema([pa.field("piece", pa.int64()), pa.field("lines", pa.int64())])
 COUNTS_SQL = sql_of(COUNTS)
+PIECES_SQL = sql_of(pa.schema([pa.field("piece", pa.int64())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def read_lines(
     """
     pieces = [piece for file in find_files(place, PARQUET) for piece in pieces_of(file)]
     numbers = spark.sparkContext.parallelize([(n,) for n in range(len(pieces))], len(pieces) or 1)
-    planned = spark.createDataFrame(numbers, "piece long")
+    planned = spark.createDataFrame(numbers, PIECES_SQL)
     starts = [0]
     if len(pieces) > 1:
 

@@ -87,14 +87,13 @@ def merge_runs(found: list[AuditViolation]) -> list[AuditViolation]:
 
 def _exceptional_rows(spark: "SparkSession", context: AuditContext) -> "DataFrame | None":
     """Return the rows without equal copies; None if all chunks agree."""
-    chunks = different_chunks(context.facts, context.expected).persist()
+    chunks = different_chunks(spark, context.facts, context.expected).persist()
     listed = [tuple(row) for row in chunks.limit(CHUNKS_LISTED_MAX + 1).collect()]
     if not listed:
         return None
     wanted = listed if len(listed) <= CHUNKS_LISTED_MAX else None
-    return exceptions(
-        scan_copies(spark, context.archive, wanted, context.secret), chunks, context.expected
-    )
+    copies = scan_copies(spark, context.archive, wanted, context.secret)
+    return exceptions(spark, copies, chunks, context.expected)
 
 
 def judge_row(

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 LISTED_MAX = 200
-RANK = "case when key = X'' then int(is_known) else 3 - int(is_known) end - int(cause <> '') / 2"
+RANK = (
+    "case when octet_length(key) = 0 then cast(is_known as int) else 3 - cast(is_known as int) end"
+    " - cast(cause <> '' as int) / 2"
+)
 KEYS_SHOWN_MAX = 3
 
 
@@ -99,8 +102,6 @@ def prove_snapshots(
     spark: "SparkSession", context: AuditContext, result: AuditResult, keeps_events: bool = False
 ) -> "DataFrame | None":
     """Add violations and gaps of proof 4. Return the log's events, for the ledger."""
-    from pyspark import StorageLevel
-
     if context.snapshot is None:
         return None
     reading = make_reading(context)
@@ -108,7 +109,7 @@ def prove_snapshots(
     last = None if keeps_events else snapshots.until
     log = events_of_log(spark, context.archive, reading, last)
     if keeps_events:
-        log = log.persist(StorageLevel.MEMORY_AND_DISK)
+        log = log.persist()
     tuples = run_on_parts(
         spark,
         parts,
@@ -136,8 +137,8 @@ def add_damaged(context: AuditContext, result: AuditResult) -> None:
 
 def _judged(blind: Mapping[int, int]) -> str:
     """Return a condition that excludes spaces without a known tuple after an index."""
-    each = (f"space = {space} and `index` >= {index}" for space, index in sorted(blind.items()))
-    return f"key = X'' or not ({' or '.join(each)})"
+    each = (f"space = {space} and index >= {index}" for space, index in sorted(blind.items()))
+    return f"octet_length(key) = 0 or not ({' or '.join(each)})"
 
 
 def _report(odd: "DataFrame", context: AuditContext, result: AuditResult) -> None:

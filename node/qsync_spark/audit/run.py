@@ -28,6 +28,7 @@ from qsync_spark.audit.measures import measure
 from qsync_spark.audit.replay import prove_snapshots
 from qsync_spark.audit.scan import invalid_files, one_of_each
 from qsync_spark.facts.kinds import PartRead, PromoteRow
+from qsync_spark.local_session import engine_of
 from qsync_spark.progress import Progress, StepReporter, silence
 from qsync_spark.report.findings import AuditResult, Gap
 
@@ -188,6 +189,7 @@ def _audit(
     appends: Sequence[str] | None,
 ) -> AuditResult:
     result = AuditResult(cluster, archive.url, archive.replicaset_uuid, started_at=time.time())
+    result.engine = engine_of(spark).value
     started = time.monotonic()
 
     watch.begin(0)

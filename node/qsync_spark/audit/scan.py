@@ -13,7 +13,7 @@ import pyarrow as pa
 from qsync_node.archive.manifest import KINDS, ROLLBACK, SEGMENT
 from qsync_node.archive.reader import Archive
 from qsync_spark.audit.coverage import Coverage, UnknownRange
-from qsync_spark.decode.batches import Together
+from qsync_spark.decode.batches import Together, sql_of
 from qsync_spark.decode.parts import PART_BYTES, FilePart, owners_of, parts_of
 from qsync_spark.facts.chunks import CHUNK_BITS
 from qsync_spark.facts.described import described_of
@@ -36,6 +36,7 @@ from qsync_spark.facts.walk import copies_in, walk
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PARTS_SQL = sql_of(pa.schema([pa.field("part", pa.string())]))
 TASK_BYTES, TASK_PARTS = 8 << 20, 128
 """Limits of a task's input, unless a single part is longer."""
 COLLECT_BYTES = 8 << 20
@@ -72,15 +73,18 @@ def run_on_parts(
         gc.disable()  # few containers live long here, and each collection costs time
         read_bytes = 0
         together = Together()
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                part = FilePart.decode(text)
-                yield from together.add(read(part))
-                read_bytes += part.end - part.marks[0].offset
-                if read_bytes > COLLECT_BYTES:
-                    gc.collect()
-                    read_bytes = 0
-        yield from together.rest()
+        try:
+            for batch in batches:
+                for text in batch.column(0).to_pylist():
+                    part = FilePart.decode(text)
+                    yield from together.add(read(part))
+                    read_bytes += part.end - part.marks[0].offset
+                    if read_bytes > COLLECT_BYTES:
+                        gc.collect()
+                        read_bytes = 0
+            yield from together.rest()
+        finally:
+            gc.enable()
 
     cores = spark.sparkContext.defaultParallelism
     size = sum(part.end - part.marks[0].offset for part in parts)
@@ -90,16 +94,14 @@ def run_on_parts(
     ordered = sorted(parts, key=lambda part: part.marks[0].offset - part.end)
     dealt = [part for start in range(tasks) for part in ordered[start::tasks]]
     rows = spark.sparkContext.parallelize([(part.encode(),) for part in dealt], tasks)
-    return spark.createDataFrame(rows, "part string").mapInArrow(read_all, schema)
+    return spark.createDataFrame(rows, PARTS_SQL).mapInArrow(read_all, schema)
 
 
 def scan(spark: "SparkSession", archive: Archive, secret: bytes) -> "DataFrame":
     """Return all facts of all files, stored on the executors' disks."""
-    from pyspark import StorageLevel
-
     parts = parts_of_kind(archive, *KINDS)
     facts = run_on_parts(spark, parts, lambda part: walk(part, secret), FACTS_SQL)
-    return facts.persist(StorageLevel.MEMORY_AND_DISK)
+    return facts.persist()
 
 
 def scan_copies(
@@ -124,10 +126,10 @@ def list_facts(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[FactLi
     The number of anomalies may be that of rows: only the first ones are listed. The second result
     is the index from which the list is incomplete (0 if it is complete).
     """
-    anomalies = [name_of(kind) for kind in ANOMALIES]
-    needed = facts.where("fact <> 'chunk'").where(~facts["fact"].isin(*anomalies)).collect()
+    anomalies = ", ".join(f"'{name_of(kind)}'" for kind in ANOMALIES)
+    needed = facts.where(f"fact <> 'chunk' and fact not in ({anomalies})").collect()
     odd = (
-        facts.where(facts["fact"].isin(*anomalies))
+        facts.where(f"fact in ({anomalies})")
         .orderBy("index", "replica_id", "lsn", "member")
         .limit(listed_max + 1)
         .collect()

@@ -16,9 +16,20 @@ _SQL = {
 }  # fmt: skip
 
 
+_SCHEMAS: dict[str, pa.Schema] = {}
+"""The schemas by their DDL."""
+
+
 def sql_of(schema: pa.Schema) -> str:
     """Return the same columns as Spark's DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in sql_types(schema).items())
+    ddl = ", ".join(f"`{name}` {kind}" for name, kind in sql_types(schema).items())
+    _SCHEMAS[ddl] = schema
+    return ddl
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """Return the schema for which `sql_of` returned this DDL."""
+    return _SCHEMAS[ddl]
 
 
 def sql_types(schema: pa.Schema) -> dict[str, str]:

@@ -75,6 +75,7 @@ class AuditResult:
     started_at: float = 0.0
     seconds: float = 0.0
     hosts: list[str] = field(default_factory=list)
+    engine: str = ""  # "process" or "spark"
     plots: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -119,6 +120,7 @@ class AuditResult:
             "startedAt": self.started_at,
             "seconds": round(self.seconds, 3),
             "hosts": self.hosts,
+            "engine": self.engine,
         }
 
 

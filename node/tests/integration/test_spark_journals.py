@@ -83,7 +83,7 @@ def found(result: AuditResult) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize("codec", [*CODECS, Codec.GZIP_OFFLOAD_DECOMPRESSION])
 def test_archive_of_real_brokers_has_no_finding(
-    spark: "SparkSession",
+    session: "SparkSession",
     persisted: dict[Codec, Path],
     tmp_path: Path,
     server: ObjectServer | None,
@@ -96,7 +96,7 @@ def test_archive_of_real_brokers_has_no_finding(
     else:
         make_store(tmp_path / "made", codec, server)
         store = JournalStore(tmp_path / "made", tmp_path, server)
-    result = prove(spark, store)
+    result = prove(session, store)
     assert (found(result), result.gaps) == ([], [])
     assert result.counts["fragments"] == len(store.fragments()) >= 10
     assert result.counts["ledgerAppends"] == len(store.appends()) > 20
@@ -237,12 +237,12 @@ PLANTED = (
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_damage_is_named(
-    spark: "SparkSession",
+    session: "SparkSession",
     store: JournalStore,
     plant: Callable[[JournalStore], list[tuple[str, str, int]]],
 ) -> None:
     expected = plant(store)
-    result = prove(spark, store)
+    result = prove(session, store)
     assert found(result) == expected
     assert all(JOURNAL in one.message for one in result.violations)
 
@@ -251,38 +251,38 @@ def test_damage_is_named(
 
 
 def test_overlaps_with_equal_bytes_are_no_finding(
-    spark: "SparkSession", store: JournalStore
+    session: "SparkSession", store: JournalStore
 ) -> None:
     one, two, three = store.fragments()[3:6]
     content = b"".join(map(store.content, (one, two, three)))
     store.put(one.begin, content, Codec.ZSTANDARD)
     store.put(one.begin + 50, content[50:-50], Codec.NONE)
     store.put(one.begin + 100, content[100:300], Codec.SNAPPY)
-    result = prove(spark, store)
+    result = prove(session, store)
     assert (found(result), result.gaps) == ([], [])
 
 
 def test_recently_persisted_fragment_may_be_ahead_of_an_earlier_one(
-    spark: "SparkSession", store: JournalStore
+    session: "SparkSession", store: JournalStore
 ) -> None:
     one = store.fragments()[3]
     appends = [a for a in store.appends() if not one.begin <= a.begin < one.end]
     store.write(appends)
     store.path(one).unlink()
-    assert [code for code, *_ in found(prove(spark, store))] == ["fragment missing"]
-    result = prove(spark, store, 3600.0)
+    assert [code for code, *_ in found(prove(session, store))] == ["fragment missing"]
+    result = prove(session, store, 3600.0)
     assert found(result) == []
     assert [gap.offset for gap in result.gaps] == [one.begin]
 
 
 def test_appends_that_are_not_persisted_are_incomplete(
-    spark: "SparkSession", store: JournalStore
+    session: "SparkSession", store: JournalStore
 ) -> None:
     head = store.fragments()[-1].end
     last = store.appends()[-1]
     newer = [last._replace(begin=head, end=head + 5), last._replace(journal="b/journal")]
     store.write([*store.appends(), *newer])
-    result = prove(spark, store)
+    result = prove(session, store)
     assert found(result) == []
     assert [gap.file for gap in result.gaps] == [JOURNAL, "b/journal"]
     assert f"end after {head}" in result.gaps[0].message
@@ -290,59 +290,59 @@ def test_appends_that_are_not_persisted_are_incomplete(
 
 
 def test_deleted_fragments_are_explained_by_the_retention_only(
-    spark: "SparkSession", store: JournalStore
+    session: "SparkSession", store: JournalStore
 ) -> None:
     first, second = store.fragments()[:2]
     store.path(first).unlink()
     store.write([one._replace(time=time.time() - 7200) for one in store.appends()])
-    result = prove(spark, store)
+    result = prove(session, store)
     assert {code for code, *_ in found(result)} == {"append missing"}
     assert [gap.message for gap in result.gaps] == [
         f"{JOURNAL}: no fragment has the bytes before {second.begin}, although the journal has no"
         " retention"
     ]
     store.describe(retention="1h")
-    result = prove(spark, store)
+    result = prove(session, store)
     assert (found(result), result.gaps) == ([], [])
     assert len(result.notes) == 2
     store.describe(retention="3h")
-    assert {code for code, *_ in found(prove(spark, store))} == {"append missing"}
+    assert {code for code, *_ in found(prove(session, store))} == {"append missing"}
 
 
 @pytest.mark.parametrize("is_after", [False, True])
 def test_equal_append_outside_the_range_of_the_ledgers_is_no_finding(
-    spark: "SparkSession", store: JournalStore, is_after: bool
+    session: "SparkSession", store: JournalStore, is_after: bool
 ) -> None:
     """A user appends a file again with a ledger, or again without one."""
     content, begin = b"the same file", store.fragments()[-1].end
     for offset in (begin, begin + len(content)):
         store.put(offset, content, Codec.GZIP)
     store.write([acknowledged(begin if is_after else begin + len(content), content)])
-    result = prove(spark, store)
+    result = prove(session, store)
     assert (found(result), result.gaps) == ([], [])
 
 
 def test_second_attempt_after_an_unknown_outcome_is_not_doubled(
-    spark: "SparkSession", store: JournalStore
+    session: "SparkSession", store: JournalStore
 ) -> None:
     doubled_append(store)
-    assert [code for code, *_ in found(prove(spark, store))] == ["append doubled"]
+    assert [code for code, *_ in found(prove(session, store))] == ["append doubled"]
     one = store.fragments()[-1]
     again = next(a for a in store.appends() if one.begin <= a.begin < one.end)
     unknown = again._replace(begin=-1, end=again.end - again.begin - 1)
     store.write([*store.appends(), unknown])
-    assert found(prove(spark, store)) == []
+    assert found(prove(session, store)) == []
 
 
 def test_unreadable_input_is_incomplete_or_refused(
-    spark: "SparkSession", store: JournalStore
+    session: "SparkSession", store: JournalStore
 ) -> None:
     store.ledger.write_text(store.ledger.read_text() + "{}\n")
     with pytest.raises(LedgerError, match=r"line \d+ has no journal"):
-        prove(spark, store)
+        prove(session, store)
     store.write([])
     store.describe(stores=[f"{store.url.removesuffix('/')}-absent/"])
-    assert "cannot be listed" in prove(spark, store).gaps[0].message
+    assert "cannot be listed" in prove(session, store).gaps[0].message
     for text, cause in (("{", "not valid JSON"), ("{}", "no names"), ('{"error": "no"}', "no")):
         with pytest.raises(JournalsError, match=cause):
             decode_journals(text.encode(), "journals.json")
@@ -352,17 +352,17 @@ def test_unreadable_input_is_incomplete_or_refused(
 
 
 def test_audit_contains_the_proof_and_its_report_names_the_damage(
-    spark: "SparkSession", store: JournalStore, tmp_path: Path
+    session: "SparkSession", store: JournalStore, tmp_path: Path
 ) -> None:
     """The journals and their stores are those of the archived rows."""
     journal_archive(tmp_path / "log", {JOURNAL: store.spec})
     archive = load_archive(f"file://{tmp_path}/log")
-    sound = audit(spark, archive, "sim", None, 0.0, appends=[str(store.ledger)])
+    sound = audit(session, archive, "sim", None, 0.0, appends=[str(store.ledger)])
     assert (sound.verdict, sound.gaps) == (PASSED, [])
     assert sound.counts["journals"] == 1
     assert sound.counts["fragments"] == len(store.fragments())
     truncated_fragment(store)
-    result = audit(spark, archive, "sim", None, 0.0)
+    result = audit(session, archive, "sim", None, 0.0)
     page = Path(write_report(result, str(tmp_path / "report"))).read_text()
     assert "cannot be decompressed" in page
     document = json.loads((tmp_path / "report" / "audit.json").read_text())
@@ -407,12 +407,12 @@ def test_journals_are_those_at_the_end_of_the_archive(
 
 
 def test_ledger_of_a_cluster_without_journals_is_incomplete(
-    spark: "SparkSession", store: JournalStore, tmp_path: Path
+    session: "SparkSession", store: JournalStore, tmp_path: Path
 ) -> None:
     journal_archive(tmp_path / "log", {}, are_spaces_there=False)
     archive = load_archive(f"file://{tmp_path}/log")
-    assert audit(spark, archive, "sim", None, 0.0).proofs[5] == NOT_APPLICABLE
-    result = audit(spark, archive, "sim", None, 0.0, appends=[str(store.ledger)])
+    assert audit(session, archive, "sim", None, 0.0).proofs[5] == NOT_APPLICABLE
+    result = audit(session, archive, "sim", None, 0.0, appends=[str(store.ledger)])
     assert result.proofs[5] == INCOMPLETE
     assert "is no archived journal" in result.gaps[0].message
 

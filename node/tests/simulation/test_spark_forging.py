@@ -65,7 +65,7 @@ def test_changes_that_cancel_need_the_key_of_the_audit(tmp_path: Path, is_key_kn
         row.timestamp += CHANGE_S
     copy.rewrite(member, entry, rows)
     drawn = secret if is_key_known else new_secret()
-    with mock.patch("qsync_testing.archives.plain_audit.new_secret", return_value=drawn):
+    with mock.patch("qsync_spark.audit.context.new_secret", return_value=drawn):
         result = plain_audit(copy.folder)
     found = {one.lsn for one in result.violations if 1 in one.proofs}
     if is_key_known:

@@ -12,7 +12,7 @@ import pytest
 
 from qsync_testing.paths import ROOT
 
-MAXIMA = {"node/tests": 86, "node/qsync_testing": 58, "operator/tests": 23, "e2e": 18}
+MAXIMA = {"node/tests": 86, "node/qsync_testing": 57, "operator/tests": 23, "e2e": 18}
 
 
 def bare_annotations(source: str) -> Iterator[int]:

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import textwrap
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +40,26 @@ AppendsOption = Annotated[
     ),
 ]
 LAG_ALLOWED_S = 30.0
+STATEMENT_WIDTH = 54
+"""Columns of a terminal of 80 that remain for the statement of a proof."""
+
+
+class EngineChoice(StrEnum):
+    """Values of `--engine`."""
+
+    auto = "auto"
+    process = "process"
+    spark = "spark"
+
+
+EngineOption = Annotated[
+    EngineChoice,
+    typer.Option(
+        "--engine",
+        help="Where the audit runs: auto takes one process without Java for a small archive.",
+    ),
+]
+_ENGINES = {"process": "in one process", "spark": "with Spark"}
 
 
 def audit(
@@ -44,6 +67,7 @@ def audit(
     ledger: LedgerOption = None,
     appends: AppendsOption = None,
     output: OutputOption = None,
+    engine: EngineOption = EngineChoice.auto,
 ) -> None:
     """Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes."""
     store = clusters.open_store(name)
@@ -68,6 +92,7 @@ def audit(
     folder = store.directory / "audits" / started
     words = ["--ledger", ledger] if ledger is not None else []
     words += [word for place in appends or () for word in ("--appends", place)]
+    words += ["--engine", engine.value]
     found = _run(cluster.spec.archive.url, name, words, folder, output)
     found["report"] = str(folder / "report.html")
     if output in (Output.json, Output.yaml):
@@ -124,15 +149,24 @@ def _run(
     return found
 
 
+def _wrapped(text: str) -> Iterator[tuple[bool, str]]:
+    """Yield the lines of a statement, and whether each is the first one."""
+    return ((n == 0, line) for n, line in enumerate(textwrap.wrap(text, STATEMENT_WIDTH)))
+
+
 def _show(found: dict[str, Any]) -> None:
     counts = found["counts"]
     say(
         f"{found['cluster']}: {found['verdict']} · {counts['memberRows']} rows of"
         f" {counts['members']} members up to index {found['auditedIndex']} ·"
-        f" {found['seconds']:.1f} s"
+        f" {found['seconds']:.1f} s {_ENGINES[found['engine']]}"
     )
-    rows = [[n, one["proof"], one["verdict"]] for n, one in found["proofs"].items()]
-    print_table(["PROOF", "STATEMENT", "VERDICT"], rows)
+    rows = [
+        [n, one["verdict"], line] if is_first else ["", "", line]
+        for n, one in found["proofs"].items()
+        for is_first, line in _wrapped(one["proof"])
+    ]
+    print_table(["PROOF", "VERDICT", "STATEMENT"], rows)
     if found["violations"]:
         say(f"violations: {found['violationCount']}")
         for one in found["violations"]:

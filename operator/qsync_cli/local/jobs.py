@@ -62,10 +62,13 @@ def _step_of(line: str) -> tuple[float, str] | None:
 def _failure(what: str, code: int, said: list[str], folder: Path | None) -> Failure:
     """Return the last output of the job in one sentence. A file contains all of it."""
     lines = [line for line in said if line]
-    if any("No module named" in line for line in lines):
+    missing = [line for line in lines if "No module named" in line]
+    if missing:
+        name = missing[-1].rpartition("No module named ")[2].strip("'\"")
+        extra = "spark" if name.partition(".")[0] == "pyspark" else "audit"
         return Failure(
             FailureReason.NOT_INSTALLED,
-            f"{what} failed: PySpark is missing; run `pip install 'qsync-db[spark]'`",
+            f"{what} failed: the package {name} is missing; run `pip install 'qsync-db[{extra}]'`",
         )
     if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
         return Failure(
