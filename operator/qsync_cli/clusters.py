@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qsync_cli.failure import Failure, FailureReason
+from qsync_local import certificates, processes
 from qsync_local import platform as platforms
-from qsync_local import processes
 from qsync_local.store import ClusterFiles, Secrets, home
 from qsync_operator.api import names
 from qsync_operator.api.patterns import NAME_PATTERN
@@ -20,6 +20,7 @@ from qsync_operator.plan import planner
 from qsync_operator.plan import status as statuses
 
 if TYPE_CHECKING:
+    from qsync_local.certificates import MemberCertificates
     from qsync_operator.api.cluster import QsyncCluster
     from qsync_operator.api.status import ClusterStatus
     from qsync_operator.plan.observed import Observed
@@ -88,6 +89,11 @@ def secrets_of(store: ClusterFiles) -> Secrets:
             f"{store.directory}/secrets.json is missing: apply the manifest of {store.name} again",
         )
     return secrets
+
+
+def certificates_of(store: ClusterFiles) -> "MemberCertificates":
+    """Return the certificates of a cluster, whose `context` is that of connections to members."""
+    return certificates.MemberCertificates(store)
 
 
 def load_cluster(store: ClusterFiles) -> "QsyncCluster":

@@ -54,7 +54,7 @@ class CommandTarget:
 def resolve(where: Where, member: str | None = None) -> CommandTarget:
     """Return the target that the options select. `member` selects among several clusters."""
     if where.address is not None:
-        context = _context(where.ca)
+        context = context_of(where.ca)
         return CommandTarget(
             {"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context)
         )
@@ -65,7 +65,8 @@ def resolve(where: Where, member: str | None = None) -> CommandTarget:
     return CommandTarget({name: name for name in names}, open_links)
 
 
-def _context(ca: Path | None) -> ssl.SSLContext | None:
+def context_of(ca: Path | None) -> ssl.SSLContext | None:
+    """Return the context of connections to a node with this authority; None for plain ones."""
     if ca is None:
         return None
     try:
@@ -81,10 +82,10 @@ def _local(name: str) -> CommandTarget:
     store = clusters.open_store(name)
     clusters.ensure_supervisor(store)
     members = store.load_state().members
-    secret = clusters.secrets_of(store).cluster
+    secret, certificates = clusters.secrets_of(store).cluster, clusters.certificates_of(store)
     return CommandTarget(
         {name: f"127.0.0.1:{record.admin}" for name, record in members.items()},
-        lambda: NodeLinks(secret),
+        lambda: NodeLinks(secret, certificates.context),
     )
 
 

@@ -6,6 +6,7 @@ A running broker whose configuration differs from the wanted one is restarted, o
 """
 
 import asyncio
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from qsync_local.brokertls import BrokerCertificates
+from qsync_local import certificates
 from qsync_local.ports import HOST, NoFreePort, is_free, kept_or_new
 from qsync_local.store import BrokerRecord, ClusterFiles, Declaration, Secrets, write_whole
 from qsync_local.supervision import Program, Supervision
@@ -39,11 +40,26 @@ STOP_PATIENCE_S = 40.0
 class JournalPlatform:
     """The brokers of one local cluster."""
 
-    def __init__(self, store: ClusterFiles, secrets: Secrets, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: ClusterFiles,
+        secrets: Secrets,
+        wake: Callable[[], None],
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """Prepare the brokers.
+
+        Args:
+            store: files of the cluster.
+            secrets: passwords of the cluster.
+            wake: called when a broker ends.
+            context: returns the TLS context of connections to members.
+        """
         self._store = store
         self._secrets = secrets
         self._records = store.load_brokers()
-        self._certificates = BrokerCertificates(store.broker_certificates)
+        self._context = context
+        self._certificates = certificates.CertificateFiles(store.own_broker_certificates)
         self._processes = Supervision(
             store, self._records, self._save, Program(self._command, self._log), wake
         )
@@ -70,8 +86,9 @@ class JournalPlatform:
 
         Args:
             cluster: the manifest.
-            members: HOST:PORT of the members.
-            leader: HOST:PORT of the writable leader, or None if there is none.
+            members: HOST:PORT of the members, with TLS if members and brokers use it.
+            leader: HOST:PORT of the writable leader, with TLS if members use it, or None if there
+                is none.
 
         Returns:
             Brokers that do not run, and why.
@@ -89,7 +106,7 @@ class JournalPlatform:
             return ()
         assert cluster.spec.journals is not None
         if cluster.spec.journals.tls:
-            self._certificates.reconcile(cluster.name)
+            self._renew_certificates(cluster.name)
         troubles = []
         may_restart = True
         for name in wanted:
@@ -104,6 +121,11 @@ class JournalPlatform:
                 text = f"the broker of {name} does not run: {failure}; read {self._log(name)}"
                 troubles.append(Trouble(Reason.BROKER_DOWN, text, False))
         return tuple(troubles)
+
+    def _renew_certificates(self, cluster: str) -> None:
+        """Renew the brokers' own certificate, unless they share the one of the members."""
+        if not self._store.has_tls:
+            self._certificates.reconcile(cluster, certificates.names(cluster))
 
     async def _declare(self, cluster: QsyncCluster, leader: str | None) -> bool:
         """Create the key space and the journals of the last apply.
@@ -149,8 +171,9 @@ class JournalPlatform:
             AccessRefused, DatabaseError: the leader refused the key space, or does not answer.
         """
         done = {}
-        with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:
-            journals.enable(database, self._secrets.cluster)
+        secret, context = self._secrets.cluster, self._context()
+        with connect_as_admin(leader, secret, TIMEOUT_S, context) as database:
+            journals.enable(database, secret)
             for one in self._store.load_journals():
                 if one.is_pending:
                     done[one.journal.name] = self._result(database, one.journal)
@@ -249,8 +272,11 @@ class JournalPlatform:
             password=str(directory / "password"),
             secret=str(directory / "secret"),
         )
-        tls = self._certificates.settings() if cluster.spec.journals.tls else None
+        files = certificates.CertificateFiles(self._store.broker_certificates)
+        tls = files.settings() if cluster.spec.journals.tls else None
         settings = broker_settings(cluster.spec.journals, place, tls)
+        if tls is not None and self._store.has_tls:
+            settings["is_node_tls"] = True
         return {
             directory / "password": broker_password(self._secrets.cluster) + "\n",
             directory / "secret": broker_secret(self._secrets.cluster) + "\n",

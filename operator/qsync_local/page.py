@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -43,16 +44,22 @@ class LocalSource:
 
     interval_s = 1.0
 
-    def __init__(self, store: ClusterFiles, status: Callable[[], ClusterStatus]) -> None:
+    def __init__(
+        self,
+        store: ClusterFiles,
+        status: Callable[[], ClusterStatus],
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
         """Prepare the source.
 
         Args:
             store: files of the cluster.
             status: returns the last status of the supervisor.
+            context: returns the TLS context of connections to members.
         """
         self._store = store
         self._status = status
-        self._links = NodeLinks("")  # reads only: no order has to be signed
+        self._links = NodeLinks("", context)  # reads only: no order has to be signed
         self._events = RecentEvents(store.directory / "events.jsonl")
         self._audits = FinishedAudits(store.directory / "audits")
         self._spaces: PageSpaces | None = None
@@ -193,7 +200,11 @@ def _time_of(name: str) -> str:
         return ""
 
 
-async def serve_page(store: ClusterFiles, status: Callable[[], ClusterStatus]) -> PageServer | None:
+async def serve_page(
+    store: ClusterFiles,
+    status: Callable[[], ClusterStatus],
+    context: Callable[[], ssl.SSLContext | None] = lambda: None,
+) -> PageServer | None:
     """Serve the page at the port of the last time, or at another one if that is in use.
 
     Returns None, after a line in the log, if no port is available.
@@ -201,7 +212,7 @@ async def serve_page(store: ClusterFiles, status: Callable[[], ClusterStatus]) -
     known = store.load_page()
     token = known.token if known is not None else secrets.token_urlsafe(24)
     refusal = f"open the address that `qsync web {store.name}` prints: it contains a token"
-    server = PageServer(LocalSource(store, status), token, refusal)
+    server = PageServer(LocalSource(store, status, context), token, refusal)
     try:
         port = (
             known.port if known is not None and is_free(known.port) else choose_port((), PAGE_PORTS)

@@ -10,10 +10,12 @@ bootstrap order.
 
 import asyncio
 import contextlib
+import ssl
 import sys
 import uuid
 from typing import Any
 
+from qsync_local.certificates import MemberCertificates
 from qsync_local.journals import JournalPlatform
 from qsync_local.ports import HOST, NoFreePort, kept_or_new
 from qsync_local.restoration import Restoration
@@ -33,6 +35,7 @@ from qsync_operator.plan.actions import (
     Configure,
     CreateMember,
     CreateSpaces,
+    GrantAccess,
     GrowStorage,
     RecordBootstrap,
     RecordFenced,
@@ -49,6 +52,7 @@ from qsync_operator.plan.observed import (
     SchemaView,
     Trouble,
 )
+from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.authority import CertificateError
@@ -100,15 +104,24 @@ class LocalPlatform:
             ),
             self._wake.set,
         )
-        self.journals = JournalPlatform(store, secrets, self._wake.set)
-        self._links = NodeLinks(secrets.cluster)
+        self._certificates = MemberCertificates(store)
+        context = self._certificates.context
+        self.journals = JournalPlatform(store, secrets, self._wake.set, context)
+        self._links = NodeLinks(secrets.cluster, context)
         self._orders = MemberOrders(self._links, self._place_of)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
-        self._spaces = SpaceReconciler(secrets.cluster)
+        self._spaces = SpaceReconciler(secrets.cluster, context)
+        self._access = AccessReconciler(
+            secrets.cluster, self._read_password, self._read_application_password, context
+        )
         self._restoration = Restoration(store)
         if not is_read_only and not self._state.replicaset_uuid:
             self._state.replicaset_uuid = str(uuid.uuid4())
             store.save_state(self._state)
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the TLS context of connections to members, or None if they have no TLS."""
+        return self._certificates.context()
 
     async def close(self) -> None:
         await self._links.close()
@@ -141,8 +154,23 @@ class LocalPlatform:
             return observed
         await self._push_peers(statuses)
         leader = observed.writable_leader()
-        spaces = await self._spaces.observe(cluster, leader.address if leader else None)
-        return Observed(members, record, spaces, memory, previous)
+        database = self._database(leader.name) if leader else None
+        return Observed(
+            members,
+            record,
+            await self._spaces.observe(cluster, database),
+            memory,
+            previous,
+            access=await self._access.observe(cluster, database),
+            certificate_refusal=self._certificates.refusal,
+        )
+
+    async def _read_password(self, secret: str) -> str | None:
+        return self._store.load_manifest_secrets().get(secret, {}).get("password")
+
+    async def _read_application_password(self, cluster: QsyncCluster) -> str:
+        secrets = self._store.load_secrets() or self._secrets
+        return secrets.password
 
     async def _statuses(self) -> dict[str, NodeStatus]:
         addresses = {
@@ -216,32 +244,47 @@ class LocalPlatform:
         )
 
     def _settings(self, cluster: QsyncCluster, name: str, record: MemberRecord) -> dict[str, Any]:
-        iproto, admin = self._wanted_ports(cluster, name)
+        iproto, admin, tls = self._wanted_ports(cluster, name)
         role = record.role or record.kind
         ports = iproto or record.iproto, admin or record.admin
-        return node_settings(cluster.spec, role, HOST, *ports) | archive_settings(
+        settings = node_settings(cluster.spec, role, HOST, *ports) | archive_settings(
             cluster.spec, role
         )
+        if self._store.has_tls:
+            is_required = cluster.spec.tls.clients == "Require"
+            listen = f"{HOST}:{tls or record.tls}"
+            settings["tls"] = self._certificates.settings(listen, is_required)
+        return settings
 
-    def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int]:
+    def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int, int]:
         """Return the ports that the manifest assigns to a member: the first ones plus its position.
 
         A port of 0 is not assigned.
         """
         ports, names = cluster.spec.ports, list(wanted_members(cluster.name, cluster.spec))
         if name not in names:
-            return 0, 0
+            return 0, 0, 0
         place = names.index(name)
         if name.startswith(f"{cluster.name}-") and name[len(cluster.name) + 1 :].isdigit():
             place = ordinal_of(name)
-        return (
-            ports.iproto + place if ports.iproto else 0,
-            ports.admin + place if ports.admin else 0,
-        )
+        first = (ports.iproto or 0, ports.admin or 0, ports.tls or 0)
+        iproto, admin, tls = (port and port + place for port in first)
+        return iproto, admin, tls
 
     # --- addresses ------------------------------------------------------------------------------
 
     def _peers(self) -> dict[str, str]:
+        return {name: self._database(name) for name in self._state.members}
+
+    def _database(self, name: str) -> str:
+        """Return the address of a member for other members and for the supervisor."""
+        record = self._state.members[name]
+        return f"{HOST}:{record.tls if self._store.has_tls else record.iproto}"
+
+    def _broker_nodes(self, cluster: QsyncCluster) -> dict[str, str]:
+        """Return the addresses of members for their brokers."""
+        if cluster.spec.journals is not None and cluster.spec.journals.tls:
+            return self._peers()
         return {name: f"{HOST}:{record.iproto}" for name, record in self._state.members.items()}
 
     async def _push_peers(self, statuses: dict[str, NodeStatus]) -> None:
@@ -266,13 +309,14 @@ class LocalPlatform:
     ) -> tuple[Trouble, ...]:
         """Start every member that has a disk and no process; stop all members to hibernate."""
         try:
+            self._certificates.reconcile(cluster)
             if cluster.spec.hibernate:
                 await self.stop_all(STOP_PATIENCE_S)
             else:
                 self._keep_running(cluster)
             leader = observed.writable_leader()
-            address = leader.address if leader else None
-            return await self.journals.reconcile(cluster, self._peers(), address)
+            address = self._database(leader.name) if leader else None
+            return await self.journals.reconcile(cluster, self._broker_nodes(cluster), address)
         except (OSError, NoFreePort, CertificateError) as error:
             return (Trouble(Reason.START_FAILED, str(error)),)
 
@@ -285,11 +329,13 @@ class LocalPlatform:
 
     def _start(self, cluster: QsyncCluster, name: str) -> None:
         record = self._state.members[name]
-        iproto, admin = self._wanted_ports(cluster, name)
-        taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin)}
+        iproto, admin, tls = self._wanted_ports(cluster, name)
+        taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin, r.tls)}
         taken |= self.journals.fixed_ports(cluster)
         record.iproto = iproto or kept_or_new(record.iproto, taken)
         record.admin = admin or kept_or_new(record.admin, taken | {record.iproto})
+        if self._store.has_tls:
+            record.tls = tls or kept_or_new(record.tls, taken | {record.iproto, record.admin})
         settings = self._settings(cluster, name, record)
         record.applied, record.restarted = settings, restarted_at(cluster)
         self._store.save_state(self._state)
@@ -345,8 +391,10 @@ class LocalPlatform:
                 await self.processes.stop(name, STOP_PATIENCE_S)
                 self._start(cluster, name)
             case CreateSpaces(leader, names):
-                address = f"{HOST}:{self._state.members[leader].iproto}"
-                await self._spaces.create(cluster, address, names)
+                await self._spaces.create(cluster, self._database(leader), names)
+                self._access.compare_again()
+            case GrantAccess(leader):
+                await self._access.bring(cluster, self._database(leader))
             case _:
                 await self._orders.perform(action)
 

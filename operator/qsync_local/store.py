@@ -2,6 +2,8 @@
 
     cluster.json      the manifest; commands write it, as kubectl writes to the API server
     secrets.json      passwords (mode 0600)
+    manifest-secrets.json  Secrets of the manifest, of users and of TLS (mode 0600)
+    tls/              authority and certificate of the members, if the manifest has `tls`
     state.json        the supervisor's durable state: uuids, members, ports, processes
     status.json       the last status that the supervisor published
     events.jsonl      events
@@ -58,6 +60,7 @@ class MemberRecord:
     kind: str
     iproto: int
     admin: int
+    tls: int = 0
     role: str = ""  # replaces the kind of an anonymous member that was registered
     uuid: str = ""
     pid: int = 0
@@ -147,7 +150,28 @@ class ClusterFiles:
         return self.node_directory(member) / "data"
 
     @property
+    def certificates(self) -> Path:
+        return self.directory / "tls"
+
+    @property
+    def has_tls(self) -> bool:
+        """Return whether members use TLS."""
+        return self.certificates.is_dir()
+
+    def set_tls(self, is_used: bool) -> None:
+        """Decide whether members use TLS. Members of one cluster must not differ in that."""
+        if is_used:
+            self.certificates.mkdir(mode=0o700, parents=True, exist_ok=True)
+        else:
+            shutil.rmtree(self.certificates, ignore_errors=True)
+
+    @property
     def broker_certificates(self) -> Path:
+        """Return the directory of the brokers' certificate, which members with TLS share."""
+        return self.certificates if self.has_tls else self.own_broker_certificates
+
+    @property
+    def own_broker_certificates(self) -> Path:
         return self.directory / "brokers-tls"
 
     def exists(self) -> bool:
@@ -223,6 +247,13 @@ class ClusterFiles:
 
     def save_secrets(self, secrets: Secrets) -> None:
         self._write("secrets.json", asdict(secrets))
+
+    def load_manifest_secrets(self) -> dict[str, dict[str, str]]:
+        """Return the values of the Secrets that the manifest names."""
+        return self._read("manifest-secrets.json") or {}
+
+    def save_manifest_secrets(self, secrets: dict[str, dict[str, str]]) -> None:
+        self._write("manifest-secrets.json", secrets)
 
     def load_page(self) -> PageAddress | None:
         document = self._read("page.json")

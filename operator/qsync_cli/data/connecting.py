@@ -5,14 +5,17 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from qsync_cli import clusters
+from qsync_cli import clusters, targets
 from qsync_cli.completion import local_clusters
+from qsync_cli.data import probing
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import tunnels
+from qsync_cli.local.credentials import login_of
 from qsync_cli.signatures import argument, option, signed
 from qsync_cli.where import (
     ContextOption,
@@ -50,9 +53,17 @@ PasswordOption = Annotated[
         "--password", envvar="QSYNC_PASSWORD", help="Password of the user.", show_default=False
     ),
 ]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="QSYNC_CA", help="Certificate authority of the members, with HOST:PORT.",
+        metavar="FILE", show_default=False,
+    ),
+]  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "user": UserOption,
     "password": PasswordOption,
+    "ca": CaOption,
     "namespace": NamespaceOption,
     "context": ContextOption,
 }
@@ -78,6 +89,7 @@ class ConnectionTarget:
         cluster: name of a cluster, or HOST:PORT.
         user: None for the user of the application, or `guest` at an address.
         password: None for the password of that user.
+        ca: file of the authority that signed the certificate of the member at HOST:PORT.
         namespace: namespace on Kubernetes; None for the current one.
         context: context of the kubeconfig; None for the current one.
     """
@@ -85,6 +97,7 @@ class ConnectionTarget:
     cluster: str
     user: str | None = None
     password: str | None = None
+    ca: Path | None = None
     namespace: str | None = None
     context: str | None = None
 
@@ -113,8 +126,12 @@ class ConnectionTarget:
         Raises:
             Failure: there is no such cluster, or it has no members.
         """
+        if self.ca is not None and not _ADDRESS.fullmatch(self.cluster):
+            raise typer.BadParameter(
+                f"--ca is for HOST:PORT: omit it, because the authority of {self.cluster} is known"
+            )
         if not self.is_on_kubernetes:
-            yield _endpoint(self.cluster, self.user, self.password)
+            yield self._direct_endpoint()
             return
         where = Where(cluster=self.cluster, namespace=self.namespace, context=self.context)
         with ExitStack() as stack:
@@ -125,6 +142,13 @@ class ConnectionTarget:
             is_app = self.user is None or self.user == found.username
             password = self.password or (found.password if is_app else "")
             yield Endpoint(found.addresses, self.user or found.username, password, found.tls)
+
+    def _direct_endpoint(self) -> Endpoint:
+        if _ADDRESS.fullmatch(self.cluster):
+            tls = targets.context_of(self.ca)
+            probing.check_port(self.cluster, tls, self.ca)
+            return Endpoint([self.cluster], self.user or "guest", self.password or "", tls)
+        return _local_endpoint(self.cluster, self.user, self.password)
 
     def _absence(self, failure: Failure) -> Failure:
         """Return the failure of a name that is neither local nor on Kubernetes."""
@@ -194,18 +218,22 @@ def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     )
 
 
-def _endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
-    if _ADDRESS.fullmatch(cluster):
-        return Endpoint([cluster], user or "guest", password or "")
+def _local_endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
     store = clusters.open_store(cluster)
     clusters.ensure_supervisor(store)
-    secrets = clusters.secrets_of(store)
     members = store.load_state().members.values()
-    addresses = [f"{HOST}:{member.iproto}" for member in members if member.iproto]
+    ports = [one.tls if store.has_tls else one.iproto for one in members]
+    addresses = [f"{HOST}:{port}" for port in ports if port]
     if not addresses:
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"
         )
-    if user is not None and user != secrets.username:
-        return Endpoint(addresses, user, password or "")
-    return Endpoint(addresses, secrets.username, password or secrets.password)
+    tls = clusters.certificates_of(store).context()
+    if user is not None and password is not None:
+        return Endpoint(addresses, user, password, tls)
+    declared = [one.name for one in clusters.load_cluster(store).spec.users]
+    if user is None or user in (clusters.secrets_of(store).username, *declared):
+        name, known = login_of(store, user)
+    else:  # the database may have users that the manifest does not name
+        name, known = user, ""
+    return Endpoint(addresses, name, password or known, tls)

@@ -5,7 +5,7 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from qsync_broker import folders as broker_folders
 from qsync_broker import keyfile
 from qsync_cli import brokers, changes, clusters, statuses, waiting
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.local import access
 from qsync_cli.local import journals as local_journals
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say, warn
@@ -94,16 +95,18 @@ def show_changes(manifest: "ClusterManifest", output: Output | None) -> None:
         Failure: the running cluster cannot change in this way.
     """
     wanted = manifest.cluster
-    existing = clusters.store_of(wanted.name).load_cluster()
+    store = clusters.store_of(wanted.name)
+    existing = store.load_cluster()
+    access.secrets_of(store, manifest)
     if existing is not None:
-        refuse_change(existing, wanted)
+        refuse_change(store, existing, wanted)
     old = existing.document()["spec"] if existing is not None else None
     changes.print_changes(wanted.name, old, wanted.document()["spec"], output)
 
 
-def refuse_change(existing: "QsyncCluster", wanted: "QsyncCluster") -> None:
+def refuse_change(store: "ClusterFiles", existing: "QsyncCluster", wanted: "QsyncCluster") -> None:
     """Raise Failure if a running cluster cannot change in this way."""
-    refusal = refusal_to_change(existing, wanted)
+    refusal = refusal_to_change(existing, wanted) or access.refusal_of_tls(store, existing, wanted)
     if refusal:
         raise Failure(FailureReason.REFUSED, f"cannot change {existing.name}: {refusal}")
 
@@ -150,18 +153,27 @@ def _with_kept_archive(manifest: "ClusterManifest") -> "ClusterManifest":
 
 
 def _without_archive(manifest: "ClusterManifest") -> "ClusterManifest":
-    document = manifest.cluster.document()
+    document = _given(manifest.cluster)
     document["spec"].pop("archive", None)
     return replace(manifest, cluster=api_manifest.parse_cluster(document, "--archive"))
 
 
 def _with_archive(manifest: "ClusterManifest", url: str) -> "ClusterManifest":
-    document = manifest.cluster.document()
+    document = _given(manifest.cluster)
     document["spec"].setdefault("archive", {})["url"] = url
     try:
         return replace(manifest, cluster=api_manifest.parse_cluster(document, "--archive"))
     except api_manifest.ClusterManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
+
+
+def _given(cluster: "QsyncCluster") -> dict[str, Any]:
+    """Return the document without defaults: a given `tls` differs from an omitted one."""
+    document = cluster.document()
+    document["spec"] = cluster.spec.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude_none=True
+    )
+    return document
 
 
 def _warn(cluster: "QsyncCluster") -> None:
@@ -181,10 +193,13 @@ def _store(store: "ClusterFiles", manifest: "ClusterManifest") -> str:
             f"cannot apply {store.name}: it is being deleted; apply it again after its deletion",
         )
     declared = with_journals(store.load_journals(), manifest.journals)
-    if existing is not None:
-        refuse_change(existing, wanted)
-        _warn_of_omissions(existing, wanted)
-    _store_secrets(store, manifest)
+    is_changed = False
+    if manifest.has_cluster:
+        if existing is not None:
+            refuse_change(store, existing, wanted)
+            _warn_of_omissions(existing, wanted)
+        is_changed = _store_secrets(store, manifest)
+        store.set_tls(access.wants_tls(wanted))
     if manifest.journals:
         store.save_journals(declared)
     if existing is None:
@@ -193,7 +208,7 @@ def _store(store: "ClusterFiles", manifest: "ClusterManifest") -> str:
         wanted.metadata.creation_timestamp = datetime.now(UTC).isoformat(timespec="seconds")
         store.save_cluster(wanted)
         return "created"
-    if existing.spec.model_dump() == wanted.spec.model_dump():
+    if existing.spec.model_dump() == wanted.spec.model_dump() and not is_changed:
         return "unchanged"
     existing.spec = wanted.spec
     existing.metadata.generation += 1
@@ -284,17 +299,24 @@ def _random_uuid() -> str:
     return str(uuid.uuid4())
 
 
-def _store_secrets(store: "ClusterFiles", manifest: "ClusterManifest") -> None:
-    existing = store.load_secrets()
-    given = _given_password(manifest)
+def _store_secrets(store: "ClusterFiles", manifest: "ClusterManifest") -> bool:
+    """Store the passwords and certificates of a manifest. Return whether a stored one changed."""
+    found, before = access.secrets_of(store, manifest), store.load_manifest_secrets()
+    is_changed = _store_passwords(store, manifest)
+    if found == before:
+        return is_changed
+    store.save_manifest_secrets(found)
+    return True
+
+
+def _store_passwords(store: "ClusterFiles", manifest: "ClusterManifest") -> bool:
+    """Store the application's password. Return whether a stored one changed."""
+    existing, given = store.load_secrets(), _given_password(manifest)
     if existing is not None:
-        if given is not None and given != existing.password:
-            raise Failure(
-                FailureReason.REFUSED,
-                f"the password of {existing.username} cannot change: it was set when "
-                f"{store.name} was created; apply the manifest with the first password",
-            )
-        return
+        if given is None or given == existing.password:
+            return False
+        store.save_secrets(replace(existing, password=given))
+        return True
     store.save_secrets(
         local_store.Secrets(
             randomness.token_hex(24),
@@ -302,6 +324,7 @@ def _store_secrets(store: "ClusterFiles", manifest: "ClusterManifest") -> None:
             given or randomness.token_urlsafe(24),
         )
     )
+    return False
 
 
 def _given_password(manifest: "ClusterManifest") -> str | None:

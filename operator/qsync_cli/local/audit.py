@@ -106,10 +106,10 @@ def audit(
 def archive_now(store: "ClusterFiles") -> list[str]:
     """Make all running members archive their confirmed rows. Return the failures."""
     members = store.load_state().members
-    secret = clusters.secrets_of(store).cluster
+    secret, certificates = clusters.secrets_of(store).cluster, clusters.certificates_of(store)
 
     async def ask_all() -> list[str]:
-        links = members_links.NodeLinks(secret)
+        links = members_links.NodeLinks(secret, certificates.context)
 
         async def ask(member: str, port: int) -> str:
             try:

@@ -35,13 +35,14 @@ def look_at_local(name: str) -> LiveSample:
         for member in cluster.status.members
         if member.role != "down"
     }
-    reports = asyncio.run(_reports(clusters.secrets_of(store).cluster, addresses))
+    reports = asyncio.run(_reports(store, addresses))
     view = statusview.view_of(cluster)
     return _sampled(view, cluster.status, reports, _brokers(store))
 
 
-async def _reports(secret: str, addresses: dict[str, str]) -> dict[str, dict[str, Any]]:
-    links = member_links.NodeLinks(secret)
+async def _reports(store: "ClusterFiles", addresses: dict[str, str]) -> dict[str, dict[str, Any]]:
+    secret, certificates = clusters.secrets_of(store).cluster, clusters.certificates_of(store)
+    links = member_links.NodeLinks(secret, certificates.context)
     try:
         answers = await links.statuses(addresses)
     finally:

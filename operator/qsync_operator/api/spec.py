@@ -425,8 +425,8 @@ def spec_warnings(spec: ClusterSpec) -> list[str]:
 
 
 _KUBERNETES_ONLY = {
-    "image", "resources", "pod_template", "monitoring", "audit", "compaction", "tls",
-    "users", "roles", "network_policy",
+    "image", "resources", "pod_template", "monitoring", "audit", "compaction",
+    "network_policy",
 }  # fmt: skip
 
 

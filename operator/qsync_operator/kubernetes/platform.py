@@ -452,6 +452,7 @@ class KubernetesPlatform:
                 await self._journals.drain(self._database(cluster, leader), name)
             case CreateSpaces(leader, names):
                 await self._spaces.create(cluster, self._database(cluster, leader), names)
+                self._access.compare_again()
             case _:
                 await self._orders.perform(action)
 

@@ -68,6 +68,10 @@ class AccessReconciler:
         self._compared = (cluster.metadata.generation, time.monotonic())
         return self._view
 
+    def compare_again(self) -> None:
+        """Compare at the next observation: a missing object of a grant may exist now."""
+        self._compared = (-1, 0.0)
+
     async def bring(self, cluster: QsyncCluster, leader: str) -> None:
         """Make users and roles on the leader match the manifest.
 
@@ -79,7 +83,7 @@ class AccessReconciler:
             DatabaseError: the leader cannot be reached or refused a request.
             ActionRefused: a password is missing, or a declaration cannot be satisfied.
         """
-        self._compared = (-1, 0.0)
+        self.compare_again()
         wanted = await self._principals(cluster)
         try:
             await in_thread(self._bring, leader, wanted)
