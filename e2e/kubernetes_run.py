@@ -50,7 +50,7 @@ NOT_LOCAL = {
     "operators": "`absent` kills the supervisor; each cluster has its own, without an API server",
     "pages": "the commands of docs/quickstart.md are run by test_cli_quickstart.py",
     "pods": "a process has no image, no template and no grace period",
-    "users": "`qsync local` does not create roles and users, and reports so",
+    "users": "test_cli_local_access.py creates roles and users of local clusters",
     "verbs": "test_cli_local.py and test_cli_node.py run the same verbs",
     "volumes": "a local member has a directory and no volume: test_cli_local.py deletes it",
     "words": "test_operator_models.py and test_cli_local.py check the same messages",
