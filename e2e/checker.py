@@ -1,4 +1,7 @@
-"""Compares a writer's ledger with the rows of every member. It imports no code of Qsync.
+"""Compares a writer's ledger with the rows of every member, read through asynctnt.
+
+The comparison is that of `qsync verify` (`qsync_cli.proof.ledger`); the rows come from a connector
+without code of Qsync.
 
     python -m e2e.checker --ledger FILE --addresses HOST:PORT,... --user U --password P --space S
 
@@ -12,22 +15,19 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import asynctnt
+
+from qsync_cli.proof import ledger
 
 PAGE = 5000
 
 
 def read_ledger(path: str) -> dict[int, dict[str, Any]]:
     """Return the operations by id; each id is used once."""
-    operations: dict[int, dict[str, Any]] = {}
-    with open(path) as lines:
-        for line in lines:
-            if line.endswith("\n"):
-                operation = json.loads(line)
-                operations[operation["id"]] = operation
-    return operations
+    return {operation["id"]: operation for operation in ledger.read_operations(Path(path))}
 
 
 async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, str]:
@@ -59,18 +59,10 @@ async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, 
 
 def compare(operations: dict[int, dict[str, Any]], found: dict[int, str]) -> dict[str, list[int]]:
     """Return the wrong ids of one member, by kind of problem."""
-    problems: dict[str, list[int]] = {"lost": [], "changed": [], "resurrected": [], "invented": []}
-    for number, operation in operations.items():
-        value = found.get(number)
-        if operation["outcome"] == "committed":
-            if value is None:
-                problems["lost"].append(number)
-            elif value != operation["value"]:
-                problems["changed"].append(number)
-        elif operation["outcome"] in ("rolled back", "refused") and value is not None:
-            problems["resurrected"].append(number)
-    problems["invented"] = [number for number in found if number not in operations]
-    return {name: sorted(numbers) for name, numbers in problems.items() if numbers}
+    writes = (ledger.write_of(operation) for operation in operations.values())
+    rows = {ledger.key_of(number): [number, value] for number, value in found.items()}
+    problems = ledger.compare(writes, rows, is_exclusive=True)
+    return {kind: [json.loads(key)[0] for key in keys] for kind, keys in problems.items()}
 
 
 async def check(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from rich.table import Table
 from e2e.checker import read_ledger
 from e2e.local_cluster import LocalCluster, kill, temporary_cluster
 from e2e.timeouts import AUDIT_S, CONVERGE_S, FAILOVER_S, WRITER_S
+from qsync_cli.proof.ledger import outage_ms
 from qsync_testing.paths import ROOT
 
 MANIFEST = ROOT / "docs" / "examples" / "three-nodes.yaml"
@@ -78,12 +79,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 def unavailability_ms(ledger: Path, killed_at: float) -> float | None:
     """Return the time from the kill to the first acknowledged write that began after it."""
-    ends = [
-        operation["ended"]
-        for operation in read_ledger(str(ledger)).values()
-        if operation["outcome"] == "committed" and operation["started"] > killed_at
-    ]
-    return (min(ends) - killed_at) * 1000 if ends else None
+    return outage_ms(read_ledger(str(ledger)).values(), killed_at)
 
 
 def show_members(cluster: LocalCluster) -> None:

@@ -89,7 +89,7 @@ async def _run(
         client = await open_ones.enter_async_context(
             qsync_client.Client([address], user, password, deadline_s=10)
         )
-        space_id = await _space(client, space)
+        space_id = await ensure_space(client, space)
         started = time.perf_counter()
         deadline = started + seconds
 
@@ -126,26 +126,29 @@ async def _run(
 _OUTCOMES = {"Committed": "committed", "RolledBack": "rolled back", "Refused": "refused"}
 
 
+def outcome_word(outcome: qsync_client.Outcome) -> str:
+    """Return an outcome as ledgers name it."""
+    return _OUTCOMES.get(type(outcome).__name__, "unknown")
+
+
 def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: float) -> str:
     """Return a client's outcomes in the format of `qsync local audit --ledger`."""
     line = {
         "space": space_id,
         "id": key,
         "value": "v" * size,
-        "outcome": _OUTCOMES.get(type(outcome).__name__, "unknown"),
+        "outcome": outcome_word(outcome),
         "started": asked_at,
         "ended": time.time(),
     }
     return json.dumps(line) + "\n"
 
 
-async def _space(client: Any, name: str) -> int:
+async def ensure_space(client: qsync_client.Client, name: str) -> int:
     """Return the id of the space. Create it with one unsigned key if it is missing."""
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
     if not isinstance(found, qsync_client.Committed):
-        raise Failure(
-            FailureReason.REFUSED, f"benchmark failed: cannot read the schema: {found.reason}"
-        )
+        raise Failure(FailureReason.REFUSED, f"cannot read the schema: {found.reason}")
     for row in found.tuples:
         if row[2] == name:
             return int(row[0])
@@ -158,7 +161,7 @@ async def _space(client: Any, name: str) -> int:
         if not isinstance(outcome, qsync_client.Committed):
             raise Failure(
                 FailureReason.REFUSED,
-                f"benchmark failed: cannot create the space {name}: {outcome.reason}",
+                f"cannot create the space {name}: {outcome.reason}",
             )
     return made
 

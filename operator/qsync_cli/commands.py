@@ -192,6 +192,12 @@ DATA = (
 )
 COMMANDS = (
     LazyCommand(
+        "demo",
+        "demo:demo",
+        "Start a local cluster with sample data, and offer its console and its live view.",
+        ("qsync demo",),
+    ),
+    LazyCommand(
         "apply",
         "apply:apply",
         "Create or update a cluster from a manifest, and wait until it is Ready.",
@@ -274,6 +280,24 @@ COMMANDS = (
         ),
     ),
     *DATA,
+    LazyCommand(
+        "chaos",
+        "proof.chaos:chaos",
+        "Kill the leader at intervals, under a workload that records the outcome of each write.",
+        (
+            "qsync chaos orders --kill-leader --every 5s --ledger chaos.jsonl",
+            "qsync chaos orders --kill-leader --no-workload",
+        ),
+    ),
+    LazyCommand(
+        "verify",
+        "proof.verify:verify",
+        "Compare a ledger of writes with the rows of every member.",
+        (
+            "qsync verify chaos.jsonl",
+            "qsync verify own.jsonl orders --space orders",
+        ),
+    ),
     LazyCommand(
         "status",
         "status:status",

@@ -172,7 +172,8 @@ def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
     (home / "orders" / "cluster.json").write_text(json.dumps(document))
     secrets = {"cluster": "a secret", "username": "app", "password": "a password"}
     (home / "orders" / "secrets.json").write_text(json.dumps(secrets))
-    command = [sys.executable, "-m", "qsync_cli.main", "local", "audit", "orders"]
+    words = ["local", "audit", "orders", "--engine", "spark"]
+    command = [sys.executable, "-m", "qsync_cli.main", *words]
     started = subprocess.Popen(
         command, env={**os.environ, "QSYNC_HOME": str(home)}, stderr=subprocess.DEVNULL
     )

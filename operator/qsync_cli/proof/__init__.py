@@ -1,0 +1,1 @@
+"""Faults under load, and the comparison of a ledger of writes with the members."""

@@ -1,0 +1,90 @@
+"""The workload of `qsync chaos`: inserts with idempotency keys, each with a line in a ledger."""
+
+import asyncio
+import itertools
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from qsync_cli.bench import ensure_space, outcome_word
+from qsync_cli.data.connecting import Endpoint
+from qsync_client import Client, Committed, Iterator
+
+DEADLINE_S = 15.0
+"""Time in which the client repeats an unknown write under its key."""
+FLUSH_S = 0.05
+VALUE_BYTES = 100
+
+
+@dataclass
+class LedgerWorkload:
+    """Workers that share one client.
+
+    Attributes:
+        endpoint: members and user.
+        cluster: name for the lines.
+        space: name of the space; it is created if it is missing.
+        lines: the ledger.
+        workers: number of concurrent writes.
+        rate: writes in a second, 0 for no limit.
+        operations: the lines of this run.
+    """
+
+    endpoint: Endpoint
+    cluster: str
+    space: str
+    lines: TextIO
+    workers: int
+    rate: float
+    operations: list[dict[str, Any]] = field(default_factory=list)
+    is_stopping: bool = False
+
+    async def run(self) -> None:
+        """Write until `is_stopping`. Each worker waits for its outcome."""
+        async with Client(
+            self.endpoint.addresses, self.endpoint.user, self.endpoint.password,
+            deadline_s=DEADLINE_S, tls=self.endpoint.tls,
+        ) as client:  # fmt: skip
+            space = await ensure_space(client, self.space)
+            numbers = itertools.count(await _first_free(client, space))
+            flusher = asyncio.create_task(self._flush())
+            try:
+                await asyncio.gather(
+                    *(self._work(client, space, numbers) for _ in range(self.workers))
+                )
+            finally:
+                flusher.cancel()
+                self.lines.flush()
+
+    async def _work(self, client: Client, space: int, numbers: "itertools.count[int]") -> None:
+        pause_s = self.workers / self.rate if self.rate else 0.0
+        while not self.is_stopping:
+            started_s = time.time()
+            number = next(numbers)
+            value = f"value-{number}".ljust(VALUE_BYTES, ".")
+            outcome = await client.insert(space, [number, value])
+            self._record({
+                "cluster": self.cluster, "space": space, "id": number, "value": value,
+                "outcome": outcome_word(outcome), "started": started_s, "ended": time.time(),
+            })  # fmt: skip
+            if not isinstance(outcome, Committed):
+                await asyncio.sleep(0.01)  # a refusal may return at once
+            if pause_s:
+                await asyncio.sleep(max(0.0, started_s + pause_s - time.time()))
+
+    def _record(self, operation: dict[str, Any]) -> None:
+        self.operations.append(operation)
+        self.lines.write(json.dumps(operation) + "\n")
+
+    async def _flush(self) -> None:
+        while True:
+            self.lines.flush()
+            await asyncio.sleep(FLUSH_S)
+
+
+async def _first_free(client: Client, space: int) -> int:
+    """Return the first id after those of earlier runs."""
+    found = await client.select(space, iterator=Iterator.LE, limit=1, linearizable=True)
+    rows = found.tuples if isinstance(found, Committed) else []
+    return int(rows[0][0]) + 1 if rows else 1

@@ -1,0 +1,98 @@
+"""The leader that `qsync chaos` kills on Kubernetes, and the moment at which it may."""
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+
+import pytest
+
+from qsync_cli.failure import Failure
+from qsync_cli.proof import chaos
+from qsync_cli.proof.victims import Leadership, PodVictims
+from qsync_cli.where import Where
+
+
+class VictimApi:
+    """The API server's answers for one cluster."""
+
+    def __init__(self) -> None:
+        self.deleted: list[tuple[str, str, str]] = []
+        self.status: dict[str, object] = {"phase": "Ready", "leader": "orders-0", "term": 3}
+
+    async def clusters(self) -> list[dict[str, object]]:
+        return [{"metadata": {"name": "orders"}, "status": self.status}]
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        self.deleted.append((kind, namespace, name))
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> VictimApi:
+    fake = VictimApi()
+    session = SimpleNamespace(api=fake, clusters=fake.clusters, namespace="shop")
+
+    def converse(where: Where, ask: Callable[[object], Awaitable[object]]) -> object:
+        coroutine = ask(session).__await__()
+        try:
+            while True:
+                next(coroutine)
+        except StopIteration as end:
+            return end.value
+
+    monkeypatch.setattr("qsync_cli.kubernetes.session.converse", converse)
+    return fake
+
+
+def test_pod_of_the_leader_is_deleted(api: VictimApi) -> None:
+    pods = PodVictims(Where(cluster="orders", namespace="shop"))
+    assert pods.look() == Leadership("orders-0", 3, is_whole=True)
+    assert pods.kill("orders-0") == "pod deleted"
+    assert api.deleted == [("Pod", "shop", "orders-0")]
+
+
+def test_cluster_that_is_not_ready_is_not_whole(api: VictimApi) -> None:
+    pods = PodVictims(Where(cluster="orders"))
+    api.status = {"phase": "Degraded", "leader": "orders-0", "term": 3}
+    assert not pods.look().is_whole
+    api.status = {}
+    assert pods.look() == Leadership("", 0, is_whole=False)
+
+
+class ScriptedVictims:
+    """A cluster whose observations are given; each is seen once, the last one always."""
+
+    def __init__(self, *seen: Leadership) -> None:
+        self.seen = list(seen)
+        self.killed: list[str] = []
+
+    def look(self) -> Leadership:
+        return self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
+
+    def kill(self, member: str) -> str:
+        self.killed.append(member)
+        return "killed"
+
+
+@pytest.mark.asyncio
+async def test_leader_is_killed_only_while_all_members_are_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chaos, "POLL_S", 0.0)
+    seen = (
+        Leadership("a", 1, is_whole=False), Leadership("a", 1, is_whole=True),
+        Leadership("a", 1, is_whole=True), Leadership("b", 2, is_whole=False),
+        Leadership("a", 3, is_whole=True),
+    )  # fmt: skip
+    scripted = ScriptedVictims(*seen)
+    kill = await chaos._kill_one(scripted, None)
+    assert scripted.killed == ["a"]
+    assert (kill.member, kill.new_leader, kill.term) == ("a", "a", 3), "it may lead again"
+
+
+@pytest.mark.asyncio
+async def test_cluster_that_does_not_recover_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "POLL_S", 0.0)
+    monkeypatch.setattr(chaos, "SETTLE_S", 0.05)
+    scripted = ScriptedVictims(Leadership("a", 1, is_whole=True))
+    with pytest.raises(Failure, match="not all members are up"):
+        await chaos._kill_one(scripted, None)
+    assert scripted.killed == ["a"]
