@@ -163,9 +163,14 @@ def clock(world: Cluster) -> None:
 
 
 def nack(world: Cluster) -> None:
-    """Prevent a member from applying user rows for some time (T7)."""
+    """Prevent a member from applying user rows for some time (T7).
+
+    One other member can apply all rows: without a sound state in the cluster nothing can repair one.
+    """
     shell = pick(world)
     if shell is None or shell.node is None or lacks_voter(world):
+        return
+    if not any(_is_whole(other) for other in world.alive() if other is not shell):
         return
     world.count("fault nack")
     shell.node.refuse_rows = True
@@ -180,10 +185,11 @@ def nack(world: Cluster) -> None:
 
 def nack_by_most(world: Cluster) -> None:
     """Make too many followers refuse a row, so that its quorum is impossible (T7)."""
-    if lacks_voter(world):
+    leader = world.leader()
+    if lacks_voter(world) or leader is None or not _is_whole(leader):
         return
-    followers = [shell for shell in world.alive() if shell is not world.leader()]
-    for shell in followers[: max(1, len(followers))]:
+    followers = [shell for shell in world.alive() if shell is not leader]
+    for shell in followers:
         if shell.node is not None:
             world.count("fault nack")
             shell.node.refuse_rows = True

@@ -11,6 +11,7 @@ The state after the step still shows the cause, because requests run after all o
        has opened.
   T10  A member that follows a leader does not report that it knows none. A leader names its
        PROMOTE, a switchover or a rollback as the cause only while that prevents new rows.
+  T6   No BEGIN is refused because of a transaction whose COMMIT or ROLLBACK was answered.
   M5   Only an instance that a running member knows as removed is refused as removed.
 
 The rules have no bound in time. `availability` bounds how long a cause may last.
@@ -132,7 +133,12 @@ def _is_removed(cluster: Cluster, client_uuid: str) -> bool:
     )
 
 
+def _is_begun_twice(shell: Shell, node: "Node", reason: str) -> bool:
+    return False  # clients begin only after the answer to COMMIT or ROLLBACK
+
+
 _JUDGES = {
+    int(ErrorCode.ACTIVE_TRANSACTION): _is_begun_twice,
     int(ErrorCode.SYNC_QUEUE_FULL): _is_queue_full,
     int(ErrorCode.READONLY): _is_read_only,
     int(ErrorCode.DISK_FULL): _is_disk_full,
@@ -140,6 +146,7 @@ _JUDGES = {
     int(ErrorCode.NOT_LEADER): _is_without_leader,
 }
 _RULES = {
+    int(ErrorCode.ACTIVE_TRANSACTION): "T6",
     int(ErrorCode.SYNC_QUEUE_FULL): "T11",
     int(ErrorCode.READONLY): "E1",
     int(ErrorCode.DISK_FULL): "D5",

@@ -109,9 +109,17 @@ def still_named(
 
 
 def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
-    """Return the last index whose rows, and all before, are archived or precede this log (S5)."""
+    """Return the last index whose rows, and all before, are archived or precede this log (S5).
+
+    A log that begins again with a snapshot is archived up to its beginning only once that snapshot,
+    or the rows that lead to it, are.
+    """
+    archived = list(archived)
     done = _segments_of(archived)
     index = contents.segments[0].after_index
+    ends = {entry.last_index for entry in archived if entry.kind in (SEGMENT, SNAPSHOT)} | {0}
+    if index not in ends and any(_index_of(path) == index for path in contents.snapshots):
+        return max(end for end in ends if end < index)
     for one in contents.segments[:-1]:
         if one.last_index > one.after_index and (_name(one.path), one.last_index) not in done:
             break

@@ -388,6 +388,20 @@ class Clients:
             call = self.queue.popleft()
             if not self._is_over(call):
                 self.answers.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
+                self._end_transaction(call)
+
+    def _end_transaction(self, call: Call) -> None:
+        """End the transaction of a COMMIT or ROLLBACK that is refused before it runs (T6).
+
+        Its client begins the next transaction in the same stream.
+        """
+        if call.type not in (Type.COMMIT, Type.ROLLBACK):
+            return
+        home = None if call.link else self.homes.of(call)
+        self._forget_home(call)
+        self.streams.discard(call)
+        if home is not None and home[0] and not call.forwarded:
+            self.forwarding.roll_back(call, home[0])
 
     def _is_over(self, call: Call) -> bool:
         """Return whether the call was answered or its session has closed."""
@@ -413,6 +427,7 @@ class Clients:
             else:
                 if call.transaction:
                     self.streams.fail(call)
+                    self._end_transaction(call)
                 reason = "the request was not logged: its deadline passed; retry"
                 self.answers.expire(call, ErrorCode.TIMEOUT, reason)
         if is_any:

@@ -217,9 +217,15 @@ class Forwarding:
         """
         outgoing = self.outgoing.pop(call.forwarded, None)
         if outgoing is not None and call.type == Type.BEGIN:
-            kind, stream = int(Type.ROLLBACK), call.transaction
-            request = fx.Request(call.session, call.sync, kind, b"", stream, call.user, None)
-            self._send(outgoing.link, Call(request, self.context.now_ns))
+            self.roll_back(call, outgoing.link)
+
+    def roll_back(self, call: Call, link: int) -> None:
+        """End the transaction of the call's stream at the leader of a link, if the link lives."""
+        if link not in self.context.links:
+            return
+        kind, stream = int(Type.ROLLBACK), call.transaction
+        request = fx.Request(call.session, call.sync, kind, b"", stream, call.user, None)
+        self._send(link, Call(request, self.context.now_ns))
 
     def on_session_closed(self, session: int) -> None:
         for bound in [bound for bound in self._bound if bound[0] == session]:

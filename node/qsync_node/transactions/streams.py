@@ -291,6 +291,12 @@ class Streams:
         if stream is not None:
             stream.conflict()
 
+    def discard(self, call: "Call") -> None:
+        """End the transaction of the call's stream, if one is open."""
+        key = (call.owner, call.transaction)
+        if key in self.open:
+            self._close(key)
+
     def on_leadership_lost(self) -> None:
         for key in list(self.open):
             self._close(key)

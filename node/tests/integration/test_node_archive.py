@@ -76,6 +76,23 @@ def test_a_segment_is_known_by_its_name_and_its_last_row() -> None:
     assert archived_index(again, archived) == 0
 
 
+def test_a_log_that_begins_again_counts_once_its_snapshot_is_archived() -> None:
+    archived = [entry_of(rows_file(1, 3))]
+    snapshot = "/d/00000000000000000114.snap"
+    segments = [
+        SegmentRange("/d/00000000000000000114.xlog", 114, 120),
+        SegmentRange("/d/00000000000000000120.xlog", 120, 120),
+    ]
+    contents = Contents(segments, [snapshot], [])
+    assert archived_index(contents, archived) == 3
+    assert archived_index(contents, []) == 0
+    stored = replace(
+        archived[0], kind=SNAPSHOT, source="00000000000000000114.snap", last_index=114
+    )
+    assert archived_index(contents, [*archived, stored]) == 114
+    assert archived_index(Contents(segments, [], []), archived) == 114  # retention removed it
+
+
 def test_a_manifest_forgets_what_compactions_took() -> None:
     """A file that is still in the data directory stays named, or it would be archived again."""
     entries = [

@@ -56,8 +56,12 @@ def test_smoke(first: int) -> None:
         21004,
         23812,
         24746,
+        28271,
         29085,
+        29359,
         30229,
+        31548,
+        31888,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
