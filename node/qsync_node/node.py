@@ -427,8 +427,8 @@ class Node:
         if not is_state_wrong:
             self.registrar.on_confirmed()
 
-    def on_written(self, entries: list[Entry]) -> None:
-        self.commits.on_written(entries)
+    def on_asynchronous_written(self) -> None:
+        self.commits.on_asynchronous_written()
 
     def on_leadership_gained(self) -> None:
         self.commits.on_leadership_gained()

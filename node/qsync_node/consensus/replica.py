@@ -165,7 +165,8 @@ class Replica:
         written = self.context.take_written(last_index)
         if self.leader is not None:
             self.leader.on_written(written)
-            self.machine.on_written(written)
+            if any(entry.kind is EntryKind.USER and not entry.wait_ack for entry in written):
+                self.machine.on_asynchronous_written()
         else:
             self.applier.on_written(written)
 

@@ -313,7 +313,7 @@ class Clients:
             request = call.request = decode_user_request(call.type, call.body)
         self.budget.charge(len(call.body))
         try:
-            executed = self.state.pending.execute(request, self.users.user_of(call))
+            executed = self.state.pending.execute(request, self.users.user_of(call.user))
         except NeedsBuildError as needed:
             builds.begin(call, needed.build)
             return True

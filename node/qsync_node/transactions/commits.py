@@ -240,17 +240,11 @@ class Commits:
 
     # --- outcomes of entries --------------------------------------------------------------------
 
-    def on_written(self, entries: list[Entry]) -> None:
+    def on_asynchronous_written(self) -> None:
         """Answer asynchronous writes after the local fsync.
 
         They wait while a synchronous row precedes them (T1).
         """
-        for entry in entries:
-            if entry.kind is EntryKind.USER and not entry.wait_ack and entry.payload is not None:
-                self._answer_async()
-                return
-
-    def _answer_async(self) -> None:
         limbo = self.context.limbo
         durable = self.context.tail.durable_index
         for entry in limbo.entries:
@@ -277,7 +271,7 @@ class Commits:
             ):
                 self.rows.apply_rows(entry)
         if self.state.pending is not None:
-            self._answer_async()
+            self.on_asynchronous_written()
         if self.waiters:
             self._release_waiters()
 

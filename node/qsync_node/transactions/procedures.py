@@ -161,7 +161,7 @@ class Procedures:
         if name in _OPEN:
             return
         wanted = ALL_PRIVILEGES if name in _ADMINISTRATIVE else _EXECUTE
-        if self.users.user_of(call).universe & wanted != wanted:
+        if self.users.user_of(call.user).universe & wanted != wanted:
             raise ClientError(
                 ErrorCode.ACCESS_DENIED,
                 f"Execute access to function '{name}' is denied for user '{call.user}'",
@@ -240,7 +240,7 @@ class Procedures:
         space = self.state.database.find_space(PUBLISHER_SPACE)
         if space is None:
             raise ClientError(ErrorCode.NO_SUCH_JOURNAL, "journals are not enabled in this cluster")
-        user = self.users.user_of(call)
+        user = self.users.user_of(call.user)
         if not publishing.may_publish(self.state.database, journal, user):
             user.check_space(space.definition, system.READ)
 

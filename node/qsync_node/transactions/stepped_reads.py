@@ -63,7 +63,7 @@ class SteppedReads:
             ClientError: the read is refused.
         """
         assert not call.is_done, "K1: a read without a reader"
-        user = self.users.user_of(call)
+        user = self.users.user_of(call.user)
         pending = self.state.pending
         state = pending if is_dirty and pending is not None else self.state.database
         reading = state.begin_read(call.request, user)

@@ -137,7 +137,7 @@ class Streams:
             needs_proof |= isolation == "linearizable"
         else:
             stream.has_writes = True
-        user = self.users.user_of(call)
+        user = self.users.user_of(call.user)
         self._make_room(stream, call)
         if isinstance(request, Publish):
             _count_publication(stream)

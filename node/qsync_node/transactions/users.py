@@ -3,7 +3,6 @@
 from qsync_node.consensus.replica import Replica
 from qsync_node.engine.access import User
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.transactions.calls import Call
 from qsync_node.transactions.state import StatementState
 
 
@@ -14,19 +13,19 @@ class Users:
         self.state = state
         self._users: dict[str, User] = {}
 
-    def user_of(self, call: Call) -> User:
-        """Return the user of a request.
+    def user_of(self, name: str) -> User:
+        """Return the user who sent a request.
 
         Raises:
             ClientError: the user was dropped.
         """
-        user = self._users.get(call.user)
+        user = self._users.get(name)
         if user is not None and not user.is_dropped:
             return user
-        user = self.state.database.user_by_name(call.user)
+        user = self.state.database.user_by_name(name)
         if user is None:
-            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{call.user}' is not found")
-        self._users[call.user] = user
+            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{name}' is not found")
+        self._users[name] = user
         return user
 
     def on_state_replaced(self) -> None:

@@ -19,9 +19,9 @@ from qsync_testing.worlds import INSERT, Driven, node_of, put
 
 PAGE = ROOT / "docs/architecture.md"
 CARRIERS = (fx.Request, Call, Write, Executed, Entry)
-MODULES_MAX = 14
-ENTERED_MAX = 3
-"""Times that a module is entered: a request waits twice, for the log and for the confirmation."""
+MODULES_MAX = 12
+ENTERED_MAX = 2
+"""Times that a module is entered: with the request, and once its rows are confirmed."""
 
 
 def handled_by(frame: FrameType, body: bytes) -> bool:
