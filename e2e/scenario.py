@@ -89,7 +89,7 @@ class Scene(Namespace):
         others = int(spec.get("asyncReplicas", 0)) + int(spec.get("readReplicas", 0))
         return self.wait("all nodes", lambda: self.is_ready(voters, others), READY_S)
 
-    def start_with_load(self, **spec: Any) -> None:
+    def start_with_load(self, **spec: object) -> None:
         self.start(spaces=[SPACE], **spec)
         # Not on a machine that is going to fail, where machines can: the client is a witness.
         self.writer = PodWriter(self, self.folder, control_plane() if machines() else "")

@@ -150,7 +150,8 @@ class Pipelined(asyncio.Protocol):
         self.done = asyncio.get_running_loop().create_future()
         self.begin = 0.0
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:

@@ -144,7 +144,7 @@ def decode_items(
     return items
 
 
-def _item(value: Any, base: Append, conditions: "_Conditions") -> BatchItem:
+def _item(value: object, base: Append, conditions: "_Conditions") -> BatchItem:
     if not isinstance(value, dict):
         raise ValueError("use bytes, or a map")
     unknown = sorted(set(value) - _FIELDS)
@@ -172,7 +172,7 @@ class _Conditions:
         self._size = 0
         self._pairs = 0
 
-    def check(self, text: Any) -> LabelSelector | None:
+    def check(self, text: object) -> LabelSelector | None:
         """Return the selector of a check. Raises ValueError."""
         if text is None:
             return None

@@ -199,7 +199,7 @@ class JournalClient:
         request.changes.add(expect_mod_revision=revision, delete=journal)
         await self._apply(request)
 
-    async def _apply(self, request: Any) -> None:
+    async def _apply(self, request: object) -> None:
         answer = await self._ask(self._stub.Apply, request)
         if answer.status == Status.ETCD_TRANSACTION_FAILED:
             raise JournalError(
@@ -285,7 +285,7 @@ class JournalClient:
                     raise
         return Status((await self._append(request, ())).status)
 
-    async def _append(self, request: Any, content: Iterable[bytes]) -> Any:
+    async def _append(self, request: object, content: Iterable[bytes]) -> Any:
         async def requests() -> AsyncIterator[Any]:
             yield request
             for part in content:

@@ -7,7 +7,7 @@ several frames, and `SNAPPY` the framed format.
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 import cramjam
 import zstandard
@@ -71,19 +71,22 @@ class _Plain:
         return b""
 
 
+class _LibraryCompressor(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
 class _Wrapped:
     """A compressor of zlib or zstandard."""
 
-    def __init__(self, compressor: Any) -> None:
+    def __init__(self, compressor: _LibraryCompressor) -> None:
         self._compressor = compressor
 
     def feed(self, data: bytes) -> bytes:
-        compressed: bytes = self._compressor.compress(data)
-        return compressed
+        return self._compressor.compress(data)
 
     def finish(self) -> bytes:
-        rest: bytes = self._compressor.flush()
-        return rest
+        return self._compressor.flush()
 
 
 class _Snappy:

@@ -1,7 +1,7 @@
 """The cluster that a broker belongs to, as its event loop uses it."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import KeyChange
@@ -26,7 +26,7 @@ class Coordinating(Protocol):
     async def transact(self, change: KeyChange) -> bool:
         """Carry out a change, and return whether it is known to be committed."""
 
-    async def call(self, name: str, *arguments: Any) -> bool:
+    async def call(self, name: str, *arguments: object) -> bool:
         """Call a procedure that writes, and return whether it is known to be committed."""
 
     async def publications(

@@ -152,7 +152,7 @@ class Coordination:
 
     # --- publications -------------------------------------------------------------------------
 
-    async def call(self, name: str, *arguments: Any) -> bool:
+    async def call(self, name: str, *arguments: object) -> bool:
         """Call a procedure that writes, and return whether it is known to be committed."""
         async with self._room:
             try:

@@ -24,7 +24,7 @@ import logging
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -335,7 +335,12 @@ class HttpGateway:
         return await self._proxy(request, resolution.broker, data, may_repeat=may_repeat)
 
     async def _proxy(
-        self, request: web.Request, broker: BrokerId, data: Any = None, *, may_repeat: bool = False
+        self,
+        request: web.Request,
+        broker: BrokerId,
+        data: object = None,
+        *,
+        may_repeat: bool = False,
     ) -> web.StreamResponse:
         """Forward a request to another broker, and its answer to the client.
 

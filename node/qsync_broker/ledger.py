@@ -171,5 +171,5 @@ def append_of_fields(fields: dict[str, Any]) -> LedgerAppend:
     return LedgerAppend(journal, begin - shift, end - shift, bytes.fromhex(checksum), float(moment))
 
 
-def _is_offset(value: Any) -> bool:
+def _is_offset(value: object) -> bool:
     return type(value) is int and 0 <= value <= _OFFSET_MAX

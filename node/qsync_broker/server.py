@@ -291,7 +291,7 @@ class BrokerServer:
         found = await self._coordination.publications(*effect[1:])
         self.feed(ev.PublicationsRead(effect.token, found))
 
-    async def _call(self, token: int, name: str, *arguments: Any) -> None:
+    async def _call(self, token: int, name: str, *arguments: object) -> None:
         self.feed(ev.Transacted(token, await self._coordination.call(name, *arguments)))
 
     async def _list_stores(self, effect: ev.ListStores) -> None:

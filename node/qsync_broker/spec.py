@@ -154,15 +154,15 @@ class JournalSpec(NamedTuple):
         }
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _int(value: Any, default: int) -> int:
+def _int(value: object, default: int) -> int:
     return value if type(value) is int else default
 
 
@@ -173,7 +173,7 @@ def _member(kind: type[IntEnum], value: Any, default: int) -> int:
     return value if value in list(kind) else default
 
 
-def _duration(value: Any, default_ns: int) -> int:
+def _duration(value: object, default_ns: int) -> int:
     try:
         return parse_duration(value) if isinstance(value, str) else default_ns
     except ValueError:

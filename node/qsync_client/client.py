@@ -199,7 +199,7 @@ class Client:
     async def update(
         self,
         space: int | str,
-        key: Any,
+        key: object,
         operations: Operations,
         *,
         index: int | str = 0,
@@ -291,7 +291,7 @@ class Client:
         request = call("qsync.publish", (journal, content))
         return await self._write(0, lambda to: request, retry, request_key)
 
-    async def call(self, name: str, *arguments: Any) -> Outcome:
+    async def call(self, name: str, *arguments: object) -> Outcome:
         """Call a procedure once, without a key.
 
         Args:
@@ -352,7 +352,7 @@ class Client:
     async def select(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = Iterator.EQ,
@@ -390,7 +390,7 @@ class Client:
     async def scan(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = Iterator.EQ,
@@ -425,7 +425,7 @@ class Client:
     async def count(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = Iterator.EQ,

@@ -14,7 +14,6 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from qsync_client.errors import AccessDenied, ClientClosed, InvalidArgument, QsyncError, text_of
 from qsync_client.link import Link, Watcher
@@ -475,6 +474,6 @@ def _close_unless(done: "asyncio.Future[Link]", found: Link | None) -> None:
         done.result().close()
 
 
-def _leader_in(election: Any) -> str:
+def _leader_in(election: object) -> str:
     """Return the uuid of the leader in a value of `box.election`, or ""."""
     return str(election.get("leader_uuid") or "") if isinstance(election, dict) else ""

@@ -90,7 +90,7 @@ class SpaceTarget:
     def replace(self, fields: FieldValues) -> ClientRequest:
         return self._request(Type.REPLACE, {_TUPLE: self._fields(fields)})
 
-    def update(self, key: Any, operations: Operations, index: int | str) -> ClientRequest:
+    def update(self, key: object, operations: Operations, index: int | str) -> ClientRequest:
         more = {_INDEX: self._index(index), _KEY: key_of(key)}
         return self._request(Type.UPDATE, {**more, _TUPLE: [list(one) for one in operations]})
 
@@ -103,7 +103,7 @@ class SpaceTarget:
 
     def select(
         self,
-        key: Any,
+        key: object,
         index: int | str,
         iterator: IteratorName,
         limit: int,
@@ -139,14 +139,14 @@ class SpaceTarget:
         return next((one for one in self.space.indexes if one.id == index), None)
 
 
-def key_of(key: Any) -> list[Any]:
+def key_of(key: object) -> list[Any]:
     """Return a key as the list of its parts: a scalar is a key of one part, None has no parts."""
     if key is None:
         return []
     return list(key) if isinstance(key, (list, tuple)) else [key]
 
 
-def check_whole_key(key: Any) -> None:
+def check_whole_key(key: object) -> None:
     """Check the key of a request for one tuple.
 
     Raises:
@@ -173,7 +173,7 @@ def iterator_of(iterator: IteratorName) -> int:
         raise ValueError(f"unknown iterator {iterator!r}: use one of {names}") from None
 
 
-def _pack(value: Any) -> bytes:
+def _pack(value: object) -> bytes:
     """Return a body.
 
     Raises:

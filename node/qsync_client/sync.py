@@ -224,7 +224,7 @@ class SyncClient:
     def update(
         self,
         space: int | str,
-        key: Any,
+        key: object,
         operations: Operations,
         *,
         index: int | str = 0,
@@ -279,7 +279,7 @@ class SyncClient:
             self._client.publish(journal, content, retry=retry, request_key=request_key)
         )
 
-    def call(self, name: str, *arguments: Any) -> Outcome:
+    def call(self, name: str, *arguments: object) -> Outcome:
         """Call a procedure once, without a key. See `Client.call`."""
         return self._loop.run(self._client.call(name, *arguments))
 
@@ -302,7 +302,7 @@ class SyncClient:
     def select(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = IndexIterator.EQ,
@@ -328,7 +328,7 @@ class SyncClient:
     def scan(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = IndexIterator.EQ,
@@ -342,7 +342,7 @@ class SyncClient:
     def count(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = IndexIterator.EQ,
@@ -408,7 +408,7 @@ class SyncTransaction:
     def select(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = IndexIterator.EQ,
@@ -425,7 +425,7 @@ class SyncTransaction:
     def count(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = IndexIterator.EQ,
@@ -442,7 +442,7 @@ class SyncTransaction:
         return self._loop.run(self._transaction.replace(space, fields))
 
     def update(
-        self, space: int | str, key: Any, operations: Operations, *, index: int | str = 0
+        self, space: int | str, key: object, operations: Operations, *, index: int | str = 0
     ) -> list[Row]:
         """Change fields of one tuple; return it, or nothing."""
         return self._loop.run(self._transaction.update(space, key, operations, index=index))

@@ -310,7 +310,7 @@ class Transaction:
     async def select(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = Iterator.EQ,
@@ -326,7 +326,7 @@ class Transaction:
     async def count(
         self,
         space: int | str,
-        key: Any = (),
+        key: object = (),
         *,
         index: int | str = 0,
         iterator: IteratorName = Iterator.EQ,
@@ -354,7 +354,7 @@ class Transaction:
         return (await self._run(space, lambda to: to.replace(fields))).tuples
 
     async def update(
-        self, space: int | str, key: Any, operations: Operations, *, index: int | str = 0
+        self, space: int | str, key: object, operations: Operations, *, index: int | str = 0
     ) -> list[Row]:
         """Change fields of one tuple; return it, or nothing. See `Client.update`."""
         return (await self._run(space, lambda to: to.update(key, operations, index))).tuples

@@ -354,21 +354,20 @@ class Node:
         if link is None:
             return
         uuid, message = link.peer_uuid, item.message
-        kind = type(message)
-        if kind is msg.Subscribe:
+        if isinstance(message, msg.Subscribe):
             replica.relays.on_subscribe(item.link, uuid, message)
         elif context.is_removed(uuid):
-            if kind is msg.Forward:
+            if isinstance(message, msg.Forward):
                 self.forwarded.refuse_removed(item.link, message)
-            elif kind is msg.ForwardClosed:
+            elif isinstance(message, msg.ForwardClosed):
                 # The transactions that it forwarded before its removal must not stay open (T11).
                 self.forwarded.on_closed(item.link, message)
-        elif kind is msg.Rows:
+        elif isinstance(message, msg.Rows):
             replica.applier.on_rows(item.link, message)
-        elif kind is msg.Ack:
+        elif isinstance(message, msg.Ack):
             replica.on_ack(uuid, message)
         else:
-            self._control[kind](item.link, uuid, message)
+            self._control[type(message)](item.link, uuid, message)
 
     def _routes(self) -> dict[type[Any], Callable[[int, str, Any], None]]:
         """Return the handler of each message type, called with (link, sender, message)."""

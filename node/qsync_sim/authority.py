@@ -18,6 +18,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import EntryKind
+from qsync_node.consensus.messages import PeerMessage
 from qsync_sim.shell import Shell
 from qsync_sim.timeline import Timeline
 from qsync_sim.violation import InvariantViolation
@@ -100,12 +101,13 @@ class LeadershipChecks:
     # --- removed instances --------------------------------------------------------------------
 
     @staticmethod
-    def on_send(shell: Shell, peer_uuid: str, message: Any) -> None:
+    def on_send(shell: Shell, peer_uuid: str, message: PeerMessage) -> None:
         """Check that a member promises nothing to an instance that it knows as removed."""
         if peer_uuid not in shell.removed_before or type(message) not in PROMISES:
             return
         is_flow_control = shell.settings.role == "anonymous"  # its ACKs count nowhere
-        if not is_flow_control if type(message) is msg.Ack else message.is_granted:
+        is_promise = isinstance(message, msg.VoteReply) and message.is_granted
+        if is_promise or (isinstance(message, msg.Ack) and not is_flow_control):
             raise InvariantViolation(f"P1: {shell.name} sends {message} to a removed instance")
 
     def on_step(self, shell: Shell, node: "Node", inputs: list[Any], last_before: int) -> None:

@@ -43,7 +43,7 @@ ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
 
 
-def build_body(space: int, **more: Any) -> bytes:
+def build_body(space: int, **more: object) -> bytes:
     """Return the body of a request on `space` from named fields."""
     names = {
         "key": KEY_KEY,

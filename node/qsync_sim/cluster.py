@@ -13,6 +13,7 @@ import msgpack
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.format.body import put_body
 from qsync_node.format.keys import INSERT
@@ -207,7 +208,7 @@ class Cluster(Timeline):
         shell.step([make(self._admin_sync)])
         return self._admin_sync
 
-    def command(self, shell: Shell, verb: str, **arguments: Any) -> None:
+    def command(self, shell: Shell, verb: str, **arguments: object) -> None:
         """Send an admin verb without waiting for its answer."""
         self.on_order(shell, self._admin_sync + 1, verb, arguments)
         self.send(shell, lambda sync: fx.Command(ADMIN_SESSION, sync, verb, arguments))
@@ -241,7 +242,7 @@ class Cluster(Timeline):
     def on_order(self, shell: Shell, sync: int, verb: str, arguments: dict[str, Any]) -> None:
         """The administrator is about to send an order."""
 
-    def on_send(self, shell: Shell, peer_uuid: str, message: Any) -> None:
+    def on_send(self, shell: Shell, peer_uuid: str, message: PeerMessage) -> None:
         """A process is about to send a message to another member."""
 
     def on_answer(self, shell: Shell, answer: fx.Answer) -> None:

@@ -70,7 +70,7 @@ class CostMeter:
         decoding.decode_rows = self._counted_rows(decoding.decode_rows)
 
     def _counted_put(self, put: Callable[..., None]) -> Callable[..., None]:
-        def counted(one: Any, key: Any, packed: bytes | None) -> None:
+        def counted(one: object, key: object, packed: bytes | None) -> None:
             self.puts += 1
             put(one, key, packed)
 
@@ -78,7 +78,7 @@ class CostMeter:
 
     def _counted_tuples(self, draw: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @wraps(draw)
-        def counted(*arguments: Any) -> Iterator[Any]:
+        def counted(*arguments: object) -> Iterator[Any]:
             for drawn in draw(*arguments):
                 self.tuples += 1
                 yield drawn

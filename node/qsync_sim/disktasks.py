@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from qsync_node.consensus import effects as fx
 from qsync_node.storage.errors import DiskError
 from qsync_node.storage.rewind import read_saved_rows
-from qsync_node.storage.scheduler import ArchiveFloor, Lane, Scheduler, Seal
+from qsync_node.storage.scheduler import AnyLane, ArchiveFloor, DiskTask, Scheduler, Seal
 from qsync_node.storage.storage import Storage
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.timeline import Timeline
@@ -94,7 +94,7 @@ class DiskTasks:
             on_broken: is called when the process must restart, because a write failed (D4).
         """
         self.scheduler = Scheduler(lambda: owner.rng.random() < JOINED)
-        self.under_way: dict[Lane, Any] = {}
+        self.under_way: dict[AnyLane, DiskTask] = {}
         self.checkpoint: fx.WriteSnapshot | None = None
         self.write_since_ns = 0
         self._owner = owner
@@ -104,7 +104,7 @@ class DiskTasks:
         self._on_broken = on_broken
         self._is_ended = False
 
-    def submit(self, effect: Any) -> None:
+    def submit(self, effect: fx.Effect) -> None:
         """Queue an effect of the core."""
         if type(effect) is fx.WriteSnapshot:
             self._begin_checkpoint(effect)
@@ -132,7 +132,11 @@ class DiskTasks:
     def finish(self) -> None:
         """Finish all tasks except a checkpoint, and write the clean mark (D3)."""
         with suppress(DiskError):
-            lanes: list[Lane] = [self.scheduler.log, self.scheduler.ballots, self.scheduler.reads]
+            lanes: list[AnyLane] = [
+                self.scheduler.log,
+                self.scheduler.ballots,
+                self.scheduler.reads,
+            ]
             for lane in lanes:
                 task = self.under_way.pop(lane, None) or lane.next_task()
                 while task is not None:
@@ -149,7 +153,7 @@ class DiskTasks:
             if self._owner.rng.random() < 0.7:
                 self._tear(lane, task)
 
-    def _tear(self, lane: Lane, task: Any) -> None:
+    def _tear(self, lane: AnyLane, task: DiskTask) -> None:
         """Cut the power at one of the disk calls of a task."""
         disk = self._owner.disk
         self._timeline.count(f"power lost during {type(task).__name__}")
@@ -165,18 +169,20 @@ class DiskTasks:
         owner, spread = self._owner, self._disks.spread
         return owner.lag_ns + int(owner.disk_delay_ns * (1 + spread * (owner.rng.random() - 0.5)))
 
-    def _run(self, lane: Lane) -> None:
+    def _run(self, lane: AnyLane) -> None:
         """Take the lane's next task, unless one is under way, and perform it after a delay."""
         if lane.has_task and lane not in self.under_way:
             self._perform_after(lane, self._delay())
 
-    def _perform_after(self, lane: Lane, delay_ns: int) -> None:
-        task = self.under_way[lane] = lane.next_task()
+    def _perform_after(self, lane: AnyLane, delay_ns: int) -> None:
+        task = lane.next_task()
+        assert task is not None, "a lane without tasks is not run"
+        self.under_way[lane] = task
         if type(task) is fx.WriteLog:
             self.write_since_ns = self._timeline.now_ns
         self._timeline.after(delay_ns, partial(self._perform, lane, task))
 
-    def _perform(self, lane: Lane, task: Any) -> None:
+    def _perform(self, lane: AnyLane, task: DiskTask) -> None:
         if self._is_ended:
             return
         del self.under_way[lane]
@@ -193,11 +199,11 @@ class DiskTasks:
         else:
             self._run(lane)
 
-    def _retry(self, lane: Lane) -> None:
+    def _retry(self, lane: AnyLane) -> None:
         if not self._is_ended:
             self._run(lane)
 
-    def _result_of(self, lane: Lane, task: Any) -> Any:
+    def _result_of(self, lane: AnyLane, task: DiskTask) -> object:
         """Perform a task with the faults that wait for it; return its result or its error."""
         disk = self._owner.disk
         if type(task) is fx.WriteLog:

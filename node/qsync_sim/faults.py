@@ -165,7 +165,7 @@ def clock(world: Cluster) -> None:
 def nack(world: Cluster) -> None:
     """Prevent a member from applying user rows for some time (T7).
 
-    One other member can apply all rows: without a sound state in the cluster nothing can repair one.
+    Another member can apply all rows: without a sound state in the cluster nothing repairs one.
     """
     shell = pick(world)
     if shell is None or shell.node is None or lacks_voter(world):

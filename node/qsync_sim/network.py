@@ -44,7 +44,7 @@ class NetworkHost(Protocol):
     def peers(self) -> "NetworkProcess | None": ...
 
     def run(self, callback: Callable[[], None]) -> None: ...
-    def run_in(self, peers: Any, callback: Callable[[], None]) -> None: ...
+    def run_in(self, peers: object, callback: Callable[[], None]) -> None: ...
 
 
 class NetworkProcess(Protocol):
@@ -86,7 +86,7 @@ class ConnectionEnd:
         return self.peers.shell
 
 
-def _ignore(item: Any) -> None:
+def _ignore(item: object) -> None:
     """Receive data before the process has accepted the connection."""
 
 
@@ -177,13 +177,13 @@ class Network:
 
     # --- data ---------------------------------------------------------------------------------
 
-    def send(self, end: ConnectionEnd, item: Any) -> None:
+    def send(self, end: ConnectionEnd, item: object) -> None:
         """Send an item from an end to the other one."""
         if end.is_open:
             other = end.other
             self._travel(end, other.shell, partial(self._arrive, other, item), other)
 
-    def _arrive(self, end: ConnectionEnd, item: Any) -> None:
+    def _arrive(self, end: ConnectionEnd, item: object) -> None:
         if not end.is_open:
             if end.shell.has_power:
                 self._answer_gone(end)
@@ -193,7 +193,7 @@ class Network:
         end.shell.run_in(end.peers, partial(self._receive, end, item))
 
     @staticmethod
-    def _receive(end: ConnectionEnd, item: Any) -> None:
+    def _receive(end: ConnectionEnd, item: object) -> None:
         if end.is_open:
             end.on_data(item)
 

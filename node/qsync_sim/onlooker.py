@@ -16,11 +16,12 @@ the disks when a member makes a promise.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.entries import EntryKind
+from qsync_node.consensus.messages import PeerMessage
 from qsync_sim import refusals, resources
 from qsync_sim.authority import LeadershipChecks
 from qsync_sim.cluster import Cluster
@@ -44,19 +45,18 @@ class Onlooker:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def on_send(self, shell: Shell, peer_uuid: str, message: Any) -> None:
-        kind = type(message)
+    def on_send(self, shell: Shell, peer_uuid: str, message: PeerMessage) -> None:
         if shell.removed_before:
             self._authority.on_send(shell, peer_uuid, message)
-        if kind is msg.Ack:
+        if isinstance(message, msg.Ack):
             self._check_ack(shell, message)
-        elif kind is msg.VoteReply and message.is_granted and not message.is_prevote:
+        elif isinstance(message, msg.VoteReply) and message.is_granted and not message.is_prevote:
             self._check_ballot(shell, message.term, peer_uuid)
-        elif kind is msg.VoteRequest and not message.is_prevote:
+        elif isinstance(message, msg.VoteRequest) and not message.is_prevote:
             self._check_ballot(shell, message.term, shell.uuid)
-        elif kind is msg.ForwardReply and message.code:
+        elif isinstance(message, msg.ForwardReply) and message.code:
             refusals.check(self._cluster, shell, message.code, message.reason, peer_uuid)
-        elif kind is msg.HeartbeatReply and message.term < shell.term_before:
+        elif isinstance(message, msg.HeartbeatReply) and message.term < shell.term_before:
             raise InvariantViolation(f"D2: {shell.name} answers a heartbeat of term {message.term}")
 
     def _check_ack(self, shell: Shell, ack: msg.Ack) -> None:

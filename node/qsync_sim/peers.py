@@ -48,7 +48,7 @@ class LinkOwner(NetworkHost, Protocol):
 
     settings: ConsensusSettings
 
-    def feed(self, item: Any) -> None: ...
+    def feed(self, item: object) -> None: ...
 
 
 class SimLink:
@@ -256,7 +256,7 @@ class SimPeers:
         if link is not None:
             self._close(link)
 
-    def send(self, number: int, message: Any) -> None:
+    def send(self, number: int, message: msg.PeerMessage) -> None:
         """Send a message of the core, if the link is open."""
         link = self.links.get(number)
         if link is None:
@@ -264,14 +264,14 @@ class SimPeers:
         self._on_send(link.uuid, message)
         link.keep_alive.on_sent()
         self._sent += 1
-        item = message
+        item: msg.PeerMessage | bytes = message
         if self._sent % ENCODED_EVERY == 0:
             item = encode_frames([msg.encode(message)])
         self._network.send(link.end, item)
 
-    def _on_data(self, link: SimLink, item: Any) -> None:
+    def _on_data(self, link: SimLink, item: msg.PeerMessage | bytes) -> None:
         link.keep_alive.on_received()
-        if type(item) is not bytes:
+        if not isinstance(item, bytes):
             self.shell.feed(fx.Received(link.end.number, item))
             return
         try:

@@ -8,7 +8,6 @@ and the sequences 1, 2, 3 and so on in its order (X1, X2).
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import msgpack
 
@@ -37,7 +36,7 @@ BROKER_SESSION = 900
 _MILLISECOND = 1_000_000
 
 
-def call(name: str, *arguments: Any) -> bytes:
+def call(name: str, *arguments: object) -> bytes:
     """Return the body of a CALL."""
     packed: bytes = msgpack.packb({KEY_FUNCTION_NAME: name, KEY_TUPLE: list(arguments)})
     return packed

@@ -90,7 +90,7 @@ class Recording:
     def name(self, uuid: str) -> str:
         return self.names[uuid] if uuid else ""
 
-    def note(self, uuid: str, action: str, **fields: Any) -> None:
+    def note(self, uuid: str, action: str, **fields: object) -> None:
         """Append an event of a member."""
         if self.events and not self.end:
             self.events.append({"do": action, "at": self.names[uuid], **fields})
@@ -148,13 +148,13 @@ class Recorder:
         )
 
     @staticmethod
-    def _watch(owner: Any, name: str, observer: Callable[..., Any]) -> None:
+    def _watch(owner: object, name: str, observer: Callable[..., Any]) -> None:
         """Let `observer` receive the calls of a method, with the method first."""
         setattr(owner, name, partial(observer, getattr(owner, name)))
 
     # --- the whole state ----------------------------------------------------------------------
 
-    def _step(self, original: Callable[..., Any], *inputs: Any) -> Any:
+    def _step(self, original: Callable[..., Any], *inputs: object) -> Any:
         effects = original(*inputs)
         self._look_for_snapshot()
         context = self.node.context
@@ -214,7 +214,7 @@ class Recorder:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def _send(self, original: Callable[..., None], link: int, message: Any) -> None:
+    def _send(self, original: Callable[..., None], link: int, message: object) -> None:
         self._look_for_snapshot()
         context = self.node.context
         if isinstance(message, msg.VoteReply) and not message.is_prevote:
@@ -241,7 +241,7 @@ class Recorder:
             )
         original(link, message)
 
-    def _send_to(self, original: Callable[..., bool], uuid: str, message: Any) -> bool:
+    def _send_to(self, original: Callable[..., bool], uuid: str, message: object) -> bool:
         if isinstance(message, msg.VoteRequest) and not message.is_prevote:
             if self._round != message.round:
                 self.note("ask", last=message.last_index, last_term=message.last_term)
@@ -306,7 +306,7 @@ class Recorder:
             self.note("yield")
         original(reason)
 
-    def _report(self, original: Callable[..., None], event: str, **fields: Any) -> None:
+    def _report(self, original: Callable[..., None], event: str, **fields: object) -> None:
         if event == "split_brain":
             self.recording.stop(event)
         original(event, **fields)

@@ -40,7 +40,7 @@ class ServerProcess(Protocol):
     uuid: str
     life: int
 
-    def feed(self, item: Any) -> None: ...
+    def feed(self, item: object) -> None: ...
     def step(self, inputs: list[Any]) -> None: ...
     def run(self, callback: Callable[[], None]) -> None: ...
     def run_after(self, delay_ns: int, callback: Callable[[], None]) -> None: ...
@@ -69,7 +69,7 @@ class Socket:
     def get_write_buffer_size(self) -> int:
         return self._size
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> Any:
         return default
 
     def write(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Timers:
         self._process = process
 
     def call_later(
-        self, delay_s: float, callback: Callable[..., None], *arguments: Any
+        self, delay_s: float, callback: Callable[..., None], *arguments: object
     ) -> "Timers":
         self._process.run_after(int(delay_s * SECOND), partial(callback, *arguments))
         return self

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.limbo import Limbo
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.format.keys import Type
 from qsync_node.node import Node
@@ -50,7 +51,7 @@ class Surroundings(Protocol):
     def on_stopped(self, shell: "Shell") -> None: ...
     def on_restart_wanted(self, shell: "Shell") -> None: ...
     def on_refused_files(self, shell: "Shell") -> None: ...
-    def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None: ...
+    def on_send(self, shell: "Shell", peer_uuid: str, message: PeerMessage) -> None: ...
     def on_answer(self, shell: "Shell", answer: fx.Answer) -> None: ...
     def on_report(self, shell: "Shell", report: fx.Report) -> None: ...
     def on_step(self, shell: "Shell", node: Node, inputs: list[Any], last_before: int) -> None: ...
@@ -277,12 +278,12 @@ class Shell:
 
         self.timeline.after(delay_ns, due)
 
-    def run_in(self, peers: Any, callback: Callable[[], None]) -> None:
+    def run_in(self, peers: object, callback: Callable[[], None]) -> None:
         """Run `callback` if the process of `peers` still runs."""
         if self.peers is peers:
             self.loop.run(callback)
 
-    def feed(self, item: Any) -> None:
+    def feed(self, item: object) -> None:
         """Append an input for the next step, from a callback of the event loop."""
         self.inputs.append(item)
 
@@ -348,19 +349,18 @@ class Shell:
 
         self.timeline.at(at, wake)
 
-    def _take(self, effect: Any) -> None:
-        kind = type(effect)
-        if kind is fx.Send:
+    def _take(self, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Send):
             if self.peers is not None:
                 self.peers.send(effect.link, effect.message)
-        elif kind in _ANSWERS:
+        elif isinstance(effect, fx.Answer | fx.Deferred):
             self._take_answer(effect)
-        elif kind is fx.Report:
+        elif isinstance(effect, fx.Report):
             self.world.on_report(self, effect)
-        elif kind is fx.CloseLink:
+        elif isinstance(effect, fx.CloseLink):
             if self.peers is not None:
                 self.peers.close(effect.link)
-        elif kind is fx.RestartNode:
+        elif isinstance(effect, fx.RestartNode):
             self.world.on_restart_wanted(self)
         elif self.tasks is not None:
             self.tasks.submit(effect)
@@ -409,6 +409,3 @@ class Shell:
         """Permit the removal of archived files only, and perform removals that waited (S5)."""
         if self.tasks is not None:
             self.tasks.allow(floor)
-
-
-_ANSWERS = frozenset({fx.Answer, fx.Deferred})

@@ -122,7 +122,7 @@ class Story:
     def say(self, line: str) -> None:
         self.output.append(line)
 
-    def _named(self, value: Any) -> Any:
+    def _named(self, value: object) -> Any:
         shell = self.world.shells.get(value) if isinstance(value, str) else None
         return shell.name if shell is not None else value
 
@@ -258,7 +258,9 @@ class Story:
 
     # --- clients ------------------------------------------------------------------------------
 
-    def _ask(self, letter: str, name: str, type_: int, body: bytes, stream: int, key: Any) -> None:
+    def _ask(
+        self, letter: str, name: str, type_: int, body: bytes, stream: int, key: object
+    ) -> None:
         sync = len(self.labels) + 1
         label = f"{letter}{sync}"
         self.labels[sync] = label

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.entries import EntryKind
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
@@ -115,17 +116,16 @@ class WorldWatch:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def on_send(self, shell: Shell, peer_uuid: str, message: Any) -> None:
+    def on_send(self, shell: Shell, peer_uuid: str, message: PeerMessage) -> None:
         """Check a message of the core."""
-        kind = type(message)
-        if kind is msg.Rows:
+        if isinstance(message, msg.Rows):
             if message.batches:
                 self._check_rows(shell, peer_uuid, message)
-        elif kind is msg.SnapshotChunk:
+        elif isinstance(message, msg.SnapshotChunk):
             self._check_chunk(shell, message)
-        elif kind is msg.VoteRequest and message.is_prevote:
+        elif isinstance(message, msg.VoteRequest) and message.is_prevote:
             self._check_candidacy(shell)
-        elif kind is msg.VoteReply and message.is_prevote and message.is_granted:
+        elif isinstance(message, msg.VoteReply) and message.is_prevote and message.is_granted:
             self._check_prevote(shell)
 
     def _check_rows(self, shell: Shell, peer_uuid: str, rows: msg.Rows) -> None:
@@ -324,12 +324,11 @@ def _node(shell: Shell) -> "Node":
     return shell.node
 
 
-def _announces(message: Any, term: int) -> bool:
+def _announces(message: PeerMessage, term: int) -> bool:
     """Return whether a message proves that its sender is in `term`."""
-    kind = type(message)
-    if kind is msg.VoteRequest and message.is_prevote:
+    if isinstance(message, msg.VoteRequest) and message.is_prevote:
         return False
-    if kind is msg.VoteReply and message.is_prevote and message.is_granted:
+    if isinstance(message, msg.VoteReply) and message.is_prevote and message.is_granted:
         return False
     return bool(getattr(message, "term", -1) == term)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.format.keys import CHANGES
 from qsync_node.node import Node
@@ -127,7 +128,7 @@ class World(Cluster):
             self.authority.on_step(shell, node, inputs, last_before)
         self.watch.on_step(shell, node)
 
-    def on_send(self, shell: Shell, peer_uuid: str, message: Any) -> None:
+    def on_send(self, shell: Shell, peer_uuid: str, message: PeerMessage) -> None:
         self.onlooker.on_send(shell, peer_uuid, message)
         self.watch.on_send(shell, peer_uuid, message)
 

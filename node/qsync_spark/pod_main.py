@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qsync_spark import executor_main
 from qsync_spark.entry import (
@@ -27,6 +27,11 @@ from qsync_spark.entry import (
     add_compaction_arguments,
 )
 from qsync_spark.failures import sentence_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from qsync_spark.progress import Progress, ProgressStep
 
 LAST_WORD = Path("/dev/termination-log")
 LAST_WORD_BYTES_MAX = 4096
@@ -139,8 +144,8 @@ class Annotations:
         self._url = f"{host}/api/v1/namespaces/{namespace}/pods/{pod}"
         self._next_s = 0.0
 
-    def note(self, step: Any) -> None:
-        """Note a `progress.Step`; within one pass, one step per `NOTE_EVERY_S`."""
+    def note(self, step: "ProgressStep") -> None:
+        """Note a `ProgressStep`; within one pass, one step per `NOTE_EVERY_S`."""
         now_s = time.monotonic()
         if step.rows and now_s < self._next_s:
             return
@@ -171,7 +176,9 @@ class Annotations:
             sys.stderr.write(f"cannot annotate the pod with {key}: {error}\n")
 
 
-def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
+def run_audit(
+    arguments: argparse.Namespace, spark: "SparkSession", note: "Progress"
+) -> dict[str, Any]:
     from qsync_node.archive.reader import load_archive
     from qsync_spark.audit.run import audit
     from qsync_spark.report.page import write_report
@@ -207,7 +214,9 @@ def compaction_word(outcome: dict[str, Any], application: str) -> dict[str, Any]
     }
 
 
-def run_compaction(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
+def run_compaction(
+    arguments: argparse.Namespace, spark: "SparkSession", note: "Progress"
+) -> dict[str, Any]:
     from qsync_spark.compaction.run import Wish, compact
 
     wish = Wish(

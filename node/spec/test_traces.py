@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -186,7 +185,7 @@ REFUSALS: dict[str, RecordedEvent] = {
 }
 
 
-def one(action: str, node: str, **fields: Any) -> RecordedEvent:
+def one(action: str, node: str, **fields: object) -> RecordedEvent:
     return {"do": action, "at": node, **REFUSALS.get(action, {}), **fields}
 
 

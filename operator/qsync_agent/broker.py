@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -50,7 +49,7 @@ class BrokerRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
 
-    def stop(self, *_: Any) -> None:
+    def stop(self, *_: object) -> None:
         """Pass a stop signal on."""
         self._stopping.set()
         if self._process is not None:

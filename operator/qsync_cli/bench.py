@@ -131,7 +131,9 @@ def outcome_word(outcome: qsync_client.Outcome) -> str:
     return _OUTCOMES.get(type(outcome).__name__, "unknown")
 
 
-def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: float) -> str:
+def _ledger_line(
+    space_id: int, key: int, size: int, outcome: qsync_client.Outcome, asked_at: float
+) -> str:
     """Return a client's outcomes in the format of `qsync local audit --ledger`."""
     line = {
         "space": space_id,

@@ -4,7 +4,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -71,7 +71,7 @@ async def _collect(session: "KubernetesSession", where: Where) -> tuple[str, dic
     return name, parts
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 

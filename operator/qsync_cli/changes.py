@@ -71,7 +71,7 @@ def _of(path: str, old: Any, new: Any, pruned: set[str]) -> Iterator[ManifestCha
     yield ManifestChange(path, old, new, _effect(path, pruned) if new is None else "")
 
 
-def _is_named(items: Any) -> bool:
+def _is_named(items: object) -> bool:
     return isinstance(items, list) and all(isinstance(one, dict) and "name" in one for one in items)
 
 
@@ -87,7 +87,7 @@ def _pruned(spec: dict[str, Any]) -> set[str]:
     return {space["name"] for space in spec.get("spaces") or () if space.get("prune")}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):

@@ -60,7 +60,7 @@ def documents_of(file: "Path") -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(file.read_text()) if one is not None]
 
 
-def _merged(found: Any, change: Any) -> Any:
+def _merged(found: object, change: object) -> Any:
     """Return a document after a merge patch."""
     if not isinstance(found, dict) or not isinstance(change, dict):
         return change

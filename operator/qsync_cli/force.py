@@ -5,7 +5,7 @@ best survivor, `force-rollback` only the rows that it knows to be confirmed. The
 the order, because a running voter could elect another leader.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -70,7 +70,9 @@ def _force(
     )
 
 
-async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:
+async def _order(
+    links: targets.CommandLinks, target: targets.CommandTarget, verb: str, lost: list[str]
+) -> str:
     """Order the best survivor: greatest term of the last row, then the longest log (E2)."""
     found = await targets.statuses(links, target)
     survivors = {

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import rich.console
 import rich.progress
@@ -42,7 +42,7 @@ def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-def done(text: str, chosen: Output | None, **facts: Any) -> None:
+def done(text: str, chosen: Output | None, **facts: object) -> None:
     """Print the result of a verb: a message for people, facts for programs."""
     if chosen in (Output.json, Output.yaml):
         print_document({"message": text, **facts}, chosen)
@@ -104,7 +104,7 @@ def step_of(step: str, done: int, total: int, rows: int, rows_total: int) -> tup
     return (done + rows / rows_total) / total, f"{step}, {rows:,} of {rows_total:,} rows"
 
 
-def print_document(document: Any, output: Output) -> None:
+def print_document(document: object, output: Output) -> None:
     if output is Output.json:
         say(json.dumps(document, indent=2, ensure_ascii=False))
         return

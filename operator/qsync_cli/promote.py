@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 import typer
 
@@ -31,7 +30,7 @@ def promote(where: Where, member: str | None = None, output: OutputOption = None
     done(f"{member} leads in term {term}", output, leader=member, term=term)
 
 
-async def _promote(links: Any, target: Any, member: str) -> int:
+async def _promote(links: targets.CommandLinks, target: targets.CommandTarget, member: str) -> int:
     """Return the term in which the member leads.
 
     Raises:
@@ -56,7 +55,7 @@ async def _promote(links: Any, target: Any, member: str) -> int:
     return await _until_writable(links, target.address_of(member), member)
 
 
-async def _until_writable(links: Any, address: str, member: str) -> int:
+async def _until_writable(links: targets.CommandLinks, address: str, member: str) -> int:
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
         said = await links.status(address)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 import typer
 
@@ -28,7 +27,7 @@ def register(where: Where, member: str | None = None, output: OutputOption = Non
     done(f"{name} is registered with id {replica_id}", output, member=name, replicaId=replica_id)
 
 
-async def _register(links: Any, node: str, name: str) -> int:
+async def _register(links: targets.CommandLinks, node: str, name: str) -> int:
     said = await links.status(node)
     if said["role"] != "anonymous":
         raise Failure(

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -38,11 +37,11 @@ def signed(
     return run
 
 
-def option(name: str, annotation: Any) -> inspect.Parameter:
+def option(name: str, annotation: object) -> inspect.Parameter:
     """Return an option whose default is None."""
     return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)
 
 
-def argument(name: str, annotation: Any) -> inspect.Parameter:
+def argument(name: str, annotation: object) -> inspect.Parameter:
     """Return an argument without a default."""
     return inspect.Parameter(name, KEYWORD, annotation=annotation)

@@ -1,7 +1,5 @@
 """`qsync switchover`: leadership moves between live members; clients see a pause."""
 
-from typing import Any
-
 from qsync_cli import targets
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
@@ -18,7 +16,9 @@ def switchover(where: Where, member: str | None = None, output: OutputOption = N
     done(f"{name} handed leadership over", output, previousLeader=name)
 
 
-async def _switch_over(links: Any, target: Any, member: str | None) -> str:
+async def _switch_over(
+    links: targets.CommandLinks, target: targets.CommandTarget, member: str | None
+) -> str:
     found = await targets.statuses(links, target)
     leader = targets.leader_of(found)
     if leader is None:

@@ -216,7 +216,7 @@ def member_at(
 def aimed(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with CLUSTER and the options of `Where` in place of its parameter `where`."""
 
-    def run(*, cluster_name: str | None, **given: Any) -> None:
+    def run(*, cluster_name: str | None, **given: object) -> None:
         where = _options_of(given)
         verb(where=place_of(cluster_name, where), **given)
 
@@ -234,7 +234,7 @@ def aimed_at_members(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_member(verb: Callable[..., None], *, is_optional: bool) -> Callable[..., None]:
-    def run(*, cluster_name: str | None, member_name: str | None, **given: Any) -> None:
+    def run(*, cluster_name: str | None, member_name: str | None, **given: object) -> None:
         where = _options_of(given)
         member, where = member_at(cluster_name, member_name, where, is_optional=is_optional)
         verb(where=where, member=member, **given)
@@ -246,7 +246,7 @@ def _with_member(verb: Callable[..., None], *, is_optional: bool) -> Callable[..
 def aimed_by_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with the options alone in place of its parameter `where`."""
 
-    def run(**given: Any) -> None:
+    def run(**given: object) -> None:
         verb(where=place_of(None, _options_of(given)), **given)
 
     return signed(run, verb, ("where",), last=_LAST)
@@ -259,7 +259,7 @@ def _options_of(given: dict[str, Any]) -> Where:
     return where
 
 
-def _arguments(**annotations: Any) -> list[inspect.Parameter]:
+def _arguments(**annotations: object) -> list[inspect.Parameter]:
     return [option(name, annotation) for name, annotation in annotations.items()]
 
 

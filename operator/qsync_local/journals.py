@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -70,13 +69,13 @@ class JournalPlatform:
     def _save(self) -> None:
         self._store.save_brokers(self._records)
 
-    def _directory(self, name: str) -> Any:
+    def _directory(self, name: str) -> Path:
         return self._store.directory / "brokers" / name
 
     def _command(self, name: str) -> list[str]:
         return [sys.executable, "-m", "qsync_broker", str(self._directory(name) / "broker.yaml")]
 
-    def _log(self, name: str) -> Any:
+    def _log(self, name: str) -> Path:
         return self._directory(name) / "broker.log"
 
     async def reconcile(

@@ -268,7 +268,7 @@ class ClusterFiles:
         except FileNotFoundError:
             return None
 
-    def _write(self, name: str, document: Any, is_synced: bool = True) -> None:
+    def _write(self, name: str, document: object, is_synced: bool = True) -> None:
         write_whole(
             self.directory / name, json.dumps(document, indent=1) + "\n", is_synced=is_synced
         )

@@ -81,7 +81,7 @@ class JsonGateway:
 
 
 async def _serve(
-    request: web.Request, kind: Any, method: Callable[[Any, Any], AsyncIterator[Any]]
+    request: web.Request, kind: object, method: Callable[[Any, Any], AsyncIterator[Any]]
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     messages = None
@@ -128,7 +128,7 @@ async def _message(request: web.Request, kind: Any) -> Any:
         raise _AbortError(grpc.StatusCode.INVALID_ARGUMENT, text) from None
 
 
-def _json_of(message: Any) -> dict[str, Any]:
+def _json_of(message: object) -> dict[str, Any]:
     found: dict[str, Any] = json_format.MessageToDict(
         message, always_print_fields_with_no_presence=True
     )

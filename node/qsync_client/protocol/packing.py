@@ -12,7 +12,7 @@ INVALID = (ValueError, TypeError, LookupError, AttributeError, OverflowError, Re
 """Errors of values that msgpack lacks, and of invalid bytes. msgpack's own are of these classes."""
 
 
-def pack(value: Any) -> bytes:
+def pack(value: object) -> bytes:
     """Return a value as msgpack.
 
     Raises:

@@ -156,7 +156,7 @@ def decode_changes(data: bytes, where: str) -> ChangesFile:
         raise _damaged(where, error) from None
 
 
-def _check_name(value: Any) -> str:
+def _check_name(value: object) -> str:
     """Return `value`, the name of a compaction's folder. Raises ValueError."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is not a valid name of a compaction")

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import from_url
+from obstore.store import ObjectStore, from_url
 
 from qsync_node.errors import QsyncError
 
@@ -34,7 +34,7 @@ def folder_of(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def open_store(url: str) -> Any:
+def open_store(url: str) -> ObjectStore:
     """Return an obstore store for all keys below `url`. A missing folder is created.
 
     Raises:
@@ -63,7 +63,7 @@ def _retry() -> Any:
 
 
 @lru_cache(maxsize=8)
-def store_of(url: str) -> Any:
+def store_of(url: str) -> ObjectStore:
     """Return the object store below `url`, cached per process.
 
     Raises:

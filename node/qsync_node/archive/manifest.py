@@ -152,14 +152,14 @@ _TIMES = ("timestamp_min", "timestamp_max", "archived_at")
 NUMBER_MAX = (1 << 63) - 1
 
 
-def check_number(value: Any, what: str) -> int:
+def check_number(value: object, what: str) -> int:
     """Return `value`, a natural number below 2**63. Raises ValueError."""
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
         raise ValueError(f"{what} has the invalid value {value!r}")
     return value
 
 
-def check_instance(value: Any) -> str:
+def check_instance(value: object) -> str:
     """Return `value`, the uuid that names a member's folder. Raises ValueError."""
     if not isinstance(value, str) or not _INSTANCE.fullmatch(value):
         raise ValueError(f"{value!r} is not a valid instance uuid")

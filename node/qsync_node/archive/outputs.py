@@ -2,10 +2,10 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
 
 from qsync_node.archive.compaction import CompactedFile
 from qsync_node.archive.location import ArchiveError, first_line, folder_of, read_range, store_of
@@ -50,7 +50,7 @@ def verify(url: str, file: CompactedFile) -> None:
         )
 
 
-def listed(store: Any, prefix: str) -> list[str]:
+def listed(store: ObjectStore, prefix: str) -> list[str]:
     return sorted(str(item["path"]) for batch in obstore.list(store, prefix) for item in batch)
 
 

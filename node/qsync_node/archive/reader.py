@@ -5,10 +5,10 @@ Files that compactions removed or merged are omitted (`compaction.py`).
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
 
 from qsync_node.archive.compaction import (
     CHANGES_NAME,
@@ -106,7 +106,7 @@ def load_archive(url: str) -> Archive:
         raise ArchiveError(f"cannot read archive {url}: {first_line(error)}") from error
 
 
-def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
+def _read_all(url: str, store: ObjectStore, listed: list[str]) -> Archive:
     """Read the changes last, after the manifests and the compactions that they may name."""
 
     def read(path: str) -> bytes:

@@ -8,7 +8,6 @@ ballot and send messages through it. Changes that concern more than one componen
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
@@ -17,6 +16,7 @@ from qsync_node.consensus.entries import Entry, EntryKind, decision_of
 from qsync_node.consensus.history import History, TermStart
 from qsync_node.consensus.limbo import Limbo
 from qsync_node.consensus.membership import Configuration
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.consensus.tail import Tail
 from qsync_node.format.batch import LogBatch
@@ -187,10 +187,10 @@ class Context:
                 found = link
         return found
 
-    def send(self, link: int, message: Any) -> None:
+    def send(self, link: int, message: PeerMessage) -> None:
         self.out.append(fx.Send(link, message))
 
-    def send_to(self, uuid: str, message: Any) -> bool:
+    def send_to(self, uuid: str, message: PeerMessage) -> bool:
         """Send a message to an instance; return whether it is connected."""
         link = self.link_to(uuid)
         if link is None:
@@ -198,7 +198,7 @@ class Context:
         self.out.append(fx.Send(link.number, message))
         return True
 
-    def report(self, event: str, **fields: Any) -> None:
+    def report(self, event: str, **fields: object) -> None:
         self.out.append(fx.Report(event, fields))
 
     # --- ballot -------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ and snapshot installations go through one queue and complete in order. Ballots h
 queue, so that the log never delays term and vote (E6, D2).
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.format.batch import LogBatch
 
 # --- effects: core -> shell -------------------------------------------------------------------
@@ -47,7 +49,7 @@ class WriteSnapshot(NamedTuple):
 
     log_index: int
     vclock: dict[int, int]
-    bodies: Any  # iterator of row bodies over a read view
+    bodies: Iterator[bytes]  # over a read view
 
 
 class InstallSnapshot(NamedTuple):
@@ -56,7 +58,7 @@ class InstallSnapshot(NamedTuple):
     epoch: int
     log_index: int
     vclock: dict[int, int]
-    bodies: Any  # iterator of row bodies over a read view
+    bodies: Iterator[bytes]  # over a read view
 
 
 class RemoveSegments(NamedTuple):
@@ -67,7 +69,7 @@ class RemoveSegments(NamedTuple):
 
 class Send(NamedTuple):
     link: int
-    message: Any
+    message: PeerMessage
 
 
 class CloseLink(NamedTuple):
@@ -202,7 +204,7 @@ class LinkDown(NamedTuple):
 
 class Received(NamedTuple):
     link: int
-    message: Any
+    message: PeerMessage
 
 
 class Request(NamedTuple):
@@ -214,7 +216,7 @@ class Request(NamedTuple):
     body: bytes
     stream: int
     user: str
-    key: Any
+    key: object
 
 
 class StockRequest(NamedTuple):

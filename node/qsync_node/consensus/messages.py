@@ -196,7 +196,7 @@ class Forward(NamedTuple):
     body: bytes
     session: int  # the session at the sender, so that streams of two sessions do not mix
     stream: int
-    key: Any  # idempotency key or None
+    key: object  # idempotency key or None
     term: int  # a stream exists only in the term of its BEGIN
 
 
@@ -239,7 +239,30 @@ class NominationOrder(NamedTuple):
     term: int
 
 
-MESSAGES: tuple[type[Any], ...] = (
+PeerMessage = (
+    VoteRequest
+    | VoteReply
+    | Heartbeat
+    | HeartbeatReply
+    | Subscribe
+    | Histories
+    | Follow
+    | Rows
+    | Ack
+    | Refusal
+    | SnapshotRequest
+    | SnapshotChunk
+    | Register
+    | RegisterReply
+    | Forward
+    | ForwardReply
+    | ForwardClosed
+    | ReadIndex
+    | ReadIndexReply
+    | NominationOrder
+)
+
+MESSAGES: tuple[type[PeerMessage], ...] = (
     VoteRequest,
     VoteReply,
     Heartbeat,
@@ -272,7 +295,7 @@ def _field_types(message: type[Any]) -> tuple[tuple[type[Any], ...], ...]:
         bool: (bool,),
         str: (str,),
         bytes: (bytes,),
-        Any: (object,),
+        object: (object,),
     }
     hints = message.__annotations__
     result = []
@@ -289,13 +312,13 @@ for _message in MESSAGES:
     _SCALARS[_message] = _field_types(_message)
 
 
-def encode(message: Any) -> bytes:
+def encode(message: PeerMessage) -> bytes:
     """Return the wire form of any message of `MESSAGES`."""
     packed: bytes = pack((_KIND[type(message)], *message))
     return packed
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes) -> PeerMessage:
     """Return the message of a wire form.
 
     Every field is checked: a peer's message is as untrusted as a client's.
@@ -337,13 +360,13 @@ def _check_items(items: list[Any], expected: type[Any]) -> None:
         raise ValueError(f"a list holds something else than {expected.__name__}")
 
 
-def _decode_start(item: Any) -> TermStart:
+def _decode_start(item: object) -> TermStart:
     if not isinstance(item, list) or len(item) != 3 or not all(isinstance(n, int) for n in item):
         raise ValueError("a term's start is three numbers")
     return TermStart(*item)
 
 
-def _decode_batch(item: Any) -> LogBatch:
+def _decode_batch(item: object) -> LogBatch:
     if not isinstance(item, list) or len(item) != 5:
         raise ValueError("a batch has five fields")
     first, last, replica_id, lsn, rows = item

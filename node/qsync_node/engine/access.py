@@ -30,7 +30,7 @@ class User:
         self.grants: Grants = {}
         self.is_dropped = False
 
-    def bits(self, object_type: str, object_id: Any) -> int:
+    def bits(self, object_type: str, object_id: object) -> int:
         """Return the privileges on one object from all grants, without those of its owner."""
         grants = self.grants
         return (
@@ -55,7 +55,7 @@ class User:
             self.deny(privilege, "space", space.name)
 
     def check_object(
-        self, object_type: str, object_id: Any, name: str, owner: int, privilege: int
+        self, object_type: str, object_id: object, name: str, owner: int, privilege: int
     ) -> None:
         """Raise error 42 unless the user may create, alter or drop the object."""
         wanted = (privilege | system.USAGE) & ~self.universe
@@ -77,7 +77,7 @@ def denied(privilege: int, object_type: str, name: str, user: str) -> ClientErro
     )
 
 
-def password_hash_of(auth: Any) -> Any:
+def password_hash_of(auth: object) -> Any:
     """Return the password hash in a `_user` row; names of methods are not case-sensitive."""
     if isinstance(auth, dict):
         for method, value in auth.items():

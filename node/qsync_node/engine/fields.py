@@ -218,18 +218,18 @@ def is_of_type(value: object, field_type: str) -> bool:
     return field_type != "unsigned" or value >= 0  # type: ignore[operator]  # an int, by KINDS
 
 
-def sort_number(value: Any) -> Any:
+def sort_number(value: object) -> Any:
     return value if value == value else NOT_A_NUMBER  # noqa: PLR0124  # not a NaN
 
 
-def sort_scalar(value: Any) -> Any:
+def sort_scalar(value: object) -> Any:
     kind = type(value)
     if kind is str:
         return (3, value)
     return (_SCALAR_RANKS[kind], value if value == value else NOT_A_NUMBER)  # noqa: PLR0124  # not a NaN
 
 
-def sort_plain(value: Any) -> Any:
+def sort_plain(value: object) -> Any:
     return value
 
 

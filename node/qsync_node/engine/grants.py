@@ -234,7 +234,7 @@ def wrong_grant(reason: str) -> ClientError:
     return ClientError(codes.GRANT, f"Incorrect grant arguments: {reason}")
 
 
-def find_object(state: DatabaseState, object_type: str, object_id: Any) -> tuple[str, int]:
+def find_object(state: DatabaseState, object_type: str, object_id: object) -> tuple[str, int]:
     """Return the name and the owner of a grant's object; raise if there is no such object."""
     if object_type in ("universe", "collation") or object_id == "":
         return "", system.ADMIN

@@ -80,7 +80,7 @@ def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> KeyRang
     return KeyRange(None, first, False, True, is_reverse)
 
 
-def range_after(bounds: KeyRange, entry_key: Any) -> KeyRange:
+def range_after(bounds: KeyRange, entry_key: object) -> KeyRange:
     """Return the rest of a range after an entry that was already read."""
     if bounds.is_reverse:
         return bounds._replace(high=entry_key, is_high_open=True)
@@ -109,7 +109,7 @@ class ReadView:
     def __init__(
         self,
         tuples: dict[Any, bytes],
-        ordered: Any,
+        ordered: object,
         fresh: Iterable[Any],
         lock: Lock,
         bounds: KeyRange,
@@ -122,11 +122,11 @@ class ReadView:
         self._dropped: Any = SortedList()  # keys that the ordered list has lost since then
         self._before: dict[Any, bytes | None] = {}
 
-    def save(self, key: Any) -> None:
+    def save(self, key: object) -> None:
         """Keep the tuple of a key that is about to change."""
         self._before.setdefault(key, self._tuples.get(key))
 
-    def drop(self, key: Any) -> None:
+    def drop(self, key: object) -> None:
         """Keep a key that the ordered list is about to drop; call this under the lock."""
         self._dropped.add(key)
 
@@ -143,7 +143,7 @@ class ReadView:
                 if packed is not None:
                     yield packed
 
-    def _keys_after(self, last: Any) -> list[Any]:
+    def _keys_after(self, last: object) -> list[Any]:
         """Return the next keys, possibly with keys of later tuples; [] at the end."""
         after = self._bounds if last is None else range_after(self._bounds, last)
         with self._lock:
@@ -204,7 +204,7 @@ class ConfirmedIndex:
             if len(fresh) > FRESH_KEYS_MAX:
                 self._catch_up()
 
-    def _forget(self, key: Any) -> None:
+    def _forget(self, key: object) -> None:
         if key in self._fresh:
             self._fresh.remove(key)
         else:

@@ -217,7 +217,7 @@ def _check_splice(operation: UpdateOperation, index_base: int) -> UpdateOperatio
     return operation._replace(splice=(offset - index_base if offset >= 0 else offset, cut))
 
 
-def is_int32(value: Any) -> bool:
+def is_int32(value: object) -> bool:
     return type(value) is int and _INT32_MIN <= value <= _INT32_MAX
 
 

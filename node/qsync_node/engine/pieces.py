@@ -293,28 +293,28 @@ class MapPieces:
                 continue  # an array or a map: no step of a path is equal to it
         return places
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._added or key in self._places
 
-    def __getitem__(self, key: Any) -> Item:
+    def __getitem__(self, key: object) -> Item:
         if key in self._added:
             return self._added[key][1]
         items, at = self._pair(self._places[key])
         return items[at + 1]
 
-    def __setitem__(self, key: Any, item: Item) -> None:
+    def __setitem__(self, key: object, item: Item) -> None:
         if key in self._added:
             self._added[key] = (self._added[key][0], item)
             return
         items, at = self._pair(self._places[key])
         items[at + 1] = item
 
-    def add(self, key: Any, packed_key: bytes, item: bytes) -> None:
+    def add(self, key: object, packed_key: bytes, item: bytes) -> None:
         """Add a pair whose key is not in the map."""
         self._added[key] = (packed_key, item)
         self.count += 1
 
-    def remove(self, key: Any) -> None:
+    def remove(self, key: object) -> None:
         """Remove the first pair with this key; the next one with the same key replaces it."""
         self.count -= 1
         if self._added.pop(key, None) is not None:

@@ -149,11 +149,11 @@ def _arguments(name: str, arguments: list[Any], types: tuple[Any, ...]) -> list[
     return arguments
 
 
-def _is_unsigned(value: Any) -> bool:
+def _is_unsigned(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def _is_place(place: Any) -> bool:
+def _is_place(place: object) -> bool:
     return isinstance(place, list) and len(place) == 3 and all(map(_is_unsigned, place))
 
 

@@ -298,7 +298,7 @@ def _read_parts(raw_parts: list[Any], index_name: str, space: SpaceDef) -> Itera
         )
 
 
-def _read_array_part(raw: Any) -> KeyPart:
+def _read_array_part(raw: object) -> KeyPart:
     if not isinstance(raw, list):
         raise _wrong_parts("expected an array")
     if not raw:
@@ -316,7 +316,7 @@ def _read_array_part(raw: Any) -> KeyPart:
     return KeyPart(field, type_name)
 
 
-def _read_map_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> KeyPart:
+def _read_map_part(number: int, raw: object, index_name: str, space: SpaceDef) -> KeyPart:
     if not isinstance(raw, dict):
         raise _wrong_index_options(number, "index part is expected to be a map")
     _check_known(raw, _PART_OPTIONS, partial(_wrong_index_options, number))

@@ -1,6 +1,6 @@
 """Sequences: rows of `_sequence` define them, rows of `_sequence_data` hold their last values."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from qsync_node.errors import ClientError
 from qsync_node.format.mp import pack
@@ -58,7 +58,7 @@ def next_value(state: _SequenceReader, sequence_id: int) -> int:
     return sequence.least if sequence.step > 0 else sequence.greatest
 
 
-def record_value(state: _SequenceReader, sequence_id: int, value: Any) -> list[SpaceChange]:
+def record_value(state: _SequenceReader, sequence_id: int, value: object) -> list[SpaceChange]:
     """Return the change that advances the sequence past a value; none if it is already past it."""
     if type(value) is not int or value > numbers.SIGNED_MAX:
         return []

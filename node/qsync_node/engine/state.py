@@ -79,7 +79,7 @@ class DatabaseState:
             ClientError: the change must be made in parts, and cannot be here.
         """
 
-    def rows_with(self, space_id: int, index_id: int, *prefix: Any) -> Iterator[list[Any]]:
+    def rows_with(self, space_id: int, index_id: int, *prefix: object) -> Iterator[list[Any]]:
         """Yield the decoded tuples of a system space whose keys begin with the prefix."""
         space = self.find_space(space_id)
         if space is None or index_id not in space.indexes:
@@ -88,7 +88,7 @@ class DatabaseState:
         for _, packed in list(index.scan(range_of(index.key_def, codes.EQ, prefix))):
             yield decode(packed)
 
-    def row(self, space_id: int, key: Any) -> list[Any] | None:
+    def row(self, space_id: int, key: object) -> list[Any] | None:
         """Return the decoded tuple under a primary key of a system space, or None."""
         space = self.find_space(space_id)
         packed = space.indexes[0].get(key) if space is not None else None

@@ -147,7 +147,7 @@ def missing_field(field: str) -> ClientError:
     )
 
 
-def _is_path_there(value: Any, part: KeyPart) -> bool:
+def _is_path_there(value: object, part: KeyPart) -> bool:
     """Return whether the field has the value that the part needs.
 
     Raises:

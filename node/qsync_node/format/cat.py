@@ -99,7 +99,7 @@ def _rounded(number: float) -> float | int:
     return float(text) if any(mark in text for mark in ".enf") else int(text)
 
 
-def _shown(value: Any, levels: int = LEVELS_SHOWN_MAX) -> Any:
+def _shown(value: object, levels: int = LEVELS_SHOWN_MAX) -> Any:
     if not levels:
         return f"(nested more than {LEVELS_SHOWN_MAX} levels deep)"
     if isinstance(value, float):
@@ -113,7 +113,7 @@ def _shown(value: Any, levels: int = LEVELS_SHOWN_MAX) -> Any:
     return value
 
 
-def _shown_key(key: Any) -> str:
+def _shown_key(key: object) -> str:
     shown = _shown(key)
     return shown if isinstance(shown, str) else json.dumps(shown)
 

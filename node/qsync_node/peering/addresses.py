@@ -1,7 +1,5 @@
 """The addresses of other members: which of them are dialled, and when again."""
 
-from typing import Any
-
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
 DISCOVERED_MAX = 64
@@ -50,7 +48,7 @@ class AddressBook:
             if name not in addresses and address not in addresses.values()
         }
 
-    def discover(self, reported: Any, own: dict[str, str]) -> dict[str, str]:
+    def discover(self, reported: object, own: dict[str, str]) -> dict[str, str]:
         """Note the addresses that another member reports, and return the new ones.
 
         Args:

@@ -11,7 +11,7 @@ any        the address is changed or removed      none: later events of the atte
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from qsync_node.peering.addresses import AddressBook, Redial
 from qsync_node.peering.handshake import Established
@@ -69,7 +69,7 @@ class Dialling:
         self._begin(targets, now_s)
         return dropped
 
-    def discover(self, reported: Any, own: dict[str, str], now_s: float) -> dict[str, str]:
+    def discover(self, reported: object, own: dict[str, str], now_s: float) -> dict[str, str]:
         """Note the addresses that another member reports, and return the new ones.
 
         Args:

@@ -253,5 +253,5 @@ def _established(uuid: str, fields: dict[int, Any], rest: bytes = b"") -> Establ
     )
 
 
-def _is_same(given: Any, expected: bytes) -> bool:
+def _is_same(given: object, expected: bytes) -> bool:
     return isinstance(given, bytes) and hmac.compare_digest(given, expected)

@@ -328,7 +328,7 @@ class Admin:
         wanted = fields.get("journal"), fields.get("sequence"), fields.get("timeout", 0)
         return await self._called("publication", "qsync.publication", *wanted)
 
-    async def _called(self, name: str, procedure: str, *arguments: Any) -> web.Response:
+    async def _called(self, name: str, procedure: str, *arguments: object) -> web.Response:
         try:
             answer = await self.server.call(procedure, *arguments)
         except TimeoutError:

@@ -177,7 +177,7 @@ class Archiver:
                 self._ready.wait(self._shipping.pause_s(time.monotonic()) or None)
         return None
 
-    def _succeed(self, operation: UploadOperation, result: Any) -> None:
+    def _succeed(self, operation: UploadOperation, result: object) -> None:
         if self._is_stopping:
             return  # a stored file is found under its own name by the successor
         # Without the lock: planning takes long with many files, and `look` must not wait for it.

@@ -7,7 +7,7 @@ written the file, and a node that refused it could not start at all.
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from pydantic import (
@@ -35,7 +35,7 @@ class ConfigError(QsyncError):
     """The configuration is invalid; the message names the field and the cause."""
 
 
-def parse_duration_ns(value: Any) -> int:
+def parse_duration_ns(value: object) -> int:
     """Parse `500ms`, `5s`, `2m`, `1h`, or a number of seconds. Raises ValueError."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return int(value * 1_000_000_000)
@@ -47,7 +47,7 @@ def parse_duration_ns(value: Any) -> int:
     return int(float(match.group(1)) * _UNITS_NS[match.group(2)])
 
 
-def parse_size_bytes(value: Any) -> int:
+def parse_size_bytes(value: object) -> int:
     """Parse `64Mi`, `1Gi`, or a number of bytes. Raises ValueError."""
     match = _SIZE.fullmatch(str(value))
     if match is None:

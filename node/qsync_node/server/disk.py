@@ -9,15 +9,14 @@ running without votes, checkpoints or rows for its followers.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from qsync_node.consensus import effects as fx
 from qsync_node.histogram import Histogram
 from qsync_node.storage.errors import CorruptionError, DiskError
-from qsync_node.storage.scheduler import ArchiveFloor, Lane, Scheduler, Seal
+from qsync_node.storage.scheduler import AnyLane, ArchiveFloor, DiskTask, Scheduler, Seal
 from qsync_node.storage.storage import Storage
 
-Deliver = Callable[[list[Any]], None]
+Deliver = Callable[[list[fx.Input]], None]
 """A function that passes inputs to the event loop. The threads call it."""
 
 
@@ -29,8 +28,8 @@ class Worker(threading.Thread):
 
     def __init__(
         self,
-        lane: Lane,
-        perform: Callable[[Any], Any],
+        lane: AnyLane,
+        perform: Callable[[DiskTask], object],
         deliver: Deliver,
         on_broken: Callable[[str], None],
     ) -> None:
@@ -81,7 +80,7 @@ class Worker(threading.Thread):
         task = self._wait_for_task()
         if task is None:
             return False
-        result: Any
+        result: object
         try:
             result = self._perform(task)
         except (DiskError, CorruptionError) as error:
@@ -95,7 +94,7 @@ class Worker(threading.Thread):
             self._on_broken(outcome.broken)
         return True
 
-    def _wait_for_task(self) -> Any:
+    def _wait_for_task(self) -> DiskTask | None:
         with self._ready:
             if self._retry_after_s and not self._is_submitted:
                 if not self._is_stopping:
@@ -131,24 +130,24 @@ class Disk:
         self.storage = storage
         self._flushes = flushes or Histogram()
         self.scheduler = scheduler = Scheduler()
-        self._workers: dict[Lane, Worker] = {}
+        self._workers: dict[AnyLane, Worker] = {}
         for lane in scheduler.lanes:
             perform = self._performer(lane)
             self._workers[lane] = Worker(lane, perform, deliver, on_broken)
         for worker in self._workers.values():
             worker.start()
 
-    def _performer(self, lane: Lane) -> Callable[[Any], Any]:
-        def perform(task: Any) -> Any:
-            if type(task) is fx.WriteLog:
+    def _performer(self, lane: AnyLane) -> Callable[[DiskTask], object]:
+        def perform(task: DiskTask) -> object:
+            if isinstance(task, fx.WriteLog):
                 return self._timed_write(lane, task)
-            if type(task) is fx.WriteSnapshot:
+            if isinstance(task, fx.WriteSnapshot):
                 task = task._replace(bodies=self._until_stopped(task.bodies))
             return lane.perform(self.storage, task)
 
         return perform
 
-    def _timed_write(self, lane: Lane, task: fx.WriteLog) -> Any:
+    def _timed_write(self, lane: AnyLane, task: fx.WriteLog) -> object:
         begun_ns = time.monotonic_ns()
         result = lane.perform(self.storage, task)
         self._flushes.observe((time.monotonic_ns() - begun_ns) * 1e-9)
@@ -169,7 +168,7 @@ class Disk:
         """Whether a ballot waits for space."""
         return self.scheduler.ballots.is_full
 
-    def take(self, effect: Any) -> None:
+    def take(self, effect: fx.Effect) -> None:
         """Queue an effect for its thread."""
         self._submit(self.scheduler.lane_of(effect), effect)
 
@@ -187,7 +186,7 @@ class Disk:
         log = self.scheduler.log
         self._workers[log].change(lambda: log.allow(floor))
 
-    def _submit(self, lane: Lane, effect: Any) -> None:
+    def _submit(self, lane: AnyLane, effect: fx.Effect | DiskTask) -> None:
         self._workers[lane].change(lambda: lane.submit(effect))
 
     def stop(self) -> None:

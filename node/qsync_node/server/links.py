@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
+
+from qsync_node.consensus.messages import PeerMessage
 
 
 class LinkSocket(Protocol):
@@ -13,7 +15,7 @@ class LinkSocket(Protocol):
     life: bytes
     out: list[bytes]
 
-    def send(self, message: Any) -> None: ...
+    def send(self, message: PeerMessage) -> None: ...
     def flush(self) -> None: ...
     def keep_alive(self) -> None: ...
     def close(self, reason: str) -> None: ...
@@ -55,7 +57,7 @@ class Links:
         if number in self.by_number:
             await self._lost.setdefault(number, self._loop.create_future())
 
-    def send(self, number: int, message: Any) -> None:
+    def send(self, number: int, message: PeerMessage) -> None:
         """Add a message to those of this turn; without such a link it is lost."""
         link = self.by_number.get(number)
         if link is not None:

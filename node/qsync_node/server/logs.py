@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LEVEL_OF = {
@@ -34,7 +34,7 @@ class Log:
         self.level = level
         self.stream = stream or sys.stderr
 
-    def __call__(self, event: str, **fields: Any) -> None:
+    def __call__(self, event: str, **fields: object) -> None:
         level = _LEVEL_OF.get(event, "info")
         if LEVELS[level] < LEVELS[self.level]:
             return

@@ -234,14 +234,14 @@ class NodeServer:
 
     # --- turns ----------------------------------------------------------------------------------
 
-    def feed(self, item: Any) -> None:
+    def feed(self, item: fx.Input) -> None:
         """Append one input for the next step."""
         self.turns.feed(item)
 
     def _prepare(self) -> None:
         self.sessions.work()
 
-    def _step(self, inputs: list[Any]) -> int:
+    def _step(self, inputs: list[fx.Input]) -> int:
         """Perform one step of the node and all of its effects; return its next deadline."""
         now_ns, wall_s = time.monotonic_ns(), time.time()
         effects = self.node.step(now_ns, wall_s, inputs)
@@ -265,26 +265,25 @@ class NodeServer:
         self.log("bug", reason=f"{type(error).__name__}: {error}", traceback=text)
         self.end("restart")
 
-    def _perform(self, effect: Any) -> None:
-        kind = type(effect)
-        if kind is fx.Answer:
+    def _perform(self, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Answer):
             self._answer(effect)
-        elif kind is fx.Deferred:
+        elif isinstance(effect, fx.Deferred):
             client = self.sessions.by_number.get(effect.session)
             if client is not None:
                 client.defer(effect.sync)
-        elif kind is fx.Send:
+        elif isinstance(effect, fx.Send):
             self.links.send(effect.link, effect.message)
-        elif kind is fx.StockPackets:
+        elif isinstance(effect, fx.StockPackets):
             replica = self.sessions.by_number.get(effect.session)
             if replica is not None:
                 replica.send_stock(effect)
-        elif kind is fx.Report:
+        elif isinstance(effect, fx.Report):
             self.reports[effect.event] = self.reports.get(effect.event, 0) + 1
             self.log(effect.event, **effect.fields)
-        elif kind is fx.CloseLink:
+        elif isinstance(effect, fx.CloseLink):
             self.links.close(effect.link, effect.reason)
-        elif kind is fx.RestartNode:
+        elif isinstance(effect, fx.RestartNode):
             self.log("restart", reason=effect.reason)
             self.end("restart")
         else:
@@ -333,7 +332,7 @@ class NodeServer:
 
     # --- admin ----------------------------------------------------------------------------------
 
-    async def command(self, verb: str, timeout_s: float = 30.0, **arguments: Any) -> fx.Answer:
+    async def command(self, verb: str, timeout_s: float = 30.0, **arguments: object) -> fx.Answer:
         """Execute one admin verb in the core and return its answer.
 
         Raises:
@@ -344,7 +343,7 @@ class NodeServer:
         async with asyncio.timeout(timeout_s):
             return await future
 
-    async def call(self, name: str, *arguments: Any, timeout_s: float = 30.0) -> fx.Answer:
+    async def call(self, name: str, *arguments: object, timeout_s: float = 30.0) -> fx.Answer:
         """Call a procedure as admin, like a client, and return the answer.
 
         Raises:

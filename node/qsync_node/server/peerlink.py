@@ -63,7 +63,7 @@ class PeerLink:
         self.number = links.add(self)
         feed(fx.LinkUp(self.number, found.uuid, is_mine, found.level))
 
-    def send(self, message: Any) -> None:
+    def send(self, message: msg.PeerMessage) -> None:
         self.out.append(msg.encode(message))
 
     def flush(self) -> None:

@@ -172,7 +172,7 @@ class Peers:
             return {}
         return {config.name: f"{host}:{port}"}
 
-    def _discover(self, reported: Any) -> None:
+    def _discover(self, reported: object) -> None:
         """Dial the members that another member reports and that are not known yet."""
         now_s = self._loop.time()
         fresh = self._dialling.discover(reported, self._own_address(), now_s)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.consensus.effects import InstallSnapshot, WriteSnapshot
+from qsync_node.consensus.effects import Effect, InstallSnapshot, WriteSnapshot
 from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.format.batch import LogBatch
 from qsync_node.node import Node
@@ -72,10 +72,10 @@ class Trace:
         self._file.close()
 
 
-def comparable(effects: list[Any]) -> list[Any]:
+def comparable(effects: list[Effect]) -> list[object]:
     """Return effects without the rows of snapshots, an iterator that only the disk may consume."""
     return [
-        effect._replace(bodies=None)
+        (type(effect).__name__, *effect[:-1])
         if isinstance(effect, WriteSnapshot | InstallSnapshot)
         else effect
         for effect in effects

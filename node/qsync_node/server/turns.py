@@ -10,7 +10,8 @@ the node. A request needs no task, future, lock or queue (architecture.md).
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+
+from qsync_node.consensus import effects as fx
 
 
 class Turns:
@@ -24,7 +25,7 @@ class Turns:
         self,
         loop: asyncio.AbstractEventLoop,
         prepare: Callable[[], None],
-        step: Callable[[list[Any]], int],
+        step: Callable[[list[fx.Input]], int],
         on_bug: Callable[[Exception], None],
     ) -> None:
         """Begin without inputs.
@@ -40,13 +41,13 @@ class Turns:
         self._step = step
         self._on_bug = on_bug
         self.count = 0
-        self._inputs: list[Any] = []
+        self._inputs: list[fx.Input] = []
         self._is_scheduled = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    def feed(self, item: Any) -> None:
+    def feed(self, item: fx.Input) -> None:
         """Append one input for the next step."""
         self._inputs.append(item)
         self.schedule()
@@ -57,7 +58,7 @@ class Turns:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
 
-    def deliver(self, inputs: list[Any]) -> None:
+    def deliver(self, inputs: list[fx.Input]) -> None:
         """Pass inputs from another thread."""
         self._loop.call_soon_threadsafe(self._feed_all, inputs)
 
@@ -67,7 +68,7 @@ class Turns:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _feed_all(self, inputs: list[Any]) -> None:
+    def _feed_all(self, inputs: list[fx.Input]) -> None:
         self._inputs += inputs
         if not self._is_scheduled:
             self._turn()

@@ -34,9 +34,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from qsync_node.consensus import effects as fx
+from qsync_node.format.batch import LogBatch
 from qsync_node.format.row import RowError
 from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.storage.storage import Storage
@@ -73,21 +74,28 @@ class TaskResult(NamedTuple):
         retry_after_s: time after which the lane has its next task, if nothing is submitted before.
     """
 
-    inputs: list[Any]
+    inputs: list[fx.Input]
     broken: str = ""
     retry_after_s: float = 0.0
 
 
 NOTHING = TaskResult([])
 
+LogTask = fx.WriteLog | fx.Rewind | fx.InstallSnapshot | fx.RemoveSegments | Seal | CheckFiles
+LogResult = fx.LogWritten | fx.Rewound | fx.SnapshotInstalled | fx.SegmentsRemoved | None
+DiskTask = LogTask | fx.StoreBallot | fx.ReadLog | fx.WriteSnapshot
 
-class Lane(ABC):
+TaskT = TypeVar("TaskT")
+TaskResultT = TypeVar("TaskResultT")
+
+
+class Lane(ABC, Generic[TaskT, TaskResultT]):
     """A queue of tasks, of which one is under way at a time."""
 
     name: str
 
     @abstractmethod
-    def submit(self, effect: Any) -> None:
+    def submit(self, effect: TaskT) -> None:
         """Queue an effect of the core."""
 
     @property
@@ -96,11 +104,11 @@ class Lane(ABC):
         """Whether `next_task` returns one."""
 
     @abstractmethod
-    def next_task(self) -> Any:
+    def next_task(self) -> TaskT | None:
         """Take the next task, or return None if there is none."""
 
     @abstractmethod
-    def perform(self, storage: Storage, task: Any) -> Any:
+    def perform(self, storage: Storage, task: TaskT) -> TaskResultT:
         """Perform a task, which may take long, and return its result.
 
         Raises:
@@ -108,28 +116,32 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def on_result(self, task: Any, result: Any) -> TaskResult:
+    def on_result(self, task: TaskT, result: TaskResultT | Exception) -> TaskResult:
         """Take the result of `perform`, or the error that it has raised."""
 
 
-class QueueLane(Lane):
+AnyLane = Lane[Any, Any]
+"""A lane, for a driver that performs the tasks of all of them."""
+
+
+class QueueLane(Lane[TaskT, TaskResultT]):
     """A lane whose tasks are performed as submitted."""
 
     def __init__(self) -> None:
-        self._queue: deque[Any] = deque()
+        self._queue: deque[TaskT] = deque()
 
-    def submit(self, effect: Any) -> None:
+    def submit(self, effect: TaskT) -> None:
         self._queue.append(effect)
 
     @property
     def has_task(self) -> bool:
         return bool(self._queue)
 
-    def next_task(self) -> Any:
+    def next_task(self) -> TaskT | None:
         return self._queue.popleft() if self._queue else None
 
 
-class LogLane(QueueLane):
+class LogLane(QueueLane[LogTask, LogResult]):
     """Changes of the log, in the order in which the core has decided them."""
 
     name = "wal"
@@ -156,45 +168,44 @@ class LogLane(QueueLane):
             self._is_checking = True
             self.submit(CheckFiles())
 
-    def next_task(self) -> Any:
+    def next_task(self) -> LogTask | None:
         first = super().next_task()
-        if type(first) is not fx.WriteLog:
+        if not isinstance(first, fx.WriteLog):
             return first
         batches = list(first.batches)
-        while self._continues(first.epoch):
-            batches += self._queue.popleft().batches
+        while (following := self._next_write(first.epoch)) is not None:
+            batches += following.batches
         indexes = pairwise(batches)
         assert all(b.first_index == a.last_index + 1 for a, b in indexes), "W2: writes are in order"
         return fx.WriteLog(first.epoch, batches)
 
-    def _continues(self, epoch: int) -> bool:
-        queue = self._queue
-        return (
-            bool(queue)
-            and type(queue[0]) is fx.WriteLog
-            and queue[0].epoch == epoch
-            and self._may_join()
-        )
+    def _next_write(self, epoch: int) -> fx.WriteLog | None:
+        """Take the next task if it is a write that joins one of the epoch."""
+        following = self._queue[0] if self._queue else None
+        if not isinstance(following, fx.WriteLog) or following.epoch != epoch:
+            return None
+        if not self._may_join():
+            return None
+        self._queue.popleft()
+        return following
 
-    def perform(self, storage: Storage, task: Any) -> Any:
-        kind = type(task)
-        if kind is fx.WriteLog:
+    def perform(self, storage: Storage, task: LogTask) -> LogResult:
+        if isinstance(task, fx.WriteLog):
             return self._write(storage, task)
-        if kind is fx.Rewind:
+        if isinstance(task, fx.Rewind):
             report = storage.rewind(task.after_index, task.first_cut_term)
             return fx.Rewound(task.epoch, report.rows, report.file or "")
-        if kind is fx.InstallSnapshot:
+        if isinstance(task, fx.InstallSnapshot):
             storage.install_snapshot(task.vclock, task.bodies)
             self._remove_snapshots(storage, task.log_index)
             return fx.SnapshotInstalled(task.epoch)
-        if kind is Seal:
+        if isinstance(task, Seal):
             with suppress(DiskFull):  # the next check retries
                 storage.rotate()
             return None
-        if kind is CheckFiles:
+        if isinstance(task, CheckFiles):
             storage.check_files()
             return None
-        assert kind is fx.RemoveSegments, task
         return self._remove(storage, task.log_index)
 
     def _write(self, storage: Storage, task: fx.WriteLog) -> fx.LogWritten | None:
@@ -223,20 +234,20 @@ class LogLane(QueueLane):
                 index = min(index, storage.first_available_index)
         storage.remove_snapshots_before(index)
 
-    def on_result(self, task: Any, result: Any) -> TaskResult:
-        if type(task) is CheckFiles:
+    def on_result(self, task: LogTask, result: LogResult | Exception) -> TaskResult:
+        if isinstance(task, CheckFiles):
             self._is_checking = False
-        if isinstance(result, fx.LogWritten):
+        if isinstance(task, fx.WriteLog) and isinstance(result, fx.LogWritten):
             self.writes += 1
             self.batches += len(task.batches)
         if not isinstance(result, Exception):
             return TaskResult([result]) if result is not None else NOTHING
-        if type(task) is fx.WriteLog:
+        if isinstance(task, fx.WriteLog):
             return TaskResult([fx.LogFailed(task.epoch, isinstance(result, DiskFull), str(result))])
         return TaskResult([], f"{type(task).__name__} failed: {type(result).__name__}: {result}")
 
 
-class BallotLane(Lane):
+class BallotLane(Lane[fx.StoreBallot, None]):
     """Ballots. The newest one that waits contains the others."""
 
     name = "ballot"
@@ -261,7 +272,7 @@ class BallotLane(Lane):
     def perform(self, storage: Storage, task: fx.StoreBallot) -> None:
         storage.store_ballot(task.data)
 
-    def on_result(self, task: fx.StoreBallot, result: Any) -> TaskResult:
+    def on_result(self, task: fx.StoreBallot, result: Exception | None) -> TaskResult:
         if isinstance(result, DiskFull):
             self.is_full = True
             self._newest = self._newest or task
@@ -272,25 +283,25 @@ class BallotLane(Lane):
         return TaskResult([fx.BallotStored(task.sequence)])
 
 
-class ReadLane(QueueLane):
+class ReadLane(QueueLane[fx.ReadLog, list[LogBatch] | None]):
     """Reads of the log for followers that are too slow for the rows in memory."""
 
     name = "reader"
 
-    def perform(self, storage: Storage, task: fx.ReadLog) -> Any:
+    def perform(self, storage: Storage, task: fx.ReadLog) -> list[LogBatch] | None:
         try:
             return storage.read(task.after_index, task.bytes_max)
         except (NotInLog, RowError):
             # RowError: the reader's position is inside a transaction, where no replica stops.
             return None
 
-    def on_result(self, task: fx.ReadLog, result: Any) -> TaskResult:
-        if isinstance(result, DiskError | CorruptionError):
+    def on_result(self, task: fx.ReadLog, result: list[LogBatch] | Exception | None) -> TaskResult:
+        if isinstance(result, Exception):
             return TaskResult([], str(result))
         return TaskResult([fx.LogRead(task.reader, result)])
 
 
-class CheckpointLane(QueueLane):
+class CheckpointLane(QueueLane[fx.WriteSnapshot, None]):
     """Checkpoints, each of which may take minutes."""
 
     name = "checkpoint"
@@ -298,7 +309,7 @@ class CheckpointLane(QueueLane):
     def perform(self, storage: Storage, task: fx.WriteSnapshot) -> None:
         storage.write_snapshot(task.vclock, task.bodies)
 
-    def on_result(self, task: fx.WriteSnapshot, result: Any) -> TaskResult:
+    def on_result(self, task: fx.WriteSnapshot, result: Exception | None) -> TaskResult:
         if isinstance(result, CorruptionError):
             return TaskResult([], f"the checkpoint failed: {result}")
         reason = str(result) if isinstance(result, DiskError) else ""
@@ -313,9 +324,9 @@ class Scheduler:
         self.ballots = BallotLane()
         self.reads = ReadLane()
         self.checkpoints = CheckpointLane()
-        self.lanes: tuple[Lane, ...] = (self.log, self.ballots, self.reads, self.checkpoints)
+        self.lanes: tuple[AnyLane, ...] = (self.log, self.ballots, self.reads, self.checkpoints)
 
-    def lane_of(self, effect: Any) -> Lane:
+    def lane_of(self, effect: fx.Effect | DiskTask) -> AnyLane:
         """Return the lane that performs an effect."""
         kind = type(effect)
         if kind is fx.StoreBallot:

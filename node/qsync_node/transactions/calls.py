@@ -1,5 +1,6 @@
 """State of a request until its answer: a call, a write in a batch, a waiting answer."""
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class Call:
         "transaction",
         "type",
         "user",
+        "wire_key",
     )
 
     def __init__(self, item: fx.Request, now_ns: int) -> None:
@@ -47,7 +49,8 @@ class Call:
         self.type = item.type
         self.body = item.body
         self.user = item.user
-        self.key = item.key
+        self.wire_key = item.key  # its idempotency key as the client sent it, unchecked
+        self.key: Sequence[Any] | None = None  # the same, checked
         self.link = 0
         self.arrived_ns = now_ns
         self.request: Any = None
@@ -91,7 +94,7 @@ class Write:
 
     __slots__ = ("answer", "call", "changes", "is_sync", "key", "last_index", "rows")
 
-    def __init__(self, call: Call, executed: "Executed", key: Any) -> None:
+    def __init__(self, call: Call, executed: "Executed", key: list[Any] | None) -> None:
         self.call = call
         self.answer = executed.answer
         self.changes = executed.changes

@@ -113,8 +113,8 @@ class Clients:
             name, arguments = call_fields(call.body)
             call.request = procedure_of(name, arguments)
         is_write = call.request is not None or call.type in CHANGES
-        if call.key is not None:
-            check_key(call.key)
+        if call.wire_key is not None:
+            call.key = check_key(call.wire_key)
             if not (call.type in KEYED_STREAM_TYPES if call.transaction else is_write):
                 raise ClientError(
                     ErrorCode.ILLEGAL_PARAMS,

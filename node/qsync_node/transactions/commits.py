@@ -154,6 +154,7 @@ class Commits:
 
     def answer_by_key(self, call: Call) -> bool:
         """Answer a retry with the outcome of the first attempt; it never runs twice (T9)."""
+        assert call.key is not None, "T9: only a request with a key is looked up"
         index = self.state.keys.find(call.key, call.digest, self.context.limbo.confirmed_index)
         if index is not None:
             self.answers.answer(call, [], index)
@@ -162,6 +163,7 @@ class Commits:
         write = self.pending_keys.get((wanted[0], wanted[1]))
         if write is None:
             return False
+        assert write.key is not None, "T9: pending keys lead to keyed writes"
         if write.key[3] != wanted[3]:
             raise ClientError(
                 ErrorCode.KEY_REUSED,

@@ -92,7 +92,7 @@ def evaluate(line: str, query: Callable[[str], Any]) -> str:
         return _document({"error": error.message})
 
 
-def _document(value: Any) -> str:
+def _document(value: object) -> str:
     text: str = yaml.safe_dump(
         [value], explicit_start=True, explicit_end=True, sort_keys=False, allow_unicode=True
     )

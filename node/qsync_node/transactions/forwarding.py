@@ -85,7 +85,7 @@ class Forwarding:
                 call.body,
                 call.session,
                 call.transaction,
-                call.key,
+                call.wire_key,
                 self.context.term,
             ),
         )

@@ -10,7 +10,7 @@ the window. A request with a mark from before the window cannot be answered eith
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qsync_client.protocol.constants import CLIENT_BYTES_MAX
@@ -27,8 +27,12 @@ def digest_of_next(digest: int, kind: int, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(b"%d %d " % (kind, len(body)), digest))
 
 
-def check_key(key: Any) -> None:
-    """Raise `ClientError` if `key` is not a valid key."""
+def check_key(key: object) -> Sequence[Any]:
+    """Return a valid key: the client, its number and its mark.
+
+    Raises:
+        ClientError: `key` is something else.
+    """
     well_formed = (
         isinstance(key, (list, tuple))
         and len(key) == 3
@@ -36,11 +40,12 @@ def check_key(key: Any) -> None:
         and len(key[0]) <= CLIENT_BYTES_MAX
         and all(type(part) is int and 0 <= part < 1 << 64 for part in key[1:])
     )
-    if not well_formed:
+    if not well_formed or not isinstance(key, list | tuple):
         raise ClientError(
             ErrorCode.ILLEGAL_PARAMS,
             "the idempotency key is invalid: it must be [client, number, mark]",
         )
+    return key
 
 
 class KeyTable:
@@ -55,7 +60,7 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def row_key(self, key: Any, digest: int) -> list[Any]:
+    def row_key(self, key: Sequence[Any], digest: int) -> list[Any]:
         """Return the form of the key that a row carries."""
         return [key[0], key[1], key[2], digest]
 
@@ -90,7 +95,7 @@ class KeyTable:
     def items(self) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
         yield from self._by_key.items()
 
-    def find(self, key: Any, wanted: int, confirmed_index: int) -> int | None:
+    def find(self, key: Sequence[Any], wanted: int, confirmed_index: int) -> int | None:
         """Return the index of the confirmed first attempt with digest `wanted`, or None.
 
         Raises:

@@ -81,7 +81,7 @@ class Leases:
         self._after = None
         self._leases, self._seen = self._seen, {}
 
-    def _look(self, key: Any, packed: bytes) -> None:
+    def _look(self, key: object, packed: bytes) -> None:
         try:
             row = decode_row(BROKER_SPACE, decode(packed))
         except ValueError:
@@ -96,7 +96,7 @@ class Leases:
         if now_ns - lease.since_ns >= row.lease_ms * 1_000_000:
             self._expire(lease, row, key, packed)
 
-    def _expire(self, lease: _Lease, row: BrokerRow, key: Any, packed: bytes) -> None:
+    def _expire(self, lease: _Lease, row: BrokerRow, key: object, packed: bytes) -> None:
         pending = self.state.pending
         space = pending.find_space(BROKER_SPACE) if pending is not None else None
         index = space.indexes.get(0) if space is not None else None

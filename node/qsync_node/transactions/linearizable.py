@@ -7,8 +7,6 @@ asks the leader for the index and waits until it has applied it, for as long as 
 Leases prove nothing here.
 """
 
-from typing import Any
-
 from qsync_client.protocol.constants import Isolation
 from qsync_node.consensus.messages import ReadIndex, ReadIndexReply
 from qsync_node.consensus.source import SourceState
@@ -91,8 +89,8 @@ class LinearizableReads:
         self.proofs.append(proof)
         return proof
 
-    def on_message(self, link: int, message: Any) -> None:
-        if type(message) is ReadIndex:
+    def on_message(self, link: int, message: ReadIndex | ReadIndexReply) -> None:
+        if isinstance(message, ReadIndex):
             if self.replica.leader is None:
                 self.context.send(link, ReadIndexReply(message.request, 0))
                 return

@@ -144,7 +144,7 @@ class Procedures:
             raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
         self._answer(call, self._run(call, name, arguments))
 
-    def _run(self, call: Call, name: str, arguments: list[Any]) -> Any:
+    def _run(self, call: Call, name: str, arguments: list[Any]) -> object:
         self._check_rights(call, name)
         if name.startswith("box.info."):
             return _dig(self.info(), name.split(".")[2:], name)
@@ -167,7 +167,7 @@ class Procedures:
                 f"Execute access to function '{name}' is denied for user '{call.user}'",
             )
 
-    def _answer(self, call: Call, value: Any) -> None:
+    def _answer(self, call: Call, value: object) -> None:
         if value is _LATER:
             if call.stage is RequestStage.RECEIVED:
                 call.become(RequestStage.WAITING)
@@ -225,7 +225,7 @@ class Procedures:
     def stat(self) -> dict[str, Any]:
         return {name: {"total": total} for name, total in sorted(self.counters.items())}
 
-    def publication(self, call: Call, arguments: list[Any]) -> Any:
+    def publication(self, call: Call, arguments: list[Any]) -> object:
         """Answer whether a publication is in its journal, and where; wait up to a timeout for it.
 
         The arguments are the journal, the sequence, and the timeout in seconds.
@@ -264,7 +264,7 @@ class Procedures:
 
     # --- leadership ---------------------------------------------------------------------------
 
-    def promote(self, call: Call) -> Any:
+    def promote(self, call: Call) -> object:
         """Take over leadership by an ordinary vote; answer once this member is writable."""
         context = self.context
         replica = self.replica
@@ -274,13 +274,13 @@ class Procedures:
                 raise ClientError(ErrorCode.UNSUPPORTED, f"promote failed: {reason}")
         return self._wait(call, "promote", lambda: not self.status.read_only_reason())
 
-    def nominate(self, term: int) -> Any:
+    def nominate(self, term: int) -> object:
         reason = self.replica.election.on_nominate(NominationOrder(term))
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"nominate failed: {reason}")
         return "nominated"
 
-    def demote(self, call: Call) -> Any:
+    def demote(self, call: Call) -> object:
         """Hand leadership to the best other voter (E9)."""
         replica = self.replica
         if replica.leader is None:
@@ -293,7 +293,7 @@ class Procedures:
             )
         return self.switchover(call, targets[0])
 
-    def switchover(self, call: Call, target: str) -> Any:
+    def switchover(self, call: Call, target: str) -> object:
         context = self.context
         replica = self.replica
         leader = replica.leader
@@ -313,7 +313,7 @@ class Procedures:
             raise ClientError(ErrorCode.UNSUPPORTED, f"switchover failed: {reason}")
         return self._wait(call, "switchover", lambda: replica.leader is not leader)
 
-    def force(self, call: Call, args: dict[str, Any], is_rollback: bool) -> Any:
+    def force(self, call: Call, args: dict[str, Any], is_rollback: bool) -> object:
         """Continue after the quorum is lost permanently, without the members in the order (E11)."""
         if args.get("disks_destroyed") is not True:
             raise ClientError(
@@ -328,7 +328,7 @@ class Procedures:
             raise ClientError(ErrorCode.UNSUPPORTED, f"force failed: {reason}")
         return self._wait(call, "force", lambda: not self.status.read_only_reason())
 
-    def fence(self, call: Call, is_fenced: bool) -> Any:
+    def fence(self, call: Call, is_fenced: bool) -> object:
         """Set the fence, and answer once it is durable (E10).
 
         A fenced node hands over leadership, but still votes and acknowledges.
@@ -346,12 +346,12 @@ class Procedures:
         context.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
         return _LATER
 
-    def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
+    def wait_writable(self, call: Call, arguments: list[Any]) -> object:
         timeout = arguments[0] if arguments and is_number(arguments[0]) else 100
         timeout_ns = int(min(max(timeout, 0), WAIT_MAX_S) * 1e9)
         return self._wait(call, "wait_rw", lambda: not self.status.read_only_reason(), timeout_ns)
 
-    def snapshot(self, call: Call) -> Any:
+    def snapshot(self, call: Call) -> object:
         if not self._checkpoint():
             raise ClientError(
                 ErrorCode.UNSUPPORTED,
@@ -368,7 +368,7 @@ class Procedures:
             else:
                 self._answer(call, "ok")
 
-    def unregister(self, call: Call, uuid: str) -> Any:
+    def unregister(self, call: Call, uuid: str) -> object:
         entry = self.registrar.unregister(uuid)
         if entry is None:
             return "unregistered"
@@ -377,7 +377,7 @@ class Procedures:
             call, "unregister", lambda: context.confirmed_configuration.by_uuid(uuid) is None
         )
 
-    def set_role(self, call: Call, uuid: str, role: str) -> Any:
+    def set_role(self, call: Call, uuid: str, role: str) -> object:
         if role not in ("voter", "async"):
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, f"invalid role {role}: choose voter or async"
@@ -388,7 +388,7 @@ class Procedures:
         limbo, index = self.context.limbo, entry.batch.last_index
         return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
 
-    def set_key_window(self, call: Call, rows: int) -> Any:
+    def set_key_window(self, call: Call, rows: int) -> object:
         if not KEY_WINDOW_MIN <= rows <= KEY_WINDOW_MAX:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS,
@@ -399,7 +399,7 @@ class Procedures:
             self.registrar.set_key_window(rows)
         return self._wait(call, "set_key_window", lambda: self.state.keys.window_rows == rows)
 
-    def configure(self, arguments: dict[str, Any]) -> Any:
+    def configure(self, arguments: dict[str, Any]) -> object:
         """Change settings of the running node; they apply at once, to waiting entries too."""
         known = {
             name for name in ConsensusSettings.__dataclass_fields__ if name not in ("name", "level")
@@ -428,7 +428,9 @@ class Procedures:
 
     # --- waiting ------------------------------------------------------------------------------
 
-    def _wait(self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0) -> Any:
+    def _wait(
+        self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0
+    ) -> object:
         timeout_ns = timeout_ns or SWITCHOVER_TIMEOUT_NS
         self.waits.append(Wait(call, what, self.context.now_ns + timeout_ns, is_done))
         self.tick()
@@ -481,7 +483,7 @@ def call_fields(body: bytes) -> tuple[str, list[Any]]:
     return name, arguments
 
 
-def _dig(value: Any, path: list[str], name: str) -> Any:
+def _dig(value: object, path: list[str], name: str) -> object:
     for part in path:
         if not isinstance(value, dict) or part not in value:
             raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")

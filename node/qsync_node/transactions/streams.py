@@ -52,6 +52,10 @@ class StreamState(Enum):
     TIMED_OUT = "timed out"
 
 
+StreamKey = tuple[tuple[int, int], int]
+"""(link, session) and the id of the stream."""
+
+
 class Stream:
     """An open transaction."""
 
@@ -107,7 +111,7 @@ class Streams:
         self.users = shared.users
         self.commits = commits
         self.limits = limits
-        self.open: dict[tuple[tuple[int, int], int], Stream] = {}
+        self.open: dict[StreamKey, Stream] = {}
         self._by_owner: dict[tuple[int, int], set[int]] = {}
         self._guests = 0
         self._guests_bytes = 0
@@ -183,7 +187,7 @@ class Streams:
         if stream.is_guests:
             self._guests_bytes += size
 
-    def _close(self, key: tuple[tuple[int, int], int]) -> None:
+    def _close(self, key: StreamKey) -> None:
         stream = self.open.pop(key)
         self._hold(stream, -stream.held_bytes)
         self._guests -= stream.is_guests
@@ -193,7 +197,7 @@ class Streams:
             del self._by_owner[key[0]]
         assert self._guests >= 0, "T11: each transaction of a guest ends once"
 
-    def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
+    def _begin(self, call: "Call", key: StreamKey, stream: Stream | None) -> None:
         if stream is not None:
             raise ClientError(
                 ErrorCode.ACTIVE_TRANSACTION,
@@ -252,7 +256,7 @@ class Streams:
             )
         return stream.transaction
 
-    def _end(self, call: "Call", key: Any, stream: Stream | None) -> bool:
+    def _end(self, call: "Call", key: StreamKey, stream: Stream | None) -> bool:
         if stream is None:
             # The forwarding member saw a BEGIN, but this leader has no transaction for it.
             raise ClientError(

@@ -136,7 +136,9 @@ class SimKeySpace:
 
     # --- journals -----------------------------------------------------------------------------
 
-    def create(self, journal: str, replication: int = 3, stores: bool = False, **spec: Any) -> None:
+    def create(
+        self, journal: str, replication: int = 3, stores: bool = False, **spec: object
+    ) -> None:
         """Create a journal."""
         revision = self.revision + 1
         fields = {"replication": replication, **SPEC, **spec}
@@ -164,7 +166,7 @@ class SimKeySpace:
         assert isinstance(row, JournalRow)
         return row
 
-    def _change(self, journal: str, **fields: Any) -> None:
+    def _change(self, journal: str, **fields: object) -> None:
         row = self._row(journal)
         revision = next_revision(self.revision, row)
         changed = row._replace(spec={**row.spec, **fields}, mod_revision=revision)

@@ -163,11 +163,11 @@ class SimBrokerLink:
         primary.outgoing[peer.me] = self
         peer.incoming[number] = self
 
-    def to_peer(self, stream: int, message: Any) -> None:
+    def to_peer(self, stream: int, message: object) -> None:
         """Send a message of the primary."""
         self._carry(0, stream, message)
 
-    def to_primary(self, stream: int, message: Any) -> None:
+    def to_primary(self, stream: int, message: object) -> None:
         """Send a message of the peer."""
         self._carry(1, stream, message)
 

@@ -20,6 +20,7 @@ from qsync_node.format.keys import (
     SELECT,
     UPDATE,
 )
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE
 from qsync_sim.workloads.order import PRIVILEGES, USERS, ConfirmedOrder
@@ -42,7 +43,7 @@ class Access(Workload):
     name = "access"
     number = 6
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         self.log_ins: list[tuple[str, str, int, bool]] = []
 

@@ -57,7 +57,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def body_of(**named: Any) -> bytes:
+def body_of(**named: object) -> bytes:
     """Return the body of a request from its named fields."""
     packed: bytes = msgpack.packb({_NAMES[name]: value for name, value in named.items()})
     return packed

@@ -17,6 +17,7 @@ from qsync_node.format.keys import (
     UPDATE,
     UPSERT,
 )
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import (
     LINEARIZABLE,
@@ -52,7 +53,7 @@ class Indexes(Workload):
     name = "indexes"
     number = 1
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         self.paginations: list[list[WorkloadRequest]] = []
 

@@ -9,13 +9,13 @@ session repeats transactions with a keyed COMMIT, or commits other statements wi
 """
 
 from bisect import bisect_right
-from typing import Any
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import KEY_TUPLE, REPLACE
 from qsync_node.transactions.own_rows import KEY_WINDOW_KEY
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.base import LOST, Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES
 from qsync_sim.workloads.order import ConfirmedOrder
@@ -42,7 +42,7 @@ class KeyWorkload(Workload):
     name = "keys"
     number = 5
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         self.attempts: dict[int, list[WorkloadRequest]] = {}  # by the number of the key
         self.commits: dict[int, list[WorkloadRequest]] = {}  # the same for keys of transactions

@@ -17,6 +17,7 @@ from qsync_node.consensus.entries import EntryKind
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPSERT
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
+from qsync_sim.cluster import Cluster
 from qsync_sim.violation import InvariantViolation
 from qsync_sim.workloads.base import (
     MILLISECOND,
@@ -56,7 +57,7 @@ class LimitWorkload(Workload):
     name = "limits"
     number = 7
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         chosen = self.rng.sample(list(_SETTINGS), self.rng.choice([2, 3]))
         self.limits = {name: self.rng.choice(_SETTINGS[name]) for name in chosen}

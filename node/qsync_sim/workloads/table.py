@@ -211,7 +211,7 @@ def changed(old: list[Any], ops: list[Any]) -> list[Any]:
     return new
 
 
-def _has_type(value: Any, kind: str) -> bool:
+def _has_type(value: object, kind: str) -> bool:
     if kind == "unsigned" and isinstance(value, int):
         return value >= 0
     return isinstance(value, _TYPES[kind])

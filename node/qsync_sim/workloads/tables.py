@@ -19,6 +19,7 @@ from qsync_node.format.keys import (
     UPDATE,
 )
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.base import Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read, check_write
 from qsync_sim.workloads.order import INDEXES, SPACES, TRUNCATIONS, ConfirmedOrder
@@ -53,7 +54,7 @@ class Tables(Workload):
     name = "tables"
     number = 2
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         self.created: list[
             tuple[WorkloadRequest, WorkloadRequest, WorkloadRequest]

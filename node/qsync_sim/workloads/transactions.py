@@ -20,6 +20,7 @@ from qsync_node.format.keys import (
     UPSERT,
 )
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
+from qsync_sim.cluster import Cluster
 from qsync_sim.workloads.base import LOST, MILLISECOND, Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
 from qsync_sim.workloads.order import ConfirmedOrder
@@ -71,7 +72,7 @@ class Transactions(Workload):
     name = "transactions"
     number = 3
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         self.transactions: list[TransactionWorkload] = []
         self.default_ms = self.rng.choice([300_000, 300_000, 400])

@@ -184,7 +184,7 @@ def _define(found: KeyCatalogue, space: int, parts: Iterable[Any]) -> None:
         found.keys[space] = numbers
 
 
-def _name(found: KeyCatalogue, space: int, layout: Any) -> None:
+def _name(found: KeyCatalogue, space: int, layout: object) -> None:
     names = {
         str(one["name"]): number
         for number, one in enumerate(layout if isinstance(layout, list) else [])

@@ -227,8 +227,8 @@ def _keys_of(rows: Columns, chosen: Ints, catalogue: KeyCatalogue) -> tuple[list
 
 
 def _batch(
-    rows: Columns, chosen: Ints, keys: Sequence[bytes | None], ops: Any, index: Any,
-    file: str | None, time: Any,
+    rows: Columns, chosen: Ints, keys: Sequence[bytes | None], ops: object, index: object,
+    file: str | None, time: object,
 ) -> pa.RecordBatch:  # fmt: skip
     count = len(chosen)
     columns = [

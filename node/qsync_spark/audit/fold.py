@@ -87,7 +87,7 @@ def _members(files: Iterable[str]) -> int:
     return len({file.partition("/")[0] for file in files})
 
 
-def _is_count(fields: Any) -> bool:
+def _is_count(fields: object) -> bool:
     """Return whether the fields are those of a count: `[name, number]`."""
     return isinstance(fields, list) and len(fields) == 2 and type(fields[1]) is int
 

@@ -22,7 +22,7 @@ class Unkeyed(Exception):  # noqa: N818  # a fact about the row
     """The primary key of this row cannot be read."""
 
 
-def normal_key(value: Any) -> Any:
+def normal_key(value: object) -> Any:
     """Return a form that is equal for all values equal to the engine. Raises Unkeyed."""
     if isinstance(value, float):
         return _normal_float(value)

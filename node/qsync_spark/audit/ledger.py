@@ -59,7 +59,7 @@ class LedgerError(QsyncError):
     """The ledger has an invalid line; the text is one sentence for a person."""
 
 
-def _digest(value: Any) -> bytes:
+def _digest(value: object) -> bytes:
     packed: bytes = pack(value)
     return hashlib.blake2b(packed, digest_size=16).digest()
 

@@ -121,7 +121,7 @@ def lines_of(piece: LinePiece) -> Iterator[bytes | dict[str, Any]]:
         at = stop + 1
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     """Return the JSON form of a value."""
     if isinstance(value, Decimal):
         return float(value)

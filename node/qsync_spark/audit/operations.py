@@ -33,7 +33,7 @@ def apply_operations(
     return result
 
 
-def _position(place: Any, length: int, base: int, names: Mapping[str, int], name: str) -> int:
+def _position(place: object, length: int, base: int, names: Mapping[str, int], name: str) -> int:
     if isinstance(place, str):
         if place not in names:
             raise Unsupported(f"path {place!r}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import ObjectStore
 
 from qsync_node.archive.compaction import LOCK_NAME
 from qsync_node.archive.location import ArchiveError, first_line
@@ -27,7 +28,7 @@ SETTLE_S = 0.5
 class CompactionLock:
     """A lock held inside `with`. Raises ArchiveError if another run holds it."""
 
-    def __init__(self, store: Any, url: str, run: str) -> None:
+    def __init__(self, store: ObjectStore, url: str, run: str) -> None:
         self._store = store
         self._url = url
         self._run = run or f"{gethostname()}/{os.getpid()}"

@@ -42,7 +42,7 @@ class TypedColumn:
         return _TYPES.get(self.type, pa.string())
 
 
-def columns_of(layout: Any, taken: tuple[str, ...] = (REST,)) -> list[TypedColumn]:
+def columns_of(layout: object, taken: tuple[str, ...] = (REST,)) -> list[TypedColumn]:
     """Return the columns of the format in a row of `_space`; a name in use gets an underscore."""
     found: list[TypedColumn] = []
     for number, one in enumerate(layout if isinstance(layout, list) else [], 1):
@@ -97,7 +97,7 @@ def _fit(kind: str, value: Any) -> tuple[bool, Any]:
     return True, json.dumps(_plain(value))
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -105,7 +105,7 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return the nearest JSON value; bytes that are not text are `{"hex": ...}`."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _extension(value: Any) -> Any:
+def _extension(value: object) -> Any:
     """Return a decimal or UUID as text, a time; an unknown extension as its number and bytes."""
     if not isinstance(value, msgpack.ExtType):
         return None

@@ -28,7 +28,7 @@ RESTORED_KEY = "qsync_restored"
 KEY_WINDOW_KEY = "qsync_key_window"
 
 
-def is_readable(space: int, row_type: int, body: Any) -> bool:
+def is_readable(space: int, row_type: int, body: object) -> bool:
     """Return whether a row of `space` with the decoded `body` is valid."""
     if not isinstance(body, dict):
         return False
@@ -63,7 +63,7 @@ def _is_tuple(space: int, fields: list[Any]) -> bool:
     return bool(fields) and (space not in (SPACE, TRUNCATE) or _are_ids(fields[:1]))
 
 
-def _are_parts(parts: Any) -> bool:
+def _are_parts(parts: object) -> bool:
     if not isinstance(parts, list):
         return False
     numbers = []

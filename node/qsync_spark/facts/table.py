@@ -28,7 +28,7 @@ def name_of(kind: type[FileFact]) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
 
 
-def _arrow_of(annotation: Any) -> pa.DataType:
+def _arrow_of(annotation: object) -> pa.DataType:
     """Return the type of a field: a number, text or bytes, possibly None, or a tuple of such."""
     if annotation in _TYPES:
         return _TYPES[annotation]
@@ -121,7 +121,7 @@ def copies_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[RowCopy]:
         yield RowCopy(*(_plain(row[name]) for name in COPIES.names))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value of a frozen record: Spark returns bytearrays, and lists for tuples."""
     if isinstance(value, bytearray):
         return bytes(value)

@@ -96,7 +96,7 @@ def decode_journals(data: bytes, place: str) -> list[JournalSpec]:
     return sorted((spec for spec in specs if spec is not None), key=lambda spec: spec.name)
 
 
-def _spec_of(document: Any) -> JournalSpec | None:
+def _spec_of(document: object) -> JournalSpec | None:
     if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
         return None
     name = document.get("name")

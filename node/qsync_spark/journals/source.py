@@ -353,10 +353,10 @@ class JournalSource(DataSource):
         columns = [(field.name, field.dataType.simpleString()) for field in schema]
         return JournalSourceSettings.of(options, columns)
 
-    def reader(self, schema: Any) -> DataSourceReader:
+    def reader(self, schema: object) -> DataSourceReader:
         return _JournalReader(self._settings(schema))
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         return JournalStreamReader(self._settings(schema))
 
 

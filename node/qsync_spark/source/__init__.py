@@ -100,10 +100,10 @@ class WalSource(DataSource):
     def schema(self) -> str:
         return SCHEMA_SQL
 
-    def reader(self, schema: Any) -> DataSourceReader:
+    def reader(self, schema: object) -> DataSourceReader:
         return _LogReader(_lower(self.options), (SEGMENT, ROLLBACK), _columns_of(schema))
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         return WalStreamReader(_lower(self.options), _columns_of(schema))
 
 
@@ -117,7 +117,7 @@ class SnapSource(DataSource):
     def schema(self) -> str:
         return SCHEMA_SQL
 
-    def reader(self, schema: Any) -> DataSourceReader:
+    def reader(self, schema: object) -> DataSourceReader:
         return _LogReader(_lower(self.options), (SNAPSHOT,), _columns_of(schema))
 
 

@@ -27,7 +27,7 @@ class Bounds:
     low: Any = None
     high: Any = None
 
-    def may_hold(self, low: Any, high: Any) -> bool:
+    def may_hold(self, low: object, high: object) -> bool:
         """Return whether a file with values in `low .. high` can have a row within the bounds."""
         return not (
             (self.low is not None and high < self.low)

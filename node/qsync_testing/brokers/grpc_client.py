@@ -52,7 +52,7 @@ class GrpcClient:
         request = pb.ReadRequest(**{"journal": JOURNAL, **fields})
         return [message async for message in self.stub.Read(request, metadata=self.metadata)]
 
-    async def content(self, **fields: Any) -> bytes:
+    async def content(self, **fields: object) -> bytes:
         return b"".join(message.content for message in await self.read(**fields))
 
     async def list(self, **fields: Any) -> list[Any]:

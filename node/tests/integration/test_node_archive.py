@@ -86,9 +86,7 @@ def test_a_log_that_begins_again_counts_once_its_snapshot_is_archived() -> None:
     contents = Contents(segments, [snapshot], [])
     assert archived_index(contents, archived) == 3
     assert archived_index(contents, []) == 0
-    stored = replace(
-        archived[0], kind=SNAPSHOT, source="00000000000000000114.snap", last_index=114
-    )
+    stored = replace(archived[0], kind=SNAPSHOT, source="00000000000000000114.snap", last_index=114)
     assert archived_index(contents, [*archived, stored]) == 114
     assert archived_index(Contents(segments, [], []), archived) == 114  # retention removed it
 

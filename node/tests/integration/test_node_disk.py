@@ -100,7 +100,7 @@ def storage_in(directory: Path) -> tuple[FaultyFiles, Storage]:
     return files, storage
 
 
-CHECKPOINT = fx.WriteSnapshot(0, {}, [BODY])
+CHECKPOINT = fx.WriteSnapshot(0, {}, iter([BODY]))
 
 
 @pytest.mark.parametrize("error", [MemoryError(), FileNotFoundError("gone"), KeyError("bug")])
@@ -114,7 +114,7 @@ CHECKPOINT = fx.WriteSnapshot(0, {}, [BODY])
     ids=["reader", "checkpoint", "ballot"],
 )
 def test_unexpected_error_in_a_thread_is_reported_and_the_thread_lives(
-    tmp_path: Path, method: str, effect: object, error: Exception
+    tmp_path: Path, method: str, effect: fx.Effect, error: Exception
 ) -> None:
     files, storage = storage_in(tmp_path)
     disk, told, broken, heard = disk_of(storage)

@@ -13,10 +13,11 @@ from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull
 from qsync_node.storage.files import File, OsFileSystem
 from qsync_node.storage.scheduler import (
     FULL_RETRY_S,
+    AnyLane,
     ArchiveFloor,
     BallotLane,
-    Lane,
     LogLane,
+    LogTask,
     Scheduler,
     Seal,
     TaskResult,
@@ -35,7 +36,7 @@ def write(index: int, epoch: int = 0) -> fx.WriteLog:
 
 def test_each_effect_has_its_lane() -> None:
     scheduler = Scheduler()
-    cases: list[tuple[object, Lane]] = [
+    cases: list[tuple[fx.Effect | Seal, AnyLane]] = [
         (write(1), scheduler.log),
         (fx.Rewind(1, 0, 1), scheduler.log),
         (fx.RemoveSegments(1), scheduler.log),
@@ -81,7 +82,7 @@ def test_writes_behind_a_failed_one_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", [fx.Rewind(1, 0, 1), fx.RemoveSegments(5), Seal()])
 @pytest.mark.parametrize("error", [FULL, DiskError("input/output error")])
-def test_failed_change_of_the_log_ends_the_process_run(task: object, error: Exception) -> None:
+def test_failed_change_of_the_log_ends_the_process_run(task: LogTask, error: Exception) -> None:
     outcome = LogLane().on_result(task, error)
     assert not outcome.inputs
     assert str(error) in outcome.broken

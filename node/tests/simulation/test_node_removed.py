@@ -4,6 +4,7 @@ import pytest
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.errors import ErrorCode
 from qsync_testing.worlds import REPLACE, SELECT, Driven, get, node_of, put
 
@@ -22,7 +23,7 @@ LINK = 99_999
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_removed_instance_cannot_raise_the_term(message: object) -> None:
+def test_removed_instance_cannot_raise_the_term(message: PeerMessage) -> None:
     driven = Driven(3)
     leader, removed = driven.leader(), driven.followers()[0]
     removed.stop(power_loss=False)

@@ -22,6 +22,7 @@ from qsync_node.consensus.filtering import (
     refusal_to_serve,
     refusal_to_start,
 )
+from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.replica import Replica
 from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.errors import ErrorCode
@@ -307,7 +308,7 @@ def test_a_registered_replica_cannot_ask_for_a_list() -> None:
     node = leader.node
     assert node is not None
 
-    def tell(message: object) -> None:
+    def tell(message: PeerMessage) -> None:
         leader_out = node.step(leader.now_ns(), 1e9, [fx.Received(link, message)])
         sent.extend(effect.message for effect in leader_out if type(effect) is fx.Send)
 

@@ -205,7 +205,7 @@ def live(
     reads = 0
     take = Shell._take
 
-    def seen(shell: Shell, effect: object) -> None:
+    def seen(shell: Shell, effect: fx.Effect) -> None:
         nonlocal reads
         if type(effect) is fx.StockPackets:
             subscriber.on_packets(shell, effect)
@@ -306,7 +306,7 @@ def errors_of(kind: int, fields: Mapping[Key, Any], monkeypatch: pytest.MonkeyPa
     packets: list[bytes] = []
     take = Shell._take
 
-    def seen(shell: Shell, effect: object) -> None:
+    def seen(shell: Shell, effect: fx.Effect) -> None:
         if type(effect) is fx.StockPackets:
             packets.extend(effect.packets)
         else:

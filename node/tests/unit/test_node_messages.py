@@ -24,7 +24,7 @@ def fields_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
         str: st.text(max_size=10),
         bytes: st.binary(max_size=20),
-        Any: st.none() | st.lists(NUMBERS, max_size=3),
+        object: st.none() | st.lists(NUMBERS, max_size=3),
         list[TermStart]: STARTS,
         list[LogBatch]: BATCHES,
         list[int]: st.lists(NUMBERS, max_size=3),
@@ -45,8 +45,8 @@ def test_round_trip(message: Any) -> None:
     assert again == message
     assert type(again) is type(message)
     for sent, got in zip(message, again, strict=True):
-        if isinstance(sent, list) and sent and isinstance(sent[0], (LogBatch, TermStart)):
-            assert type(got[0]) is type(sent[0])
+        if isinstance(sent, list) and isinstance(got, list):
+            assert list(map(type, got)) == list(map(type, sent))
 
 
 @given(st.binary(max_size=60))
@@ -78,7 +78,7 @@ def test_values_that_are_no_message(junk: object) -> None:
 
 
 @given(ANY_MESSAGE, st.data())
-def test_one_field_replaced(message: object, data: st.DataObject) -> None:
+def test_one_field_replaced(message: msg.PeerMessage, data: st.DataObject) -> None:
     fields = msgpack.unpackb(msg.encode(message), strict_map_key=False)
     fields[data.draw(st.integers(0, len(fields) - 1))] = data.draw(JUNK)
     try:
@@ -89,7 +89,7 @@ def test_one_field_replaced(message: object, data: st.DataObject) -> None:
 
 
 @given(ANY_MESSAGE, st.data())
-def test_cut_off(message: object, data: st.DataObject) -> None:
+def test_cut_off(message: msg.PeerMessage, data: st.DataObject) -> None:
     encoded = msg.encode(message)
     length = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(ValueError):
@@ -109,6 +109,6 @@ FOREIGN_SPACES: Any = ["512"]
         msg.Subscribe(1, 1, False, FOREIGN_SPACES),
     ],
 )
-def test_items_of_lists_are_checked(message: object) -> None:
+def test_items_of_lists_are_checked(message: msg.PeerMessage) -> None:
     with pytest.raises(ValueError, match="something else"):
         msg.decode(msg.encode(message))

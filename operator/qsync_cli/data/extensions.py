@@ -21,7 +21,7 @@ _INVALID = (ValueError, TypeError, ArithmeticError, struct.error, msgpack.Unpack
 DECIMAL_DIGITS_MAX = 38
 
 
-def object_of(value: Any) -> dict[str, Any] | None:
+def object_of(value: object) -> dict[str, Any] | None:
     """Return the JSON object of bytes or an extension, or None for another value."""
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}

@@ -38,7 +38,7 @@ class FieldError(ValueError):
         self.field = field
 
 
-def text_of(field: Field, value: Any) -> str:
+def text_of(field: Field, value: object) -> str:
     """Return a value as text, which `value_of_text` reads again."""
     if value is None:
         return ""
@@ -81,7 +81,7 @@ def value_of_text(field: Field, text: str) -> Any:
         raise FieldError(field.name, str(error)) from error
 
 
-def value_of_native(field: Field, value: Any) -> Any:
+def value_of_native(field: Field, value: object) -> Any:
     """Return the value of another format as a value of the field.
 
     Raises:
@@ -101,7 +101,7 @@ def value_of_native(field: Field, value: Any) -> Any:
     return checked(field, value)
 
 
-def checked(field: Field, value: Any) -> Any:
+def checked(field: Field, value: object) -> Any:
     """Return the value.
 
     Raises:

@@ -99,7 +99,7 @@ class ParquetWriter:
         self._bytes = 0
 
     @staticmethod
-    def _cell(field: Field, value: Any) -> Any:
+    def _cell(field: Field, value: object) -> Any:
         if value is None or field.type in ("string", "boolean", "unsigned", "integer"):
             return value
         if field.type in ("number", "double"):
@@ -139,7 +139,7 @@ def _read(number: int, record: dict[str, Any], space: Space) -> Read:
     return Read(number, row)
 
 
-def _value(field: Field, value: Any) -> Any:
+def _value(field: Field, value: object) -> Any:
     if isinstance(value, str) and field.type != "string":
         return value_of_text(field, value)
     if isinstance(value, float) and field.type in ("unsigned", "integer") and value.is_integer():

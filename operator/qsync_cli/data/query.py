@@ -101,7 +101,7 @@ def tables_of(statement: str) -> list[ArchiveTable]:
     return sorted(found)
 
 
-def _collect(node: Any, found: set[ArchiveTable]) -> None:
+def _collect(node: object, found: set[ArchiveTable]) -> None:
     """Add the tables in a part of a syntax tree.
 
     Raises:
@@ -264,7 +264,7 @@ def _print(result: "duckdb.DuckDBPyConnection", output: Output | None) -> None:
         typer.echo(f"only the first {TABLE_ROWS} rows are shown: use -o json for all", err=True)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     """Return a value as a cell: times, decimals and UUIDs, which JSON lacks, without quotes."""
     return cell_of(str(value) if isinstance(value, date | Decimal | UUID) else value)
 

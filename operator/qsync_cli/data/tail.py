@@ -144,7 +144,7 @@ def line_of(change: Changed, space: Space | None) -> dict[str, Any]:
     return line
 
 
-def _name(field: Any, space: Space | None) -> Any:
+def _name(field: object, space: Space | None) -> Any:
     if isinstance(field, int) and space is not None and 0 <= field < len(space.fields):
         return space.fields[field].name
     return field

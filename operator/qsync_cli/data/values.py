@@ -66,7 +66,7 @@ def operation_of(text: str) -> tuple[str, str | int, Any]:
     return operator, int(field) if field.isdigit() else field, value_of(match["value"])
 
 
-def json_of(value: Any) -> str:
+def json_of(value: object) -> str:
     """Return a value as JSON in one line.
 
     Control characters, and bytes that are not UTF-8, are escaped: neither reaches a terminal.
@@ -79,7 +79,7 @@ def _escaped(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
-def plain_of(value: Any) -> Any:
+def plain_of(value: object) -> Any:
     """Return a value that JSON has: bytes and extensions, which are tuples, become objects."""
     if type(value) in _SCALARS:
         return value
@@ -96,7 +96,7 @@ def plain_of(value: Any) -> Any:
     return str(value)
 
 
-def cell_of(value: Any) -> str:
+def cell_of(value: object) -> str:
     """Return a value as a cell of a table; control characters of a row never reach a terminal."""
     return value if isinstance(value, str) and value.isprintable() else json_of(value)
 

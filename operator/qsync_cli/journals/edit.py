@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -118,7 +118,7 @@ def _specs(text: str, known: "dict[str, ListedJournal]") -> "list[tuple[JournalS
     return changes
 
 
-def _is_equal(given: Any, known: Any) -> bool:
+def _is_equal(given: object, known: object) -> bool:
     """Return whether two values are equal, or the same duration, as `24h` and `24h0m0s`."""
     if given == known or not isinstance(given, str) or not isinstance(known, str):
         return bool(given == known)
@@ -128,7 +128,7 @@ def _is_equal(given: Any, known: Any) -> bool:
         return False
 
 
-def _difference(given: Any, known: Any, field: str = "") -> str:
+def _difference(given: object, known: object, field: str = "") -> str:
     """Return the first field of an edited document that has no valid value, or ""."""
     if not isinstance(given, dict) or not isinstance(known, dict):
         return "" if _is_equal(given, known) else f"{field}: {given!r} is invalid{_hint(field)}"
@@ -152,7 +152,7 @@ def _hint(field: str) -> str:
     return f"; use one of {', '.join(values)}" if values else ""
 
 
-def _unknown_key(given: Any, known: Any, field: str = "") -> str:
+def _unknown_key(given: object, known: object, field: str = "") -> str:
     """Return a sentence about the first key that no specification has, or ""."""
     if not isinstance(given, dict) or not isinstance(known, dict):
         return ""

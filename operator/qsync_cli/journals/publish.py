@@ -80,7 +80,11 @@ def _content(file: Path | None, most: int) -> bytes:
 
 
 async def _publish(
-    links: Any, target: Any, journal: str, content: bytes, wait_s: float
+    links: targets.CommandLinks,
+    target: targets.CommandTarget,
+    journal: str,
+    content: bytes,
+    wait_s: float,
 ) -> tuple[int, dict[str, Any]]:
     """Publish at the leader, and return the sequence, and the last state of the publication."""
     leader = targets.leader_of(await targets.statuses(links, target))

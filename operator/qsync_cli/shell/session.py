@@ -12,7 +12,6 @@ inside          a lost one   outside: the cluster rolls the transaction back
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from qsync_cli.data import following, tail
 from qsync_cli.data.connecting import Endpoint
@@ -352,7 +351,7 @@ class ShellSession:
         return plain_table(*table_of(rows, names))
 
 
-def _yes(value: Any) -> str:
+def _yes(value: object) -> str:
     return "yes" if value else "no"
 
 

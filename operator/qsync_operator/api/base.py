@@ -73,7 +73,7 @@ class StatusModel(BaseModel):
 PRUNES_MAX = 1000
 
 
-def lenient(value: Any, read: ModelWrapValidatorHandler[Any]) -> Any:
+def lenient(value: object, read: ModelWrapValidatorHandler[Any]) -> Any:
     """Read a status, and omit the fields that another version wrote in another form.
 
     The next turn computes them again.
@@ -135,21 +135,21 @@ def quantity(text: str) -> float:
     return float(match.group(1)) * _SCALES[match.group(2) or ""]
 
 
-def _checked_duration(value: Any) -> str:
+def _checked_duration(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"invalid duration {value!r}: write it with its unit, such as 5s")
     duration_ns(value)
     return value
 
 
-def _checked_quantity(value: Any) -> str:
+def _checked_quantity(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"invalid quantity {value!r}: use a form such as 10Gi or 500m")
     quantity(str(value))
     return str(value)
 
 
-def _checked_schedule(value: Any) -> str:
+def _checked_schedule(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"invalid schedule {value!r}: use a form such as '15 * * * *'")
     if value in _CRON_MACROS:

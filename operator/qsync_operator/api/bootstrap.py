@@ -1,7 +1,7 @@
 """spec.bootstrap: the initial state of a new cluster."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -14,7 +14,7 @@ TIME_PATTERN = (
 )
 
 
-def _checked_moment(value: Any) -> str:
+def _checked_moment(value: object) -> str:
     """Return the time as text, because YAML parses a time without quotation marks."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))

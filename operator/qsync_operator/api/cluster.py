@@ -73,7 +73,7 @@ class QsyncCluster(SpecModel):
         return shown
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -81,6 +81,6 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _without_empty(value: Any) -> Any:
+def _without_empty(value: object) -> Any:
     shown = _without_none(value)
     return {key: item for key, item in shown.items() if item not in ({}, [])}

@@ -115,7 +115,7 @@ def _fields_at(model: type[BaseModel], location: list[int | str]) -> list[str]:
     return [f.alias or "" for f in current.model_fields.values()] if current is not None else []
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

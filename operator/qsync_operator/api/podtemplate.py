@@ -240,7 +240,7 @@ def _broker_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, "the container of the broker has this name"
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -248,7 +248,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _named(value: Any) -> list[dict[str, Any]]:
+def _named(value: object) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):

@@ -14,7 +14,14 @@ import json
 from datetime import datetime
 from typing import Any
 
-from qsync_operator.api.jobs import AuditStatus, CompactionStatus, RunCondition, RunStatus
+from qsync_operator.api.jobs import (
+    AuditStatus,
+    CompactionStatus,
+    RunCondition,
+    RunConditionType,
+    RunPhase,
+    RunStatus,
+)
 from qsync_operator.api.reasons import RunReason
 from qsync_operator.kubernetes.pods import container_of, failure_of
 from qsync_operator.resources.jobs import DRIVER, RunKind
@@ -121,7 +128,12 @@ def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None
 
 
 def _end(
-    status: RunStatus, job: KubernetesObject, phase: Any, type_: Any, reason: str, why: str
+    status: RunStatus,
+    job: KubernetesObject,
+    phase: RunPhase,
+    type_: RunConditionType,
+    reason: str,
+    why: str,
 ) -> None:
     state = job.get("status", {})
     ended = state.get("completionTime") or _last_transition(state)

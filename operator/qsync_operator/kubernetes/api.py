@@ -80,7 +80,9 @@ class Api(Protocol):
     async def apply(self, document: KubernetesObject, subresource: str = "") -> KubernetesObject:
         """Apply server-side as the only field manager; take over the fields of other managers."""
 
-    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> KubernetesObject:
+    async def patch(
+        self, kind: str, namespace: str, name: str, change: dict[str, Any]
+    ) -> KubernetesObject:
         """Apply a JSON merge patch. A field of None is removed, whatever manager owns it."""
 
     async def delete(
@@ -101,7 +103,7 @@ def name_of(document: KubernetesObject) -> str:
     return str(document["metadata"]["name"])
 
 
-def is_within(wanted: Any, found: Any) -> bool:
+def is_within(wanted: object, found: object) -> bool:
     """Return whether `found` holds everything in `wanted`; it may hold additions and defaults.
 
     Lists are compared item by item, because the API server keeps the order of applied lists.

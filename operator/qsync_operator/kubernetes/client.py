@@ -69,7 +69,9 @@ class KubernetesApi:
     async def close(self) -> None:
         await self._client.close()
 
-    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> KubernetesObject:
+    async def patch(
+        self, kind: str, namespace: str, name: str, change: dict[str, Any]
+    ) -> KubernetesObject:
         """Send a merge patch as `kubectl-qsync`: a user changes an object of another owner."""
         path = RESOURCES[kind].path(namespace, name)
         return await self._ask("PATCH", path, [("fieldManager", "kubectl-qsync")], change, MERGE)
@@ -221,7 +223,7 @@ class KubernetesApi:
         method: str,
         path: str,
         query: list[tuple[str, str]] | None = None,
-        body: Any = None,
+        body: object = None,
         content_type: str = "application/json",
     ) -> KubernetesObject:
         status = 0

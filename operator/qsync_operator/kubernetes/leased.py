@@ -40,7 +40,9 @@ class LeasedApi:
     async def apply(self, document: KubernetesObject, subresource: str = "") -> KubernetesObject:
         return await self._checked().apply(document, subresource)
 
-    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> KubernetesObject:
+    async def patch(
+        self, kind: str, namespace: str, name: str, change: dict[str, Any]
+    ) -> KubernetesObject:
         return await self._checked().patch(kind, namespace, name, change)
 
     async def delete(

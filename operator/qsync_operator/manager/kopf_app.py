@@ -46,7 +46,7 @@ def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:
         return found or kopf.login_with_kubeconfig(**arguments)
 
     @kopf.on.event(GROUP, VERSION, "qsyncclusters", registry=registry)
-    async def on_cluster(event: kopf.RawEvent, **_: Any) -> None:
+    async def on_cluster(event: kopf.RawEvent, **_: object) -> None:
         await clusters.on_event(dict(event["object"]), event["type"] == "DELETED")
 
     for plural, kind in RUNS:
@@ -62,7 +62,7 @@ def _watch(
     registry: kopf.OperatorRegistry, resource: tuple[str, str, str], kind: str, cache: Cache
 ) -> None:
     @kopf.on.event(*resource, id=f"on_{kind}", labels=MANAGED, registry=registry)
-    def on_object(event: kopf.RawEvent, **_: Any) -> None:
+    def on_object(event: kopf.RawEvent, **_: object) -> None:
         document = dict(event["object"])
         # Items of a list have no kind.
         document.setdefault("kind", kind)
@@ -73,7 +73,7 @@ def _watch_runs(
     registry: kopf.OperatorRegistry, plural: str, kind: str, clusters: Clusters, cache: Cache
 ) -> None:
     @kopf.on.event(GROUP, VERSION, plural, id=f"on_{kind}", registry=registry)
-    async def on_run(event: kopf.RawEvent, **_: Any) -> None:
+    async def on_run(event: kopf.RawEvent, **_: object) -> None:
         document = run_of_cluster(dict(event["object"]), kind)
         cache.note(kind, document, event["type"] == "DELETED")
         if event["type"] != "DELETED":

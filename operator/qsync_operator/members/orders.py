@@ -104,7 +104,7 @@ class MemberOrders:
             for setting, value in changes.items():
                 await self._configure_one(member, setting, value)
 
-    async def _configure_one(self, member: str, setting: str, value: Any) -> None:
+    async def _configure_one(self, member: str, setting: str, value: object) -> None:
         try:
             await self.send(member, "/verb/configure", {setting: value})
         except LinkError as error:

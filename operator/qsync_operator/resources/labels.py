@@ -76,7 +76,7 @@ def build(
     name: str,
     *,
     is_owned: bool = True,
-    **fields: Any,
+    **fields: object,
 ) -> KubernetesObject:
     """Return an object of the cluster. An object without an owner outlives the cluster."""
     metadata: KubernetesObject = {

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def overlay(base: Any, given: Any) -> Any:
+def overlay(base: object, given: object) -> Any:
     """Return `base` with the values of `given`; lists that are not named are replaced."""
     if isinstance(base, dict) and isinstance(given, dict):
         merged = dict(base)

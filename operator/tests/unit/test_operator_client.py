@@ -23,7 +23,7 @@ class StubClient:
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
 
-    async def param_serialize(self, *_: Any, **__: Any) -> tuple[()]:
+    async def param_serialize(self, *_: object, **__: object) -> tuple[()]:
         return ()
 
     async def call_api(self, *_: Any, **__: Any) -> ApiAnswer:
@@ -44,7 +44,7 @@ class StubClient:
         ((503, b'{"message": "not now"}'), 503),
     ],
 )
-async def test_failed_request_is_an_api_error(outcome: Any, status: int) -> None:
+async def test_failed_request_is_an_api_error(outcome: object, status: int) -> None:
     client: Any = StubClient(outcome)
     with pytest.raises(ApiError) as error:
         await KubernetesApi(client).get("Pod", "ns", "orders-0")

@@ -139,7 +139,7 @@ def _put(database: Database, space: int, fields: list[Any]) -> None:
     database.apply(REPLACE, put_body(space, pack(fields)))
 
 
-def _delete(database: Database, space: int, *key: Any) -> None:
+def _delete(database: Database, space: int, *key: object) -> None:
     fields = {int(Key.SPACE_ID): space, int(Key.INDEX_ID): 0, int(Key.KEY): list(key)}
     database.apply(DELETE, pack(fields))
 

@@ -7,7 +7,6 @@ Without `--write`, the command exits with 1 if the files differ from the models.
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -24,7 +23,7 @@ HEADER = "# Generated from qsync_operator/api by `make crds`: change the models,
 class _Dumper(yaml.SafeDumper):
     """A dumper that writes repeated values in full, because aliases are hard to read."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
