@@ -75,7 +75,7 @@ def render(result: AuditResult) -> str:
         engine=words.ENGINES.get(result.engine, ""),
         headline=words.HEADLINES[result.verdict],
         summary=words.summary_of(result),
-        steps=words.NEXT_STEPS[result.verdict],
+        steps=words.next_steps_of(result),
         charts=charts_of(result.plots, result.counts.get("indexes", 0)),
         proofs=PROOFS,
         shown=SHOWN_MAX,

@@ -39,11 +39,14 @@ COUNTS = {
     "fragmentBytes": "bytes of fragments",
     "ledgerAppends": "acknowledged appends in ledgers",
 }
+LEDGER_STEP = (
+    "Give the next audit the outcomes that your program received, with --ledger FILE: then it also"
+    " proves that each of them is in the log."
+)
+"""A next step of an audit that passed without a ledger."""
 NEXT_STEPS = {
     PASSED: (
         "Nothing has to be done.",
-        "Give the next audit the outcomes that your program received, with --ledger FILE: then it"
-        " also proves that each of them is in the log.",
         "Schedule audits, or run qsync audit after each incident.",
     ),
     INCOMPLETE: (
@@ -97,6 +100,14 @@ def moment(time_s: float, since_s: float | None = None) -> str:
     shown = datetime.fromtimestamp(time_s, UTC)
     is_same_day = since_s is not None and int(since_s // DAY_S) == int(time_s // DAY_S)
     return shown.strftime("%H:%M:%S" if is_same_day else "%Y-%m-%d %H:%M:%S")
+
+
+def next_steps_of(result: AuditResult) -> list[str]:
+    """Return the next steps of a person who reads the report."""
+    steps = list(NEXT_STEPS[result.verdict])
+    if result.verdict == PASSED and not result.has_ledger:
+        steps.insert(1, LEDGER_STEP)
+    return steps
 
 
 def summary_of(result: AuditResult) -> list[str]:

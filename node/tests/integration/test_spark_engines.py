@@ -21,6 +21,7 @@ from qsync_spark.local_session import (
 )
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.damage import missing_row
+from qsync_testing.archives.plain_audit import plain_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,3 +111,17 @@ def test_larger_archive_is_audited_with_spark(
         for name in DIFFERENT:
             del found[name]
     assert by_default == small == large
+
+
+def test_differences_are_found_in_every_chunk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 16 rows, so that a small archive has many."""
+    planted = missing_row(Copy(folder, tmp_path / "copy", 5))
+    whole = plain_audit(tmp_path / "copy")
+    assert planted.lsn > 16
+    for module in ("facts.chunks", "audit.compare", "audit.scan"):
+        monkeypatch.setattr(f"qsync_spark.{module}.CHUNK_BITS", 4)
+    found = plain_audit(tmp_path / "copy")
+    assert [one.lsn for one in found.violations] == [planted.lsn]
+    assert (found.violations, found.gaps) == (whole.violations, whole.gaps)

@@ -6,7 +6,7 @@ import pytest
 
 from qsync_spark.report.charts import TimeAxis, charts_of
 from qsync_spark.report.findings import AuditResult, AuditViolation, Gap
-from qsync_spark.report.words import COUNTS, NEXT_STEPS, size, span, summary_of
+from qsync_spark.report.words import COUNTS, NEXT_STEPS, next_steps_of, size, span, summary_of
 
 BEGIN_S = 1_790_000_000.0
 
@@ -43,6 +43,9 @@ def test_summary_of_a_passed_audit_names_rows_times_leaders_and_the_ledger() -> 
     assert "archive of 3 members has 100 rows of the log, written from 2026-" in text
     assert "Leadership changed once, at 14:13:40 from orders-0 to orders-1." in text
     assert "2 snapshots equal the replay of the log" in text
+    assert not any("--ledger" in step for step in next_steps_of(result))
+    result.has_ledger = False
+    assert any("--ledger" in step for step in next_steps_of(result))
     assert "Each of the 7 writes that the ledger records as committed is in the log." in text
 
 

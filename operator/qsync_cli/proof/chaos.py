@@ -97,7 +97,7 @@ def chaos(
             lines = stack.enter_context(ledger.open("a", encoding="utf-8"))
             load = workloads.LedgerWorkload(endpoint, target.cluster, SPACE, lines, WORKERS, rate)
         kills = asyncio.run(_run(victims, load, every_s, rounds, is_quiet))
-    _report(target.cluster, ledger, kills, load, output)
+    _report(target, ledger, kills, load, output)
 
 
 def _check(target: ConnectionTarget, is_leader: bool, ledger: Path | None, is_own: bool) -> None:
@@ -206,9 +206,14 @@ def _line(kill: LeaderKill) -> str:
 
 
 def _report(
-    cluster: str, ledger: Path | None, kills: list[LeaderKill], load: "LedgerWorkload | None",
+    target: ConnectionTarget,
+    ledger: Path | None,
+    kills: list[LeaderKill],
+    load: "LedgerWorkload | None",
     output: Output | None,
-) -> None:  # fmt: skip
+) -> None:
+    cluster = target.cluster
+    place = f" -n {target.namespace}" if target.namespace is not None else ""
     outcomes = ledgers.outcomes_of(load.operations) if load is not None else {}
     document: dict[str, Any] = {
         "cluster": cluster,
@@ -221,7 +226,7 @@ def _report(
         ],
         "outcomes": outcomes,
         "ledger": str(ledger) if ledger is not None else None,
-        "nextStep": f"qsync verify {ledger or 'FILE'} {cluster}",
+        "nextStep": f"qsync verify {ledger or 'FILE'} {cluster}{place}",
     }  # fmt: skip
     if output in (Output.json, Output.yaml):
         print_document(document, output)

@@ -51,11 +51,10 @@ POLL_S = 0.25
 KEYS_SHOWN = 20
 PASSED, VIOLATED, INCOMPLETE = "Passed", "Violated", "Incomplete"
 NEXT_STEPS = {
-    PASSED: "the log proves the same, also for rows that were replaced since: qsync audit {cluster}"
-    " --ledger {file}",
+    PASSED: "the log proves the same, also for rows that were replaced since: {audit}",
     VIOLATED: "keep the ledger and the archive, and find the index at which the log lost the write:"
-    " qsync audit {cluster} --ledger {file}",
-    INCOMPLETE: "start the members that did not answer, then verify again: qsync status {cluster}",
+    " {audit}",
+    INCOMPLETE: "start the members that did not answer, then verify again: {status}",
 }
 
 
@@ -116,7 +115,7 @@ def verify(
             for number, address in enumerate(addresses):
                 advance(number, address)
                 found.append(_judge(target, endpoint, address, by_space, exclusive))
-    document = document_of(file, target.cluster, ledgers.outcomes_of(operations), found)
+    document = document_of(file, target, ledgers.outcomes_of(operations), found)
     if output in (Output.json, Output.yaml):
         print_document(document, output)
     else:
@@ -231,7 +230,7 @@ def rows_of(client: "SyncClient", space: "Space") -> "dict[PrimaryKey, list[Any]
 
 
 def document_of(
-    file: Path, cluster: str, outcomes: dict[str, int], found: list[MemberFinding]
+    file: Path, target: ConnectionTarget, outcomes: dict[str, int], found: list[MemberFinding]
 ) -> dict[str, Any]:
     """Return the verdict as a JSON object."""
     verdict = PASSED
@@ -241,7 +240,7 @@ def document_of(
         verdict = VIOLATED
     return {
         "verdict": verdict,
-        "cluster": cluster,
+        "cluster": target.cluster,
         "ledger": str(file),
         "outcomes": outcomes,
         "members": [
@@ -259,8 +258,18 @@ def document_of(
             }
             for one in found
         ],
-        "nextStep": NEXT_STEPS[verdict].format(cluster=cluster, file=file),
+        "nextStep": _next_step(verdict, file, target),
     }
+
+
+def _next_step(verdict: str, file: Path, target: ConnectionTarget) -> str:
+    audit, status = (f"qsync {verb} {target.cluster}" for verb in ("audit", "status"))
+    if target.is_on_kubernetes:  # a pod cannot read the ledger
+        place = f" -n {target.namespace}" if target.namespace is not None else ""
+        audit, status = audit + place, status + place
+    else:
+        audit += f" --ledger {file}"
+    return NEXT_STEPS[verdict].format(audit=audit, status=status)
 
 
 def _show(document: dict[str, Any], found: list[MemberFinding]) -> None:
