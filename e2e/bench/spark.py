@@ -5,8 +5,8 @@
 A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` adds 3 M
 and 10 M rows, a skewed key, 10,000 small segments and a segment of 4 GiB; `--huge` adds
 50 M rows. Everything but Spark's own start is measured in one session, whose first audit, of 1 M
-rows, is not counted. Beside Spark, in the same run: the same judgements over plain dicts in one
-process (`plain_audit`), and DuckDB over the Parquet that a compaction made. `--write` puts table
+rows, is not counted. Beside Spark, in the same run: the same judgements in one process
+(`plain_audit`), and DuckDB over the Parquet that a compaction made. `--write` puts table
 and plot into docs/spark.md.
 """
 
