@@ -1,7 +1,8 @@
 """`qsync apply`: a manifest becomes a cluster, local or on Kubernetes, or changes one."""
 
-from qsync_cli import diff
+from qsync_cli import diff, statuses
 from qsync_cli.kubernetes import orders
+from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.local import apply as local_apply
 from qsync_cli.local.apply import ArchiveOption, DryRunOption, FileOption
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
@@ -40,8 +41,14 @@ def apply(
         for line in lines:
             say(line)
     names = [str(d["metadata"]["name"]) for d in documents if d["kind"] == "QsyncCluster"]
-    for name in names:
+    places = [Where(cluster=name, namespace=namespace, context=context) for name in names]
+    for place in places:
         if not no_wait:
-            orders.wait_ready(Where(cluster=name, namespace=namespace, context=context), timeout)
-    if is_document and output is not None:
+            orders.wait_ready(place, timeout)
+    if not is_document or output is None:
+        return
+    if places:  # the document of one cluster, as for a local one
+        views = [view for place in places for view in kubernetes_status.views(place)]
+        statuses.print_views(views, output, is_list=len(views) > 1)
+    else:
         print_document({"results": lines}, output)

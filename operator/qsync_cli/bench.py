@@ -1,24 +1,24 @@
-"""`qsync bench`: durable writes against any address, with progress, throughput and percentiles."""
+"""`qsync bench`: durable writes to a cluster, with progress, throughput and percentiles."""
 
 import asyncio
+import base64
 import json
+import random
 import time
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import qsync_client
+from qsync_cli.data.connecting import ConnectionTarget, Endpoint, on_cluster
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.output import progress
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, progress, warn
 from qsync_node import errors
 
-AddressArgument = Annotated[str, typer.Argument(help="IPROTO address.", metavar="HOST:PORT")]
-UserOption = Annotated[str, typer.Option("--user", help="User that writes.")]
-PasswordOption = Annotated[
-    str, typer.Option("--password", envvar="QSYNC_PASSWORD", help="Password of the user.")
-]
 InFlightOption = Annotated[
     int, typer.Option("--in-flight", help="Concurrent writes.", min=1, max=4096)
 ]
@@ -35,34 +35,63 @@ LedgerOption = Annotated[
         "--ledger", help="Write the outcome of each write to FILE, for audits.", metavar="FILE"
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, as -o json.")]
+KeepOption = Annotated[
+    bool,
+    typer.Option("--keep", help="Keep a space that the command created. --ledger keeps it, too."),
+]
 
 _SPACES, _INDEXES = 280, 288
 _FIRST_ID = 512
 
 
+@dataclass(frozen=True, slots=True)
+class BenchLoad:
+    """The load of one run.
+
+    Attributes:
+        in_flight: concurrent writes.
+        seconds: duration.
+        size: bytes of each value.
+        space: name of the space.
+        is_kept: whether a space that the run created is kept.
+        ledger: file for the outcomes, or None.
+    """
+
+    in_flight: int
+    seconds: float
+    size: int
+    space: str
+    is_kept: bool
+    ledger: Path | None
+
+
+@on_cluster
 def bench(
-    address: AddressArgument,
-    user: UserOption = "app",
-    password: PasswordOption = "",
+    target: ConnectionTarget,
     in_flight: InFlightOption = 64,
     seconds: SecondsOption = 10.0,
     size: BytesOption = 100,
     space: SpaceOption = "qsync_bench",
     ledger: LedgerOption = None,
+    keep: KeepOption = False,
     as_json: JsonOption = False,
+    output: OutputOption = None,
 ) -> None:
     """Measure the throughput and latency of quorum-synchronous writes."""
-    try:
-        result = asyncio.run(
-            _run(address, user, password, in_flight, seconds, size, space, as_json, ledger)
-        )
-    except (errors.QsyncError, OSError) as error:
-        raise Failure(
-            FailureReason.UNREACHABLE, f"benchmark of {address} failed: {error}"
-        ) from error
-    if as_json:
-        typer.echo(json.dumps(result))
+    if target.is_address and target.user is None:
+        target = replace(target, user="app")
+    load = BenchLoad(in_flight, seconds, size, space, keep or ledger is not None, ledger)
+    is_document = as_json or output in (Output.json, Output.yaml)
+    with target.endpoint() as endpoint:
+        try:
+            result = asyncio.run(_run(endpoint, load, is_document))
+        except (errors.QsyncError, OSError) as error:
+            raise Failure(
+                FailureReason.UNREACHABLE, f"benchmark of {target.cluster} failed: {error}"
+            ) from error
+    if is_document:
+        print_document(result, output if output is Output.yaml else Output.json)
         return
     latencies = ", ".join(f"{name} {result[name]:.2f} ms" for name in ("p50", "p90", "p99", "max"))
     typer.echo(
@@ -71,54 +100,53 @@ def bench(
     )
 
 
-async def _run(
-    address: str,
-    user: str,
-    password: str,
-    in_flight: int,
-    seconds: float,
-    size: int,
-    space: str,
-    is_quiet: bool,
-    ledger: Path | None,
-) -> dict[str, Any]:
+async def _run(endpoint: Endpoint, load: BenchLoad, is_quiet: bool) -> dict[str, Any]:
     latencies: list[float] = []
     failed = 0
     async with AsyncExitStack() as open_ones:
-        lines = None if ledger is None else open_ones.enter_context(ledger.open("a"))
+        lines = None if load.ledger is None else open_ones.enter_context(load.ledger.open("a"))
         client = await open_ones.enter_async_context(
-            qsync_client.Client([address], user, password, deadline_s=10)
+            qsync_client.Client(
+                endpoint.addresses,
+                endpoint.user,
+                endpoint.password,
+                deadline_s=10,
+                tls=endpoint.tls,
+            )
         )
-        space_id = await ensure_space(client, space)
+        space_id, is_new = await _space(client, load.space)
         started = time.perf_counter()
-        deadline = started + seconds
+        deadline = started + load.seconds
 
         async def work(worker: int) -> None:
             nonlocal failed
             key = worker
             while (begin := time.perf_counter()) < deadline:
                 asked_at = time.time()
-                outcome = await client.replace(space_id, [key, "v" * size], retry=False)
+                value = _random_text(load.size)
+                outcome = await client.replace(space_id, [key, value], retry=False)
                 if lines is not None:
-                    lines.write(_ledger_line(space_id, key, size, outcome, asked_at))
+                    lines.write(_ledger_line(space_id, (key, value), outcome, asked_at))
                 if isinstance(outcome, qsync_client.Committed):
                     latencies.append(time.perf_counter() - begin)
                 else:
                     failed += 1
-                key += in_flight
+                key += load.in_flight
 
-        workers = asyncio.gather(*(work(number) for number in range(in_flight)))
-        with progress("writing", seconds, is_quiet) as advance:
+        workers = asyncio.gather(*(work(number) for number in range(load.in_flight)))
+        with progress("writing", load.seconds, is_quiet) as advance:
             while not workers.done():
                 await asyncio.wait([workers], timeout=0.2)
-                advance(min(time.perf_counter() - started, seconds))
+                advance(min(time.perf_counter() - started, load.seconds))
         await workers
         took_s = time.perf_counter() - started
+        if is_new and not load.is_kept:
+            await _drop(client, space_id)
     if not latencies:
         raise Failure(
             FailureReason.FAILED,
-            f"benchmark of {address} failed: no write was committed and {failed} failed; "
-            "check `qsync status`",
+            f"benchmark of {', '.join(endpoint.addresses)} failed: no write was committed and "
+            f"{failed} failed; check `qsync status`",
         )
     return _summary(sorted(latencies), failed, took_s)
 
@@ -131,14 +159,28 @@ def outcome_word(outcome: qsync_client.Outcome) -> str:
     return _OUTCOMES.get(type(outcome).__name__, "unknown")
 
 
+def _random_text(size: int) -> str:
+    """Return text that does not compress, so that disk and network carry all of its bytes."""
+    return base64.b64encode(random.randbytes(size * 3 // 4 + 3)).decode()[:size]
+
+
+async def _drop(client: qsync_client.Client, space_id: int) -> None:
+    """Remove a space with its rows. It stays if the cluster refuses that."""
+    for space, key in ((_INDEXES, [space_id, 0]), (_SPACES, [space_id])):
+        outcome = await client.delete(space, key)
+        if not isinstance(outcome, qsync_client.Committed):
+            warn(f"the space {space_id} of the benchmark remains: {outcome.reason}")
+            return
+
+
 def _ledger_line(
-    space_id: int, key: int, size: int, outcome: qsync_client.Outcome, asked_at: float
+    space_id: int, row: tuple[int, str], outcome: qsync_client.Outcome, asked_at: float
 ) -> str:
     """Return a client's outcomes in the format of `qsync local audit --ledger`."""
     line = {
         "space": space_id,
-        "id": key,
-        "value": "v" * size,
+        "id": row[0],
+        "value": row[1],
         "outcome": outcome_word(outcome),
         "started": asked_at,
         "ended": time.time(),
@@ -148,12 +190,17 @@ def _ledger_line(
 
 async def ensure_space(client: qsync_client.Client, name: str) -> int:
     """Return the id of the space. Create it with one unsigned key if it is missing."""
+    return (await _space(client, name))[0]
+
+
+async def _space(client: qsync_client.Client, name: str) -> tuple[int, bool]:
+    """Return the id of the space, and whether it is new. A new one has one unsigned key."""
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
     if not isinstance(found, qsync_client.Committed):
         raise Failure(FailureReason.REFUSED, f"cannot read the schema: {found.reason}")
     for row in found.tuples:
         if row[2] == name:
-            return int(row[0])
+            return int(row[0]), False
     made: int = max([_FIRST_ID - 1, *(row[0] for row in found.tuples)]) + 1
     for space, row in (
         (_SPACES, [made, 1, name, "memtx", 0, {"is_sync": True}, []]),
@@ -165,7 +212,7 @@ async def ensure_space(client: qsync_client.Client, name: str) -> int:
                 FailureReason.REFUSED,
                 f"cannot create the space {name}: {outcome.reason}",
             )
-    return made
+    return made, True
 
 
 def _summary(latencies: list[float], failed: int, took_s: float) -> dict[str, Any]:

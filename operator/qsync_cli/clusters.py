@@ -64,8 +64,11 @@ def absence_of(store: ClusterFiles) -> Failure:
 
 def all_stores() -> list[ClusterFiles]:
     directory = home()
-    if not directory.is_dir():
+    if not directory.exists():
         return []
+    if not directory.is_dir():
+        text = f"{directory} is not a directory: set QSYNC_HOME to another path"
+        raise Failure(FailureReason.INVALID, text)
     stores = [ClusterFiles(path) for path in sorted(directory.iterdir()) if path.is_dir()]
     return [store for store in stores if store.exists()]
 
@@ -155,8 +158,13 @@ def merge(cluster: "QsyncCluster", observed: "Observed", saved: "ClusterStatus")
     finding = planner.live_finding(cluster, observed, time.monotonic_ns())
     fresh = statuses.build_status(cluster, observed, wanted, finding, time.time())
     is_current = saved.observed_generation == cluster.metadata.generation
-    if is_current and (
-        saved.phase == "Ready" or (not fresh.leader and saved.phase in _WITH_WRITES)
+    degraded = saved.condition("Degraded")
+    # Only the supervisor tests the ports of members that do not run.
+    is_blocked = degraded is not None and degraded.reason == "PortInUse"
+    if (
+        is_current
+        and not is_blocked
+        and (saved.phase == "Ready" or (not fresh.leader and saved.phase in _WITH_WRITES))
     ):
         return fresh
     messages = {member.name: member.message for member in saved.members}

@@ -476,6 +476,9 @@ COMMANDS = (
         "bench",
         "bench:bench",
         "Measure the throughput and latency of quorum-synchronous writes.",
-        ("qsync bench 127.0.0.1:3301 --password SECRET",),
+        (
+            "qsync bench orders",
+            "qsync bench 127.0.0.1:3301 --password SECRET",
+        ),
     ),
 )

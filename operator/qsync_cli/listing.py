@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from qsync_cli import clusters
-from qsync_cli.kubernetes import orders
+from qsync_cli.kubernetes import names, orders
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table, say
-from qsync_cli.where import ContextOption, NamespaceOption, Where, has_kubeconfig
+from qsync_cli.where import ContextOption, NamespaceOption, Where
 
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
@@ -20,7 +20,7 @@ def list_clusters(
     """List clusters: those of this machine, and those on Kubernetes if it is configured."""
     where = Where(namespace=namespace, context=context)
     found = [] if where.is_kubernetes_chosen else list(map(_local, clusters.all_stores()))
-    if where.is_kubernetes_chosen or has_kubeconfig():
+    if where.is_kubernetes_chosen or names.has_kubeconfig():
         found += list(map(_remote, orders.every(where)))
     if output in (Output.json, Output.yaml):
         print_document(found, output)

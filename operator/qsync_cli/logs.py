@@ -9,6 +9,7 @@ import typer
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.local import logs as local_logs
+from qsync_cli.local.logs import TailOption
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document
 from qsync_cli.where import Where, aimed_at_members
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import KubernetesSession
 
 FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Continue until interrupted.")]
-TailOption = Annotated[
-    int | None,
-    typer.Option("--tail", help="Number of lines of each member.", min=0, show_default=False),
-]
 
 
 @aimed_at_members
@@ -38,10 +35,12 @@ def logs(
             "--local or --cluster"
         )
     if where.local is not None:
-        local_logs.logs(where.local, member, follow)
+        local_logs.logs(where.local, member, follow, tail, output)
         return
 
     is_document = output in (Output.json, Output.yaml)
+    if is_document and follow:
+        raise typer.BadParameter("--follow prints lines: omit -o")
     try:
         found = kubernetes_session.converse(
             where, lambda s: _read(s, where, member, follow, tail, is_document)

@@ -11,8 +11,9 @@ import typer
 
 from qsync_cli import lazy
 from qsync_cli.commands import COMMANDS, LOCAL
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals.commands import JOURNALS
+from qsync_local import store as local_store
 from qsync_node import __version__
 
 app = typer.Typer(
@@ -65,6 +66,20 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of the output is closed
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"qsync: {_sentence_of(error)} ({FailureReason.FAILED})\n")
+        sys.exit(1)
+
+
+def _sentence_of(error: OSError) -> str:
+    """Return the sentence for a file that cannot be used."""
+    text = f"cannot use {error.filename}: {error.strerror}"
+    home = str(local_store.home())
+    if str(error.filename).startswith(home):
+        return f"{text}; set QSYNC_HOME to a directory that you may write, instead of {home}"
+    return f"{text}; correct the path or its permissions"
 
 
 if __name__ == "__main__":

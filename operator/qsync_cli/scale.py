@@ -4,11 +4,13 @@ from typing import Any
 
 import typer
 
+from qsync_cli import statuses
 from qsync_cli.kubernetes import orders
+from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.local import scale as local_scale
 from qsync_cli.local.scale import AsyncOption, ReadOption, ReplicasOption
-from qsync_cli.options import NoWaitOption, OutputOption, TimeoutOption
-from qsync_cli.output import done
+from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
+from qsync_cli.output import say
 from qsync_cli.where import Where, aimed
 
 
@@ -37,4 +39,7 @@ def scale(
     name = orders.change(where, {"spec": spec})
     if not no_wait:
         orders.wait_ready(where, timeout)
-    done(f"qsynccluster.qsync.dev/{name} scaled", output, cluster=name, **spec)
+    if output in (Output.json, Output.yaml):
+        statuses.print_views(kubernetes_status.views(where), output)
+    else:
+        say(f"qsynccluster.qsync.dev/{name} scaled")

@@ -3,15 +3,12 @@
 import typer
 
 from qsync_cli import statuses, targets
-from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.local import status as local_status
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table
 from qsync_cli.statuses import CheckOption, WatchOption
 from qsync_cli.where import Where, aimed
-from qsync_operator.views import podview
-from qsync_operator.views.statusview import View
 
 WATCH_S = 2.0
 """Seconds between two observations on Kubernetes: each runs a command in every pod."""
@@ -33,16 +30,9 @@ def status(
         _show_node(where, output)
     else:
         statuses.show(
-            lambda: _look(where), output,
+            lambda: kubernetes_status.views(where), output,
             is_watching=watch, is_checking=check, interval_s=WATCH_S,
         )  # fmt: skip
-
-
-def _look(where: Where) -> list[View]:
-    seen = kubernetes_session.converse(
-        where, lambda session: kubernetes_status.look(session, where)
-    )
-    return [podview.view_of(seen)]
 
 
 def _show_node(where: Where, output: Output | None) -> None:

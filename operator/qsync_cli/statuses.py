@@ -13,6 +13,7 @@ import rich.console
 import rich.text
 import typer
 
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output
 from qsync_cli.output import plain_table, print_document, rich_table, say
 from qsync_operator.views import statusview
@@ -55,6 +56,7 @@ def show(
 
     Raises:
         Exit: `is_checking`, and a cluster is not healthy.
+        Failure: `is_checking`, and there is no cluster.
         BadParameter: both `is_watching` and `is_checking`.
     """
     if is_watching and is_checking:
@@ -63,6 +65,11 @@ def show(
         _watch(look, output, is_list, interval_s)
         return
     views = look()
+    if is_checking and not views:
+        raise Failure(
+            FailureReason.NOT_FOUND,
+            "there is no cluster to check: name one, or run `qsync apply -f FILE`",
+        )
     print_views(views, output, is_list=is_list)
     worst = max((view.health for view in views), default=statusview.ClusterHealth.HEALTHY)
     if is_checking and worst:

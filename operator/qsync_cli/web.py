@@ -10,7 +10,8 @@ import typer
 from qsync_cli import clusters
 from qsync_cli.data.connecting import ClusterArgument, ConnectionTarget
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.output import say
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, say
 from qsync_cli.where import ContextOption, NamespaceOption
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ NoBrowserOption = Annotated[
 def web(
     cluster: ClusterArgument,
     no_browser: NoBrowserOption = False,
+    output: OutputOption = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -41,6 +43,9 @@ def web(
     store = clusters.open_store(cluster)
     clusters.ensure_supervisor(store)
     url = _answering_url(store)
+    if output in (Output.json, Output.yaml):
+        print_document({"cluster": cluster, "url": url}, output)
+        return
     say(url)
     if not no_browser and not webbrowser.open(url):
         say("no browser was found: open this address in one")

@@ -9,7 +9,6 @@ A cluster is looked up among the local ones first. The options of Kubernetes, an
 """
 
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import typer
 
 from qsync_cli import clusters, completion
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.kubernetes import names
 from qsync_cli.options import AddressOption, CaOption, LocalOption, SecretOption
 from qsync_cli.signatures import option, signed
 
@@ -101,7 +101,7 @@ _NameArgument = Annotated[
     typer.Argument(
         help="Cluster, local or on Kubernetes. Optional if there is only one.",
         metavar="CLUSTER",
-        autocompletion=completion.local_clusters,
+        autocompletion=completion.cluster_names,
     ),
 ]
 _FirstArgument = Annotated[
@@ -109,34 +109,21 @@ _FirstArgument = Annotated[
     typer.Argument(
         help="Cluster, local or on Kubernetes. Optional if the member suffices.",
         metavar="CLUSTER",
-        autocompletion=completion.local_names,
+        autocompletion=completion.any_names,
     ),
 ]
 _SecondArgument = Annotated[
     str | None,
     typer.Argument(
-        help="Member of the cluster.", metavar="MEMBER", autocompletion=completion.local_members
+        help="Member of the cluster.", metavar="MEMBER", autocompletion=completion.member_names
     ),
 ]
 _MEMBER = re.compile(r".+-\d+")
-_CURRENT_CONTEXT = re.compile(r"""^['"]?current-context['"]?:\s*['"]?[^\s'"]""", re.MULTILINE)
 
 
 def is_plugin() -> bool:
     """Return whether the program was started as `kubectl qsync`."""
     return Path(sys.argv[0]).name.startswith("kubectl-")
-
-
-def has_kubeconfig() -> bool:
-    """Return whether this machine or pod knows a Kubernetes cluster."""
-    if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return True
-    try:
-        text = (Path.home() / ".kube" / "config").read_text()
-    except (OSError, UnicodeDecodeError):
-        return False
-    # A tool that removed its last cluster leaves a file without a current context.
-    return _CURRENT_CONTEXT.search(text) is not None
 
 
 def place_of(name: str | None, where: Where) -> Where:
@@ -158,22 +145,22 @@ def place_of(name: str | None, where: Where) -> Where:
         return replace(where, cluster=name)
     if clusters.is_known(name):
         return replace(where, local=name)
-    if not has_kubeconfig():
+    if not names.has_kubeconfig():
         raise clusters.absence_of(clusters.store_of(name))
     return replace(where, cluster=name)
 
 
 def _only_one(where: Where) -> Where:
     """Return Kubernetes if it is configured, or else the only local cluster."""
-    if has_kubeconfig():
+    if names.has_kubeconfig():
         return where
-    names = [store.name for store in clusters.all_stores()]
-    if len(names) == 1:
-        return replace(where, local=names[0])
-    if not names:
+    found = [store.name for store in clusters.all_stores()]
+    if len(found) == 1:
+        return replace(where, local=found[0])
+    if not found:
         text = "there is no local cluster and no kubeconfig: run `qsync apply -f FILE`"
         raise Failure(FailureReason.NOT_FOUND, text)
-    text = f"there are several local clusters, {', '.join(names)}: name one of them"
+    text = f"there are several local clusters, {', '.join(found)}: name one of them"
     raise Failure(FailureReason.INVALID, text)
 
 
@@ -206,9 +193,11 @@ def member_at(
             return first, replace(where, local=owner.name)
         if clusters.store_of(first).exists():
             raise typer.BadParameter(f"{first} is a cluster: specify a member of it as well")
-        if not has_kubeconfig():
+        if not names.has_kubeconfig():
             raise clusters.absence_of(clusters.store_of(first))
-    if is_optional and not _MEMBER.fullmatch(first):
+    if is_optional and (
+        not _MEMBER.fullmatch(first) or names.is_cluster(first, where.namespace, where.context)
+    ):
         return None, replace(where, cluster=first)
     return first, where
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from qsync_local.certificates import MemberCertificates
 from qsync_local.journals import JournalPlatform
-from qsync_local.ports import HOST, NoFreePort, kept_or_new
+from qsync_local.ports import HOST, NoFreePort, is_free, kept_or_new
 from qsync_local.restoration import Restoration
 from qsync_local.store import ClusterFiles, MemberRecord, Secrets, write_whole
 from qsync_local.supervision import Program, Supervision
@@ -77,6 +77,19 @@ def _drift(cluster: QsyncCluster, record: MemberRecord, wanted: dict[str, Any]) 
     if record.restarted != restarted_at(cluster):
         return "restart"
     return drift_of(record.applied, wanted)
+
+
+class PortInUse(NoFreePort):
+    """Another program uses a port that the manifest assigns to a member."""
+
+
+def _refuse_ports_in_use(member: str, ports: dict[str, int]) -> None:
+    for field, port in ports.items():
+        if port and not is_free(port):
+            raise PortInUse(
+                f"{member} cannot listen: port {port} is in use; stop the program that uses it, or "
+                f"change spec.ports.{field}"
+            )
 
 
 class LocalPlatform:
@@ -310,26 +323,35 @@ class LocalPlatform:
         """Start every member that has a disk and no process; stop all members to hibernate."""
         try:
             self._certificates.reconcile(cluster)
+            troubles: list[Trouble] = []
             if cluster.spec.hibernate:
                 await self.stop_all(STOP_PATIENCE_S)
             else:
-                self._keep_running(cluster)
+                troubles += self._keep_running(cluster)
             leader = observed.writable_leader()
             address = self._database(leader.name) if leader else None
-            return await self.journals.reconcile(cluster, self._broker_nodes(cluster), address)
+            nodes = self._broker_nodes(cluster)
+            return (*troubles, *await self.journals.reconcile(cluster, nodes, address))
         except (OSError, NoFreePort, CertificateError) as error:
             return (Trouble(Reason.START_FAILED, str(error)),)
 
-    def _keep_running(self, cluster: QsyncCluster) -> None:
+    def _keep_running(self, cluster: QsyncCluster) -> list[Trouble]:
+        """Start members without a process. Return the ports of the manifest that are in use."""
+        troubles = []
         for name in list(self._state.members):
             if self.processes.observe(name) or not self._store.data_directory(name).is_dir():
                 continue
             if self.processes.may_start(name):
-                self._start(cluster, name)
+                try:
+                    self._start(cluster, name)
+                except PortInUse as error:
+                    troubles.append(Trouble(Reason.PORT_IN_USE, str(error)))
+        return troubles
 
     def _start(self, cluster: QsyncCluster, name: str) -> None:
         record = self._state.members[name]
         iproto, admin, tls = self._wanted_ports(cluster, name)
+        _refuse_ports_in_use(name, {"iproto": iproto, "admin": admin, "tls": tls})
         taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin, r.tls)}
         taken |= self.journals.fixed_ports(cluster)
         record.iproto = iproto or kept_or_new(record.iproto, taken)

@@ -202,8 +202,14 @@ def _code(code: int) -> str:
 
 
 def last_words(log: str) -> str:
-    """Return why a node ended: its last log line, or the reason of the event on that line."""
-    line = (log.strip().splitlines() or [""])[-1]
-    with contextlib.suppress(ValueError, AttributeError):
-        line = str(json.loads(line).get("reason", ""))
-    return line[-LAST_WORDS_MAX:] or "it reported no cause"
+    """Return why a node ended: the last line that is not an event, or the reason of an event.
+
+    Events without a reason are skipped: a restarted node logs some before it ends again.
+    """
+    for line in reversed(log.strip().splitlines()):
+        cause = line
+        with contextlib.suppress(ValueError, AttributeError):
+            cause = str(json.loads(line).get("reason", ""))
+        if cause.strip():
+            return cause[-LAST_WORDS_MAX:]
+    return "it reported no cause"

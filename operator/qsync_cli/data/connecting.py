@@ -11,17 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli import clusters, targets
-from qsync_cli.completion import local_clusters
+from qsync_cli.completion import cluster_names
 from qsync_cli.data import probing
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.kubernetes import tunnels
+from qsync_cli.kubernetes import names, tunnels
 from qsync_cli.local.credentials import login_of
 from qsync_cli.signatures import argument, option, signed
 from qsync_cli.where import (
     ContextOption,
     NamespaceOption,
     Where,
-    has_kubeconfig,
     is_plugin,
 )
 from qsync_client import (
@@ -39,7 +38,7 @@ ClusterArgument = Annotated[
     typer.Argument(
         help="Cluster, local or on Kubernetes, or HOST:PORT of a member.",
         metavar="CLUSTER",
-        autocompletion=local_clusters,
+        autocompletion=cluster_names,
     ),
 ]
 SpaceArgument = Annotated[str, typer.Argument(help="Name or id of the space.", metavar="SPACE")]
@@ -102,6 +101,10 @@ class ConnectionTarget:
     context: str | None = None
 
     @property
+    def is_address(self) -> bool:
+        return _ADDRESS.fullmatch(self.cluster) is not None
+
+    @property
     def is_kubernetes_chosen(self) -> bool:
         """Return whether an option or the name of the program selects Kubernetes."""
         return is_plugin() or self.namespace is not None or self.context is not None
@@ -117,7 +120,7 @@ class ConnectionTarget:
             return False
         if self.is_kubernetes_chosen:
             return True
-        return not clusters.store_of(self.cluster).exists() and has_kubeconfig()
+        return not clusters.store_of(self.cluster).exists() and names.has_kubeconfig()
 
     @contextmanager
     def endpoint(self) -> Iterator[Endpoint]:

@@ -30,7 +30,8 @@ from qsync_cli.data.files import format_of, read_rows
 from qsync_cli.data.records import Read
 from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.output import counted, progress
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import counted, print_document, progress
 from qsync_client import (
     Client,
     Committed,
@@ -64,7 +65,7 @@ RestartOption = Annotated[
 
 
 @on_cluster
-def import_rows(
+def import_rows(  # noqa: PLR0913, PLR0917  # as many as there are options
     target: ConnectionTarget,
     space: SpaceArgument,
     file: FileArgument,
@@ -74,6 +75,7 @@ def import_rows(
     batch: BatchOption = 500,
     max_bad: MaxBadOption = 20,
     restart: RestartOption = False,
+    output: OutputOption = None,
 ) -> None:
     """Write the rows of a CSV, JSON lines or Parquet file into a space."""
     is_stream = str(file) == "-"
@@ -101,10 +103,13 @@ def import_rows(
                     ) from None
                 if path is not None:
                     path.unlink(missing_ok=True)
-    _conclude(report, found, dry_run)
+    _conclude(report, found, dry_run, output)
 
 
-def _conclude(report: "ImportReport", space: Space, is_dry: bool) -> None:
+def _conclude(report: "ImportReport", space: Space, is_dry: bool, output: Output | None) -> None:
+    if output in (Output.json, Output.yaml):
+        counts = {"imported": report.written, "repeated": report.repeated, "invalid": report.bad}
+        print_document({"space": space.name, "dryRun": is_dry, **counts}, output)
     verb = "would import" if is_dry else "imported"
     text = f"{verb} {counted(report.written)} into {space.name}"
     if report.repeated:

@@ -2,11 +2,22 @@
 
 from typing import Any
 
-from qsync_cli.kubernetes.session import KubernetesSession, choose
+from qsync_cli.kubernetes.session import KubernetesSession, choose, converse
 from qsync_cli.where import Where
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
+from qsync_operator.views import podview
 from qsync_operator.views.podview import Look, is_running
+from qsync_operator.views.statusview import View
+
+
+def views(where: Where) -> list[View]:
+    """Return the view of one cluster.
+
+    Raises:
+        Failure: there is no such cluster, or the API server refuses a request.
+    """
+    return [podview.view_of(converse(where, lambda session: look(session, where)))]
 
 
 async def look(session: KubernetesSession, where: Where) -> Look:

@@ -9,7 +9,8 @@ import typer
 
 from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.options import NameArgument
+from qsync_cli.options import NameArgument, Output, OutputOption
+from qsync_cli.output import print_document
 
 MemberArgument = Annotated[
     str | None,
@@ -19,30 +20,61 @@ FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Continue unt
 FOLLOW_S = 0.2
 
 
-def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption = False) -> None:
+TailOption = Annotated[
+    int | None,
+    typer.Option("--tail", help="Number of lines of each member.", min=0, show_default=False),
+]
+
+
+def logs(
+    name: NameArgument,
+    member: MemberArgument = None,
+    follow: FollowOption = False,
+    tail: TailOption = None,
+    output: OutputOption = None,
+) -> None:
     """Print the log of a member, or of all members with their names."""
     store = clusters.open_store(name)
     clusters.ensure_supervisor(store)
     members = list(store.load_state().members)
     if member == "supervisor":
-        chosen = {"": store.supervisor_log}
+        chosen = {"supervisor": store.supervisor_log}
     elif member is not None:
         if member not in members:
             raise Failure(
                 FailureReason.NOT_FOUND,
                 f"member {member} not found: {name} has {', '.join(members)}",
             )
-        chosen = {"": clusters.node_log(store, member)}
+        chosen = {member: clusters.node_log(store, member)}
     else:
-        chosen = {f"{one}: ": clusters.node_log(store, one) for one in members}
+        chosen = {one: clusters.node_log(store, one) for one in members}
+    if output in (Output.json, Output.yaml):
+        if follow:
+            raise typer.BadParameter("--follow prints lines: omit -o")
+        lines = {one: last_lines(path, tail) for one, path in chosen.items()}
+        print_document(lines, output)
+        return
     try:
-        _print(chosen, follow)
+        _print({"" if member else f"{one}: ": path for one, path in chosen.items()}, follow, tail)
     except KeyboardInterrupt:
         return
 
 
-def _print(paths: dict[str, Path], follow: bool) -> None:
+def last_lines(path: Path, count: int | None) -> list[str]:
+    """Return the last whole lines of a file, all of them without a count."""
+    if not path.exists():
+        return []
+    lines = path.read_text(errors="replace").splitlines()
+    return lines if count is None else lines[len(lines) - min(count, len(lines)) :]
+
+
+def _print(paths: dict[str, Path], follow: bool, tail: int | None) -> None:
     offsets = dict.fromkeys(paths, 0)
+    if tail is not None:
+        for prefix, path in paths.items():
+            for line in last_lines(path, tail):
+                sys.stdout.write(f"{prefix}{line}\n")
+            offsets[prefix] = path.stat().st_size if path.exists() else 0
     while True:
         for prefix, path in paths.items():
             offsets[prefix] = _print_from(path, prefix, offsets[prefix])

@@ -235,6 +235,7 @@ def test_a_process_that_does_not_listen_is_ended(tmp_path: Path) -> None:
     [
         ('{"event": "started"}\nqsync-node: the port is taken\n', "qsync-node: the port is taken"),
         ('{"event": "stopping", "reason": "the disk is full"}\n', "the disk is full"),
+        ('the port is taken\n{"event": "started"}\n', "the port is taken"),
         ('{"event": "promote_confirmed", "term": 2}\n', "it reported no cause"),
         ("", "it reported no cause"),
         ("[1]", "[1]"),

@@ -7,22 +7,33 @@ import pytest
 import typer
 import yaml
 
-from qsync_cli import completion, where
+from qsync_cli import completion
 from qsync_cli.clusters import store_of
 from qsync_cli.failure import Failure
+from qsync_cli.kubernetes import names
 from qsync_cli.where import Where, member_at, place_of
 from qsync_local.store import MemberRecord, SupervisorState
 from qsync_operator.api.manifest import parse_cluster
 from qsync_testing.paths import EXAMPLES
 
-READ_KUBECONFIG = where.has_kubeconfig
+READ_KUBECONFIG = names.has_kubeconfig
+
+
+def found_on_kubernetes(
+    kind: str, namespace: str | None, context: str | None
+) -> list[tuple[str, str]]:
+    """Return two clusters, of which one has a name like a member of the other, and their pods."""
+    if kind == "QsyncCluster":
+        return [("bills", ""), ("bills-2", "")]
+    return [("bills-0", "bills"), ("bills-2-0", "bills-2"), ("operator", "")]
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Store the local cluster `orders` with two members; there is a kubeconfig."""
     monkeypatch.setenv("QSYNC_HOME", str(tmp_path))
-    monkeypatch.setattr(where, "has_kubeconfig", lambda: True)
+    monkeypatch.setattr(names, "has_kubeconfig", lambda: True)
+    monkeypatch.setattr(names, "_found", found_on_kubernetes)
     monkeypatch.setattr(sys, "argv", ["qsync"])
     document = yaml.safe_load((EXAMPLES / "three-nodes.yaml").read_text())
     store = store_of("orders")
@@ -42,7 +53,7 @@ def test_a_local_cluster_comes_before_one_on_kubernetes(monkeypatch: pytest.Monk
 
 def test_without_a_name_it_is_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place_of(None, Where()) == Where()
-    monkeypatch.setattr(where, "has_kubeconfig", lambda: False)
+    monkeypatch.setattr(names, "has_kubeconfig", lambda: False)
     assert place_of(None, Where()) == Where(local="orders")
     with pytest.raises(Failure, match=r"bills not found in .*: it has orders"):
         place_of("bills", Where())
@@ -76,6 +87,8 @@ def test_a_member_is_found_with_its_cluster(
 def test_one_word_is_a_cluster_where_the_member_is_optional() -> None:
     assert member_at("orders", None, Where(), is_optional=True) == (None, Where(local="orders"))
     assert member_at("bills", None, Where(), is_optional=True) == (None, Where(cluster="bills"))
+    assert member_at("bills-2", None, Where(), is_optional=True) == (None, Where(cluster="bills-2"))
+    assert member_at("bills-1", None, Where(), is_optional=True) == ("bills-1", Where())
     with pytest.raises(typer.BadParameter, match="specify a member"):
         member_at("orders", None, Where(), is_optional=False)
     with pytest.raises(typer.BadParameter, match="specify CLUSTER and MEMBER"):
@@ -87,12 +100,24 @@ def test_retained_data_is_a_local_cluster() -> None:
     assert place_of("orders", Where()) == Where(local="orders")
 
 
-def test_names_are_completed() -> None:
+def completion_context(**params: str) -> typer.Context:
+    context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
+    context.params.update(params)
+    return context
+
+
+def test_names_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = completion_context()
     assert completion.local_clusters("o") == ["orders"]
     assert completion.local_clusters("x") == []
-    assert completion.local_names("orders-1") == ["orders-1"]
-    context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
-    assert completion.local_members(context, "orders") == ["orders-0", "orders-1"]
+    assert completion.cluster_names(context, "") == ["orders", "bills", "bills-2"]
+    assert completion.any_names(context, "orders-1") == ["orders-1"]
+    assert completion.any_names(context, "bills-") == ["bills-2", "bills-0", "bills-2-0"]
+    assert completion.member_names(context, "orders") == ["orders-0", "orders-1"]
+    assert completion.member_names(completion_context(cluster_name="bills"), "") == ["bills-0"]
+    assert completion.member_names(completion_context(cluster_name="orders"), "b") == []
+    monkeypatch.setattr(names, "has_kubeconfig", lambda: False)
+    assert completion.cluster_names(context, "") == ["orders"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""Every verb has `-o json`, or a stated reason to have none."""
+
+import pytest
+
+from qsync_cli.commands import COMMANDS, LOCAL
+from qsync_cli.journals.commands import JOURNALS
+from qsync_cli.lazy import LazyCommand
+
+WITHOUT = {
+    "export": "-o names the file, and --format its form",
+    "journals read": "the output is the bytes of the journal",
+    "sh": "--json shows rows as JSON lines",
+    "tail": "every line is JSON",
+    "top": "a full-screen view; `status --watch -o json` streams",
+}
+GROUPS = {"": COMMANDS, "local ": LOCAL, "journals ": JOURNALS}
+VERBS = {f"{group}{command.name}": command for group, table in GROUPS.items() for command in table}
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - WITHOUT.keys()))
+def test_every_verb_has_json(verb: str) -> None:
+    command: LazyCommand = VERBS[verb]
+    options = [option for one in command.load().params for option in one.opts if "-o" in one.opts]
+    assert options == ["-o", "--output"]
+
+
+def test_only_existing_verbs_are_exempt() -> None:
+    assert WITHOUT.keys() <= VERBS.keys()
