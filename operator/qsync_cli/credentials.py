@@ -13,6 +13,7 @@ from qsync_cli.where import Where, aimed
 from qsync_operator.resources import labels, secrets
 
 if TYPE_CHECKING:
+    from qsync_cli.kubernetes.session import KubernetesSession
     from qsync_operator.resources.labels import KubernetesObject
 
 
@@ -50,7 +51,7 @@ def credentials(where: Where, user: UserOption = None, output: OutputOption = No
 
 
 async def _of_user(
-    session: kubernetes_session.KubernetesSession,
+    session: "KubernetesSession",
     cluster: "KubernetesObject",
     user: str,
     found: dict[str, object],

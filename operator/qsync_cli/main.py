@@ -13,7 +13,6 @@ from qsync_cli import lazy
 from qsync_cli.commands import COMMANDS, LOCAL
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals.commands import JOURNALS
-from qsync_local import store as local_store
 from qsync_node import __version__
 
 app = typer.Typer(
@@ -76,7 +75,9 @@ def main() -> None:
 def _sentence_of(error: OSError) -> str:
     """Return the sentence for a file that cannot be used."""
     text = f"cannot use {error.filename}: {error.strerror}"
-    home = str(local_store.home())
+    from qsync_local.store import home as home_of  # noqa: PLC0415  # heavy, and only after a failure
+
+    home = str(home_of())
     if str(error.filename).startswith(home):
         return f"{text}; set QSYNC_HOME to a directory that you may write, instead of {home}"
     return f"{text}; correct the path or its permissions"
