@@ -155,6 +155,8 @@ def _by_position(space: Space, record: Mapping[str, Any]) -> list[Any]:
     found: dict[int, Any] = {}
     for name, value in record.items():
         if name == REST and name not in places:
+            if not isinstance(value, list | tuple | None):
+                raise FieldError(REST, "the value is no array of fields after the format")
             found |= {len(places) + number: one for number, one in enumerate(value or ())}
         elif name in places:
             found[places[name]] = value

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -29,6 +29,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_client import Row, Space
 
 CELL_BYTES_MAX = 32 << 20
+LINE_BYTES_MAX = 64 << 20
 
 
 class FileFormat(StrEnum):
@@ -158,7 +159,7 @@ def _read_text(
     file: IO[bytes], chosen: FileFormat, space: Space, advance: Callable[[], None]
 ) -> RecordReader:
     if chosen is FileFormat.jsonl:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_bounded_lines(file), 1):
             advance()
             if line.strip():
                 yield _json_row(number, line, space)
@@ -181,6 +182,24 @@ def _read_text(
         ) from error
     finally:
         text.detach()
+
+
+def _bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file.
+
+    Raises:
+        Failure: a line is too long for memory; the file may have no line breaks at all.
+    """
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise Failure(
+                FailureReason.INVALID,
+                f"line {number} has more than {LINE_BYTES_MAX >> 20} MiB: write one row in each "
+                "line",
+            )
+        yield line
 
 
 def _json_row(number: int, line: bytes, space: Space) -> Read:
@@ -215,14 +234,27 @@ def _csv_row(number: int, header: list[str], cells: list[str], space: Space) -> 
     try:
         if REST in record:
             rest = record[REST]
-            record[REST] = (
-                json.loads(rest, object_hook=extensions.value_of_object) if rest else None
-            )
+            record[REST] = _rest_of_cell(rest)
         row = row_of_record(space, record, lambda field, text: value_of_text(field, text or ""))
         while len(row) > 1 and row[-1] is None and len(row) > len(space.fields):
             row.pop()
         return Read(number, row)
     except FieldError as error:
         return Read(number, None, error)
-    except ValueError as error:
-        return Read(number, None, FieldError(REST, f"the cell is no JSON array: {error}"))
+
+
+def _rest_of_cell(text: str) -> list[Any] | None:
+    """Return the fields after the format, None for an empty cell.
+
+    Raises:
+        FieldError: the cell is not a JSON array.
+    """
+    if not text:
+        return None
+    try:
+        rest = json.loads(text, object_hook=extensions.value_of_object)
+    except (ValueError, RecursionError) as error:
+        raise FieldError(REST, f"the cell is no JSON array: {error}") from error
+    if not isinstance(rest, list):
+        raise FieldError(REST, "the cell is no JSON array")
+    return rest

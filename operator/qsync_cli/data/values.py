@@ -28,8 +28,8 @@ def value_of(text: str) -> Any:
         value = json.loads(text, object_hook=extensions.value_of_object)
     except json.JSONDecodeError:
         return text
-    except ValueError as error:
-        raise typer.BadParameter(f"{text} has no value: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{text[:80]} has no value: {error}") from error
     return value
 
 

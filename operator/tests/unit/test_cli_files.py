@@ -10,10 +10,11 @@ from typing import Any
 
 import msgpack
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_cli.data import exporting, importing, parquet
+from qsync_cli.data import exporting, files, importing, parquet
 from qsync_cli.data.extensions import datetime_of, decimal_of, uuid_of
 from qsync_cli.data.fields import (
     FieldError,
@@ -25,6 +26,7 @@ from qsync_cli.data.fields import (
 )
 from qsync_cli.data.files import FileFormat, TextWriter, format_of, read_rows
 from qsync_cli.data.records import Read
+from qsync_cli.data.values import value_of
 from qsync_cli.failure import Failure
 from qsync_client import (
     Committed,
@@ -304,3 +306,35 @@ def test_batches_have_a_bounded_size() -> None:
 
     assert len(importing._batch(rows(), 50)) == 4
     assert len(importing._batch(iter([Read(1, [1])] * 9), 5)) == 5
+
+
+@pytest.mark.parametrize("cell", ["5", "{}", "[1", "[" * 100_000])
+def test_malformed_rest_is_an_invalid_row(cell: str, tmp_path: Path) -> None:
+    header = ",".join([*(field.name for field in SPACE.fields), "_rest"])
+    cells = ",".join(["1", *[""] * (len(SPACE.fields) - 1), cell])
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}\n{cells}\n")
+    (read,) = read_rows(path, FileFormat.csv, SPACE, nothing)
+    assert read.row is None
+    assert read.error is not None
+
+
+def test_rest_of_a_json_line_must_be_an_array(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1, "_rest": 5}\n')
+    (read,) = read_rows(path, FileFormat.jsonl, SPACE, nothing)
+    assert read.error is not None
+    assert read.error.field == "_rest"
+
+
+def test_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LINE_BYTES_MAX", 100)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"[1]\n[{'1,' * 100}]\n")
+    with pytest.raises(Failure, match="line 2 has more than"):
+        list(read_rows(path, FileFormat.jsonl, SPACE, nothing))
+
+
+def test_deeply_nested_argument_is_wrong_usage() -> None:
+    with pytest.raises(typer.BadParameter, match="has no value"):
+        value_of("[" * 100_000)
