@@ -75,6 +75,7 @@ class Shell:
         self.life = 0
         self.clock_rate = 1.0
         self.clock_offset_ns = self.timeline.rng.randrange(1, 10**12)
+        self.resumed_ns = 0  # when its last pause ended
         self.wall_offset_s = 0.0
         self.tasks: DiskTasks | None = None  # of the process that runs
         self.disk_delay_ns = 200_000
@@ -386,6 +387,7 @@ class Shell:
         self.loop.pause()
 
     def resume(self) -> None:
+        self.resumed_ns = self.timeline.now_ns
         self.loop.resume()
 
     # --- disk ---------------------------------------------------------------------------------

@@ -241,7 +241,9 @@ class WorldWatch:
         self._check_separation(shell, context.voter_uuids())
         self._check_switchover(shell, replica.leader)
         write_since_ns = shell.tasks.write_since_ns if shell.tasks is not None else 0
-        if write_since_ns and now_ns - write_since_ns > _longest_lease_ns(shell):
+        # A paused process learns after it only that the write before has ended, and a new one begun.
+        known_since_ns = max(write_since_ns, shell.resumed_ns)
+        if write_since_ns and now_ns - known_since_ns > _longest_lease_ns(shell):
             raise InvariantViolation(f"E5: {shell.name} leads, although its disk hangs")
 
     @staticmethod

@@ -62,6 +62,7 @@ def test_smoke(first: int) -> None:
         30229,
         31548,
         31888,
+        34605,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
