@@ -241,7 +241,7 @@ class WorldWatch:
         self._check_separation(shell, context.voter_uuids())
         self._check_switchover(shell, replica.leader)
         write_since_ns = shell.tasks.write_since_ns if shell.tasks is not None else 0
-        # A paused process learns after it only that the write before has ended, and a new one begun.
+        # A process learns after its pause only that the write before ended and a new one began.
         known_since_ns = max(write_since_ns, shell.resumed_ns)
         if write_since_ns and now_ns - known_since_ns > _longest_lease_ns(shell):
             raise InvariantViolation(f"E5: {shell.name} leads, although its disk hangs")
