@@ -126,7 +126,19 @@ def _widths(titles: OutputRow, rows: list[OutputRow]) -> list[int]:
     return [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
 
 
+def printable(text: str) -> str:
+    """Return text with its control characters escaped: a name must not reach the terminal raw."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+def _safe(rows: list[OutputRow]) -> list[OutputRow]:
+    return [list(map(printable, row)) for row in rows]
+
+
 def plain_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> str:
+    titles, *rows = _safe([titles, *rows])
     widths = _widths(titles, rows)
     lines = (
         (" " * gap)
@@ -138,6 +150,7 @@ def plain_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> str
 
 
 def rich_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> "RenderableType":
+    titles, *rows = _safe([titles, *rows])
     table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)

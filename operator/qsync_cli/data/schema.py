@@ -8,7 +8,7 @@ from qsync_cli.data.connecting import ConnectionTarget, SpaceArgument, on_cluste
 from qsync_cli.data.reading import named
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import print_document, print_table, say
+from qsync_cli.output import print_document, print_table, printable, say
 from qsync_client import Iterator, Space
 from qsync_node.format.body import FIRST_USER_SPACE
 
@@ -60,7 +60,7 @@ def describe(
     if output in (Output.json, Output.yaml):
         print_document(document, output)
         return
-    say(f"{found.name}, id {found.id}")
+    say(f"{printable(found.name)}, id {found.id}")
     say()
     fields = [
         [field["name"], field["type"], "yes" if field["is_nullable"] else "no"]

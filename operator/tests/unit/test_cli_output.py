@@ -5,6 +5,7 @@ import pytest
 from qsync_cli.commands import COMMANDS, LOCAL
 from qsync_cli.journals.commands import JOURNALS
 from qsync_cli.lazy import LazyCommand
+from qsync_cli.output import plain_table
 
 WITHOUT = {
     "export": "-o names the file, and --format its form",
@@ -26,3 +27,8 @@ def test_every_verb_has_json(verb: str) -> None:
 
 def test_only_existing_verbs_are_exempt() -> None:
     assert WITHOUT.keys() <= VERBS.keys()
+
+
+def test_names_with_control_characters_are_escaped_in_tables() -> None:
+    table = plain_table(["FIELD"], [["a\x1b[31mb"], ["line\nbreak"]])
+    assert table.splitlines() == ["FIELD", "a\\u001b[31mb", "line\\nbreak"]
