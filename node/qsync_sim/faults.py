@@ -253,6 +253,8 @@ def remove_member(world: Cluster) -> None:
     if leader is None or leader.node is None or len(candidates) < 3 or lacks_voter(world):
         return
     shell = world.rng.choice(candidates)
+    if not any(_is_whole(other) for other in world.alive() if other is not shell):
+        return  # nothing could repair the states of the others
     if leader.node.context.configuration.by_uuid(shell.uuid) is not None:
         world.count("fault member removed")
         world.command(leader, "unregister", uuid=shell.uuid)

@@ -63,6 +63,7 @@ def test_smoke(first: int) -> None:
         31548,
         31888,
         34605,
+        34675,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
