@@ -10,7 +10,7 @@ from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import codes, grants, rows, sequences, system
+from . import errors, grants, rows, sequences, system
 from .build import add_entry
 from .definitions import IndexDef, SpaceDef
 from .fields import decode
@@ -112,7 +112,7 @@ def _on_truncate(state: DatabaseState, old: CatalogueFields, new: CatalogueField
         raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{new[0]}' does not exist")
     if space.is_system:
         raise ClientError(
-            codes.TRUNCATE_SYSTEM_SPACE, f"Can't truncate a system space, space '{space.name}'"
+            errors.TRUNCATE_SYSTEM_SPACE, f"Can't truncate a system space, space '{space.name}'"
         )
     indexes = {
         index_id: state.new_index(space.index_defs[index_id], index.key_def)
@@ -236,7 +236,7 @@ def _on_sequence(state: DatabaseState, old: CatalogueFields, new: CatalogueField
 
 
 def _check_sequence(sequence: sequences.Sequence, is_new: bool) -> None:
-    code, verb = (codes.CREATE_SEQUENCE, "create") if is_new else (codes.ALTER_SEQUENCE, "modify")
+    code, verb = (errors.CREATE_SEQUENCE, "create") if is_new else (errors.ALTER_SEQUENCE, "modify")
     name = sequence.name
     if rows.is_too_long(name):
         name = rows.shortened(name)
@@ -254,7 +254,7 @@ def _check_sequence(sequence: sequences.Sequence, is_new: bool) -> None:
 
 
 def _cannot_drop_sequence(name: str, reason: str) -> ClientError:
-    return ClientError(codes.DROP_SEQUENCE, f"Can't drop sequence '{name}': {reason}")
+    return ClientError(errors.DROP_SEQUENCE, f"Can't drop sequence '{name}': {reason}")
 
 
 def _sequence_use(state: DatabaseState, space_id: int) -> SequenceUse | None:
@@ -363,7 +363,7 @@ def _on_func(state: DatabaseState, old: CatalogueFields, new: CatalogueFields) -
         assert old is not None
         if grants.is_granted(state, "function", old[0]):
             raise ClientError(
-                codes.DROP_FUNCTION, f"Can't drop function {old[0]}: function has grants"
+                errors.DROP_FUNCTION, f"Can't drop function {old[0]}: function has grants"
             )
 
 
@@ -371,7 +371,7 @@ def _check_loop(state: DatabaseState, row: list[Any]) -> None:
     if _reaches(state, row[3], row[1]):
         granted, grantee = (grants.user_name(state, user_id) for user_id in (row[3], row[1]))
         raise ClientError(
-            codes.ROLE_LOOP, f"Granting role '{granted}' to role '{grantee}' would create a loop"
+            errors.ROLE_LOOP, f"Granting role '{granted}' to role '{grantee}' would create a loop"
         )
 
 

@@ -15,10 +15,11 @@ from functools import cache
 from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 from qsync_node.format.body import is_kept, put_body
 from qsync_node.format.mp import pack
 
-from . import catalogue, codes, reads, system
+from . import catalogue, reads, system
 from .access import User, fill_user
 from .bootstrap import bootstrap_rows, index_rows, space_rows
 from .build import Build, Definition
@@ -141,7 +142,7 @@ class Database(DatabaseState):
 
     def apply(self, type: int, body: bytes) -> None:
         """Apply one confirmed row of the log."""
-        if type == codes.NOP:
+        if type == protocol.NOP:
             return
         request = decode_request(type, body)
         if isinstance(request, Select):
@@ -180,7 +181,7 @@ class Database(DatabaseState):
         """Load one row of a snapshot."""
         parts = split_put(body)
         if parts is None:
-            self.apply(codes.REPLACE, body)
+            self.apply(protocol.REPLACE, body)
             return
         space_id, at = parts
         packed = body[at:]

@@ -8,7 +8,7 @@ from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import codes, rows, sequences, system
+from . import errors, rows, sequences, system
 from .access import User, denied, password_hash_of
 from .numbers import SIGNED_MAX
 from .space import SpaceData
@@ -26,9 +26,9 @@ _SOURCES = {
 }
 _MISSING = {
     "space": (ErrorCode.NO_SUCH_SPACE, "Space '{}' does not exist"),
-    "sequence": (codes.NO_SUCH_SEQUENCE, "Sequence '{}' does not exist"),
+    "sequence": (errors.NO_SUCH_SEQUENCE, "Sequence '{}' does not exist"),
     "function": (ErrorCode.NO_SUCH_FUNCTION, "Function '{}' does not exist"),
-    "role": (codes.NO_SUCH_ROLE, "Role '{}' is not found"),
+    "role": (errors.NO_SUCH_ROLE, "Role '{}' is not found"),
     "user": (ErrorCode.NO_SUCH_USER, "User '{}' is not found"),
 }
 # Types that can be granted for all objects or for one; a grant on a collation has no effect.
@@ -111,14 +111,14 @@ def _check_schema(_state: DatabaseState, old: GrantFields, new: GrantFields) -> 
         return
     if new is None:
         raise ClientError(
-            codes.REPLICASET_UUID_IS_READ_ONLY,
+            errors.REPLICASET_UUID_IS_READ_ONLY,
             "Can't reset replica set UUID: it is already assigned",
         )
     uuid = new[1] if len(new) > 1 else None
     if not isinstance(uuid, str):
         raise wrong_type("2", "string")
     if not _UUID.fullmatch(uuid):
-        raise ClientError(codes.INVALID_UUID, f"Invalid UUID: {uuid}")
+        raise ClientError(errors.INVALID_UUID, f"Invalid UUID: {uuid}")
     if old is not None and str(old[1]).lower() != uuid.lower():
         raise ClientError(
             ErrorCode.UNSUPPORTED,
@@ -131,7 +131,7 @@ def _check_collation(_state: DatabaseState, old: GrantFields, new: GrantFields) 
         assert old is not None
         if old[0] == 0:
             raise ClientError(
-                codes.DROP_COLLATION, f"Can't drop collation {old[1]} : system collation"
+                errors.DROP_COLLATION, f"Can't drop collation {old[1]} : system collation"
             )
         return
     raise ClientError(
@@ -231,7 +231,7 @@ def _check_privileges(old: GrantFields, new: GrantFields) -> None:
 
 
 def wrong_grant(reason: str) -> ClientError:
-    return ClientError(codes.GRANT, f"Incorrect grant arguments: {reason}")
+    return ClientError(errors.GRANT, f"Incorrect grant arguments: {reason}")
 
 
 def find_object(state: DatabaseState, object_type: str, object_id: object) -> tuple[str, int]:

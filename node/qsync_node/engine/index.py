@@ -28,7 +28,8 @@ from weakref import ref
 
 from sortedcontainers import SortedList
 
-from . import codes
+from qsync_node.format import keys as protocol
+
 from .fields import GREATEST
 from .keydef import KeyDef
 
@@ -51,7 +52,7 @@ class KeyRange(NamedTuple):
     is_reverse: bool
 
 
-_REVERSE = frozenset({codes.REQ, codes.LT, codes.LE})
+_REVERSE = frozenset({protocol.REQ, protocol.LT, protocol.LE})
 
 
 def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> KeyRange:
@@ -69,13 +70,13 @@ def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> KeyRang
     else:
         first, last = prefix, (*prefix, GREATEST)
         is_last_open = True
-    if iterator in (codes.EQ, codes.REQ):
+    if iterator in (protocol.EQ, protocol.REQ):
         return KeyRange(first, last, False, is_last_open, is_reverse)
-    if iterator in (codes.GE, codes.ALL):
+    if iterator in (protocol.GE, protocol.ALL):
         return KeyRange(first, None, False, False, is_reverse)
-    if iterator == codes.GT:
+    if iterator == protocol.GT:
         return KeyRange(last, None, True, False, is_reverse)
-    if iterator == codes.LE:
+    if iterator == protocol.LE:
         return KeyRange(None, last, False, is_last_open, is_reverse)
     return KeyRange(None, first, False, True, is_reverse)
 
@@ -409,7 +410,7 @@ def holder_of(index: IndexView, fields: list[Any]) -> bytes | None:
         return index.get(key_def.entry_key(fields))
     if key_def.has_null(fields):
         return None
-    bounds = range_of(key_def, codes.EQ, key_def.prefix_of(fields))
+    bounds = range_of(key_def, protocol.EQ, key_def.prefix_of(fields))
     for _, packed in index.scan(bounds):
         return packed
     return None

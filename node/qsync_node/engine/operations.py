@@ -12,7 +12,7 @@ import msgpack
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.mp import decoding_work, pack
 
-from . import codes, numbers
+from . import errors, numbers
 from .fields import decode, invalid_msgpack
 from .paths import Malformed, PathStep, read_steps
 from .pieces import read_header
@@ -269,4 +269,4 @@ def no_field_number(place: str) -> ClientError:
 
 
 def no_field_name(name: str) -> ClientError:
-    return ClientError(codes.NO_SUCH_FIELD_NAME, f"Field '{name}' was not found in the tuple")
+    return ClientError(errors.NO_SUCH_FIELD_NAME, f"Field '{name}' was not found in the tuple")

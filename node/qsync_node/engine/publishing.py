@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
@@ -40,7 +41,7 @@ from qsync_node.format.journals import (
 )
 from qsync_node.format.mp import pack
 
-from . import codes, system
+from . import system
 from .access import User
 from .bootstrap import BUILTIN_FUNCTIONS
 from .fields import decode
@@ -77,7 +78,7 @@ class Publish:
     journal: str
     content: bytes
     space_id: int = PUBLICATION_SPACE
-    type: int = codes.CALL
+    type: int = protocol.CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Published:
     through: int
     places: list[list[int]]
     space_id: int = PUBLISHER_SPACE
-    type: int = codes.CALL
+    type: int = protocol.CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Discard:
     journal: str
     journal_id: int
     space_id: int = PUBLISHER_SPACE
-    type: int = codes.CALL
+    type: int = protocol.CALL
 
 
 Procedure: TypeAlias = Publish | Published | Discard
@@ -222,9 +223,9 @@ def _publish(state: PublishingState, request: Publish) -> StatementResult:
     sequence, pending = row.last + 1, row.pending_bytes + size
     fields = [*row.key, sequence, request.content]
     done = _Statements(state)
-    done.put(PUBLICATION_SPACE, codes.INSERT, fields)
+    done.put(PUBLICATION_SPACE, protocol.INSERT, fields)
     if found is None:
-        done.put(PUBLISHER_SPACE, codes.INSERT, [*row.key, sequence, 0, pending, []])
+        done.put(PUBLISHER_SPACE, protocol.INSERT, [*row.key, sequence, 0, pending, []])
     else:
         done.update(row, [["=", _LAST, sequence], ["=", _PENDING_BYTES, pending]])
     return StatementResult(done.rows, done.changes, [pack(sequence)])

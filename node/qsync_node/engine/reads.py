@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from qsync_client.protocol.markers import FIXARRAY, NIL
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 
-from . import codes, system
+from . import errors, system
 from .access import User
 from .fields import decode
 from .index import (
@@ -35,7 +36,7 @@ from .tuples import join_array
 if TYPE_CHECKING:
     from .state import DatabaseState
 
-_ITERATOR_COUNT = len(codes.ITERATOR_NAMES)
+_ITERATOR_COUNT = len(protocol.ITERATOR_NAMES)
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of tuples that one answer may hold. A larger result is read in pages."""
 WALKED_MAX = 200_000
@@ -143,7 +144,7 @@ def begin(state: "DatabaseState", request: Select, user: User) -> SteppedSelect:
     index = space.index(request.index_id)
     key_def = index.key_def
     if (
-        request.iterator == codes.EQ
+        request.iterator == protocol.EQ
         and len(request.key) == len(key_def.parts)
         and key_def.identifies
         and request.after_tuple is None
@@ -200,7 +201,7 @@ def _scan(
         return index.scan(_bounds(space, index_id, index, request))
     _check_full_key(index.key_def, request)
     index.key_def.search_prefix(request.key)
-    if request.iterator not in (codes.EQ, codes.ALL, codes.GT):
+    if request.iterator not in (protocol.EQ, protocol.ALL, protocol.GT):
         _refuse_iterator(space, index_id, is_tree=False)
     if request.after_position is not None or request.after_tuple is not None:
         raise _unsupported(space, index_id, False, "pagination")
@@ -211,7 +212,7 @@ def _bounds(space: SpaceData, index_id: int, index: IndexView, request: Select) 
     """Return the range of a tree that the request reads."""
     key_def = index.key_def
     prefix = key_def.search_prefix(request.key)
-    if request.iterator > codes.GT:
+    if request.iterator > protocol.GT:
         _refuse_iterator(space, index_id, is_tree=True)
     bounds = range_of(key_def, request.iterator, prefix)
     if request.after_position is not None:
@@ -225,10 +226,10 @@ def _bounds(space: SpaceData, index_id: int, index: IndexView, request: Select) 
 
 def _check_full_key(key_def: KeyDef, request: Select) -> None:
     given, needed = len(request.key), len(key_def.parts)
-    if given >= needed or (not given and request.iterator in (codes.ALL, codes.GT)):
+    if given >= needed or (not given and request.iterator in (protocol.ALL, protocol.GT)):
         return
     raise ClientError(
-        codes.HASH_PARTIAL_KEY,
+        errors.HASH_PARTIAL_KEY,
         "HASH index  does not support selects via a partial key "
         f"(expected {needed} parts, got {given}). Please Consider changing index type to TREE.",
     )
@@ -236,9 +237,9 @@ def _check_full_key(key_def: KeyDef, request: Select) -> None:
 
 def _scan_hash(index: IndexView, request: Select) -> Iterator[tuple[Any, bytes]]:
     key_def = index.key_def
-    if request.key and request.iterator != codes.ALL:
+    if request.key and request.iterator != protocol.ALL:
         key = key_def.exact_key(request.key)
-        if request.iterator == codes.EQ:
+        if request.iterator == protocol.EQ:
             found = index.get(key)
             return iter(()) if found is None else iter(((key, found),))
         return index.scan(KeyRange(key, None, True, False, False))
@@ -253,7 +254,7 @@ def _unsupported(space: SpaceData, index_id: int, is_tree: bool, what: str) -> C
     name = space.index_defs[index_id].name
     kind = "TREE" if is_tree else "HASH"
     return ClientError(
-        codes.UNSUPPORTED_INDEX_FEATURE,
+        errors.UNSUPPORTED_INDEX_FEATURE,
         f"Index '{name}' ({kind}) of space '{space.name}' (memtx) does not support {what}",
     )
 
@@ -283,7 +284,7 @@ def _read_position(key_def: KeyDef, position: bytes) -> Any:
         key_def.check_types(fields)
         return key_def.entry_key(fields)
     except (ClientError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise ClientError(codes.ITERATOR_POSITION, "Iterator position is invalid") from error
+        raise ClientError(errors.ITERATOR_POSITION, "Iterator position is invalid") from error
 
 
 # --- views ----------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import msgpack
 
 from qsync_client.protocol.markers import FIXINT_END, FIXMAP, TRUE, UINT16, UINT32
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
 
-from . import codes
 from .fields import decode, invalid_msgpack
 from .pieces import read_header
 from .tuples import (
@@ -28,45 +28,47 @@ from .tuples import (
 )
 
 _NAMES = {
-    codes.SPACE_ID: "space id",
-    codes.INDEX_ID: "index id",
-    codes.LIMIT: "limit",
-    codes.OFFSET: "offset",
-    codes.ITERATOR: "iterator",
-    codes.INDEX_BASE: "index base",
-    codes.KEY: "key",
-    codes.TUPLE: "tuple",
-    codes.OPS: "operations",
-    codes.AFTER_TUPLE: "after tuple",
-    codes.AFTER_POSITION: "after position",
+    protocol.KEY_SPACE_ID: "space id",
+    protocol.KEY_INDEX_ID: "index id",
+    protocol.KEY_LIMIT: "limit",
+    protocol.KEY_OFFSET: "offset",
+    protocol.KEY_ITERATOR: "iterator",
+    protocol.KEY_INDEX_BASE: "index base",
+    protocol.KEY_KEY: "key",
+    protocol.KEY_TUPLE: "tuple",
+    protocol.KEY_OPS: "operations",
+    protocol.KEY_AFTER_TUPLE: "after tuple",
+    protocol.KEY_AFTER_POSITION: "after position",
 }
 _SIZES_MAX = {
-    codes.KEY: TUPLE_BYTES_MAX,
-    codes.AFTER_TUPLE: TUPLE_BYTES_MAX,
-    codes.AFTER_POSITION: TUPLE_BYTES_MAX + 64,  # one may hold a tuple
+    protocol.KEY_KEY: TUPLE_BYTES_MAX,
+    protocol.KEY_AFTER_TUPLE: TUPLE_BYTES_MAX,
+    protocol.KEY_AFTER_POSITION: TUPLE_BYTES_MAX + 64,  # one may hold a tuple
 }
 _UNSIGNED_KEYS = frozenset(
     {
-        codes.SPACE_ID,
-        codes.INDEX_ID,
-        codes.LIMIT,
-        codes.OFFSET,
-        codes.ITERATOR,
-        codes.INDEX_BASE,
+        protocol.KEY_SPACE_ID,
+        protocol.KEY_INDEX_ID,
+        protocol.KEY_LIMIT,
+        protocol.KEY_OFFSET,
+        protocol.KEY_ITERATOR,
+        protocol.KEY_INDEX_BASE,
     }
 )
-_ARRAY_KEYS = frozenset({codes.KEY, codes.TUPLE, codes.OPS, codes.AFTER_TUPLE})
+_ARRAY_KEYS = frozenset(
+    {protocol.KEY_KEY, protocol.KEY_TUPLE, protocol.KEY_OPS, protocol.KEY_AFTER_TUPLE}
+)
 # A request has at most a dozen keys. Unknown keys are skipped, but not millions of them (G1).
 BODY_KEYS_MAX = 1024
 _SPACE_ID_MAX = 0xFFFFFFFF
 _NUMBER_BYTES_MAX = 9
 _MANDATORY = {
-    codes.SELECT: (codes.SPACE_ID, codes.LIMIT, codes.KEY),
-    codes.INSERT: (codes.SPACE_ID, codes.TUPLE),
-    codes.REPLACE: (codes.SPACE_ID, codes.TUPLE),
-    codes.UPDATE: (codes.SPACE_ID, codes.KEY, codes.TUPLE),
-    codes.DELETE: (codes.SPACE_ID, codes.KEY),
-    codes.UPSERT: (codes.SPACE_ID, codes.TUPLE, codes.OPS),
+    protocol.SELECT: (protocol.KEY_SPACE_ID, protocol.KEY_LIMIT, protocol.KEY_KEY),
+    protocol.INSERT: (protocol.KEY_SPACE_ID, protocol.KEY_TUPLE),
+    protocol.REPLACE: (protocol.KEY_SPACE_ID, protocol.KEY_TUPLE),
+    protocol.UPDATE: (protocol.KEY_SPACE_ID, protocol.KEY_KEY, protocol.KEY_TUPLE),
+    protocol.DELETE: (protocol.KEY_SPACE_ID, protocol.KEY_KEY),
+    protocol.UPSERT: (protocol.KEY_SPACE_ID, protocol.KEY_TUPLE, protocol.KEY_OPS),
 }
 
 
@@ -84,7 +86,7 @@ class Select:
     after_tuple: bytes | None = None
     wants_position: bool = False
     isolation: int = 0  # as the client sent it, -1 if it is not a number
-    type: int = codes.SELECT
+    type: int = protocol.SELECT
 
 
 class Put:
@@ -111,7 +113,7 @@ class Update:
     key: list[Any]
     ops: bytes
     index_base: int
-    type: int = codes.UPDATE
+    type: int = protocol.UPDATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Delete:
     space_id: int
     index_id: int
     key: list[Any]
-    type: int = codes.DELETE
+    type: int = protocol.DELETE
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +135,18 @@ class Upsert:
     fields: list[Any]
     ops: bytes
     index_base: int
-    type: int = codes.UPSERT
+    type: int = protocol.UPSERT
 
 
 DataRequest = Select | Put | Update | Delete | Upsert
 _pack_unsigned = msgpack.Packer(autoreset=True).pack
-_TWO_FIELDS = bytes((FIXMAP | 2, codes.SPACE_ID))
+_TWO_FIELDS = bytes((FIXMAP | 2, protocol.KEY_SPACE_ID))
 _THREE_FIELDS, _FOUR_FIELDS = (
-    bytes((FIXMAP | 3, codes.SPACE_ID)),
-    bytes((FIXMAP | 4, codes.SPACE_ID)),
+    bytes((FIXMAP | 3, protocol.KEY_SPACE_ID)),
+    bytes((FIXMAP | 4, protocol.KEY_SPACE_ID)),
 )
-_INDEX_BASE, _KEY = bytes((codes.INDEX_BASE,)), bytes((codes.KEY,))
-_TUPLE, _OPS = bytes((codes.TUPLE,)), bytes((codes.OPS,))
+_INDEX_BASE, _KEY = bytes((protocol.KEY_INDEX_BASE,)), bytes((protocol.KEY_KEY,))
+_TUPLE, _OPS = bytes((protocol.KEY_TUPLE,)), bytes((protocol.KEY_OPS,))
 _TRUE = bytes((TRUE,))
 
 
@@ -179,7 +181,7 @@ def decode_user_request(type: int, body: bytes) -> DataRequest:
     if len(body) <= TUPLE_BYTES_MAX:
         return _decode(type, body)
     parts = split_put(body)
-    if parts is not None and type in (codes.INSERT, codes.REPLACE):
+    if parts is not None and type in (protocol.INSERT, protocol.REPLACE):
         _check_tuple_size(len(body) - parts[1])
         return _decode(type, body)
     raw = _raw_values(body)
@@ -189,8 +191,8 @@ def decode_user_request(type: int, body: bytes) -> DataRequest:
 
 def _check_sizes(type_: int, raw: Mapping[int, bytes]) -> None:
     """Check the size of everything in a body that `decode_request` decodes."""
-    if type_ in (codes.INSERT, codes.REPLACE, codes.UPSERT):
-        _check_tuple_size(len(raw.get(codes.TUPLE, b"")))
+    if type_ in (protocol.INSERT, protocol.REPLACE, protocol.UPSERT):
+        _check_tuple_size(len(raw.get(protocol.KEY_TUPLE, b"")))
         return
     for key, most in _SIZES_MAX.items():
         if len(raw.get(key, b"")) > most:
@@ -217,7 +219,7 @@ def decode_request(type: int, body: bytes) -> DataRequest:
 
 
 def _decode(type: int, body: bytes) -> DataRequest:
-    if type in (codes.INSERT, codes.REPLACE):
+    if type in (protocol.INSERT, protocol.REPLACE):
         parts = split_put(body)
         if parts is not None:
             packed = body[parts[1] :]
@@ -238,33 +240,33 @@ def _decode_values(type_: int, raw: Mapping[int, bytes]) -> DataRequest:
                 ErrorCode.MISSING_REQUEST_FIELD,
                 f"Missing mandatory field '{_NAMES[key]}' in request",
             )
-    space_id = values[codes.SPACE_ID]
+    space_id = values[protocol.KEY_SPACE_ID]
     if space_id > _SPACE_ID_MAX:
         raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
-    if type_ in (codes.INSERT, codes.REPLACE):
-        packed = values[codes.TUPLE]
+    if type_ in (protocol.INSERT, protocol.REPLACE):
+        packed = values[protocol.KEY_TUPLE]
         return Put(type_, space_id, packed, decode(packed), put_body(space_id, packed))
-    index_base = values.get(codes.INDEX_BASE, 0)
-    if type_ == codes.UPSERT:
-        packed = values[codes.TUPLE]
-        return Upsert(space_id, packed, decode(packed), values[codes.OPS], index_base)
-    index_id = values.get(codes.INDEX_ID, 0)
-    key_fields = decode(values[codes.KEY])
-    if type_ == codes.UPDATE:
-        return Update(space_id, index_id, key_fields, values[codes.TUPLE], index_base)
-    if type_ == codes.DELETE:
+    index_base = values.get(protocol.KEY_INDEX_BASE, 0)
+    if type_ == protocol.UPSERT:
+        packed = values[protocol.KEY_TUPLE]
+        return Upsert(space_id, packed, decode(packed), values[protocol.KEY_OPS], index_base)
+    index_id = values.get(protocol.KEY_INDEX_ID, 0)
+    key_fields = decode(values[protocol.KEY_KEY])
+    if type_ == protocol.UPDATE:
+        return Update(space_id, index_id, key_fields, values[protocol.KEY_TUPLE], index_base)
+    if type_ == protocol.DELETE:
         return Delete(space_id, index_id, key_fields)
     return Select(
         space_id,
         index_id,
-        values.get(codes.ITERATOR, codes.EQ),
-        values.get(codes.OFFSET, 0),
-        values[codes.LIMIT],
+        values.get(protocol.KEY_ITERATOR, protocol.EQ),
+        values.get(protocol.KEY_OFFSET, 0),
+        values[protocol.KEY_LIMIT],
         key_fields,
-        values.get(codes.AFTER_POSITION),
-        values.get(codes.AFTER_TUPLE),
-        values.get(codes.FETCH_POSITION, False),
-        values.get(codes.TXN_ISOLATION, 0),
+        values.get(protocol.KEY_AFTER_POSITION),
+        values.get(protocol.KEY_AFTER_TUPLE),
+        values.get(protocol.KEY_FETCH_POSITION, False),
+        values.get(protocol.KEY_TXN_ISOLATION, 0),
     )
 
 
@@ -284,12 +286,12 @@ def _values(raw_values: Mapping[int, bytes]) -> dict[int, Any]:
             if not is_array(raw):
                 raise invalid_msgpack("packet body")
             values[key] = raw
-        elif key == codes.FETCH_POSITION:
+        elif key == protocol.KEY_FETCH_POSITION:
             values[key] = raw == _TRUE
-        elif key == codes.TXN_ISOLATION:
+        elif key == protocol.KEY_TXN_ISOLATION:
             level = _number_in(raw)
             values[key] = -1 if level is None else level
-        elif key == codes.AFTER_POSITION:
+        elif key == protocol.KEY_AFTER_POSITION:
             values[key] = _position(raw)
     return values
 

@@ -7,7 +7,7 @@ from typing import Any
 from qsync_client.protocol.spaces import SYSTEM_SPACE_MAX
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import codes
+from . import errors
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import FIELD_TYPES, INDEXABLE_TYPES
 from .keydef import KeyPart
@@ -123,7 +123,7 @@ def read_space(row: list[Any], is_new: bool) -> SpaceDef:
 
 
 def _wrong_space_option(reason: str) -> ClientError:
-    return ClientError(codes.WRONG_SPACE_OPTIONS, f"Wrong space options (field 5): {reason}")
+    return ClientError(errors.WRONG_SPACE_OPTIONS, f"Wrong space options (field 5): {reason}")
 
 
 def _check_user_space(name: str, engine: str, flags: Any) -> None:
@@ -184,7 +184,7 @@ def _check_field_names(fields: Iterable[FieldDef]) -> None:
 
 
 def _wrong_format(number: int, reason: str) -> ClientError:
-    return ClientError(codes.WRONG_SPACE_FORMAT, f"Wrong space format (field {number}): {reason}")
+    return ClientError(errors.WRONG_SPACE_FORMAT, f"Wrong space format (field {number}): {reason}")
 
 
 def _check_known(
@@ -353,8 +353,10 @@ def _read_path(number: int, text: object) -> tuple[str | int, ...]:
 
 
 def _wrong_index_options(number: int, reason: str) -> ClientError:
-    return ClientError(codes.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}")
+    return ClientError(
+        errors.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
+    )
 
 
 def _wrong_parts(reason: str) -> ClientError:
-    return ClientError(codes.WRONG_INDEX_PARTS, f"Wrong index parts: {reason}; {_EXPECTED_PARTS}")
+    return ClientError(errors.WRONG_INDEX_PARTS, f"Wrong index parts: {reason}; {_EXPECTED_PARTS}")

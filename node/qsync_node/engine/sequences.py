@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 from qsync_node.errors import ClientError
 from qsync_node.format.mp import pack
 
-from . import codes, numbers, system
+from . import errors, numbers, system
 from .fields import decode
 from .space import SpaceChange, SpaceData
 
@@ -36,7 +36,7 @@ def read_sequence(state: _SequenceReader, sequence_id: int) -> Sequence:
 
 
 def no_such_sequence(sequence_id: int) -> ClientError:
-    return ClientError(codes.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist")
+    return ClientError(errors.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist")
 
 
 def last_value(state: _SequenceReader, sequence_id: int) -> int | None:
@@ -54,7 +54,7 @@ def next_value(state: _SequenceReader, sequence_id: int) -> int:
     if sequence.least <= value <= sequence.greatest:
         return value
     if not sequence.is_cyclic:
-        raise ClientError(codes.SEQUENCE_OVERFLOW, f"Sequence '{sequence.name}' has overflowed")
+        raise ClientError(errors.SEQUENCE_OVERFLOW, f"Sequence '{sequence.name}' has overflowed")
     return sequence.least if sequence.step > 0 else sequence.greatest
 
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from qsync_client.protocol.spaces import SYSTEM_SPACE_MAX
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 from qsync_node.format.journals import DATA_SPACES, PUBLICATION_SPACES
 
-from . import codes
 from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import IndexPut, IndexView, holder_of, range_of
@@ -87,7 +87,7 @@ class SpaceData:
     def first_with(self, index_id: int, prefix: tuple[Any, ...]) -> bytes | None:
         """Return the first tuple whose entry key begins with the prefix, or None."""
         index = self.indexes[index_id]
-        for _, packed in index.scan(range_of(index.key_def, codes.EQ, prefix)):
+        for _, packed in index.scan(range_of(index.key_def, protocol.EQ, prefix)):
             return packed
         return None
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 
-from . import codes, system
+from . import system
 from .build import Build, Definition
 from .definitions import IndexDef
 from .fields import decode
@@ -85,7 +86,7 @@ class DatabaseState:
         if space is None or index_id not in space.indexes:
             return
         index = space.indexes[index_id]
-        for _, packed in list(index.scan(range_of(index.key_def, codes.EQ, prefix))):
+        for _, packed in list(index.scan(range_of(index.key_def, protocol.EQ, prefix))):
             yield decode(packed)
 
     def row(self, space_id: int, key: object) -> list[Any] | None:

@@ -11,10 +11,11 @@ change without a row: every member derives it from the inserted tuple.
 from typing import Any, NamedTuple, Protocol
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
 from qsync_node.format.mp import pack
 
-from . import codes, sequences
+from . import errors, sequences
 from .fields import decode
 from .operations import read_operations, work_of
 from .pieces import item_of, with_item
@@ -65,7 +66,7 @@ def execute_write(
         ClientError: the statement is refused.
     """
     if space.definition.is_view:
-        raise ClientError(codes.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
+        raise ClientError(errors.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
     if isinstance(request, Put):
         return _put(state, space, request)
     if isinstance(request, Upsert):
@@ -82,7 +83,7 @@ def _put(state: StateReader, space: SpaceData, request: Put) -> StatementResult:
     if space.sequence is not None:
         packed, fields, body, extra = _fill_sequence(state, space, request)
     space.format.validate(fields)
-    change = space.change_to(packed, fields, request.type == codes.INSERT)
+    change = space.change_to(packed, fields, request.type == protocol.INSERT)
     return StatementResult([(request.type, body)], [change, *extra], [packed])
 
 
@@ -127,7 +128,7 @@ def _delete(space: SpaceData, request: Delete) -> StatementResult:
     if old is None:
         return StatementResult([], [], [])
     body = delete_body(space.id, _primary_key(space, old))
-    return StatementResult([(codes.DELETE, body)], [space.removal_of(old)], [old])
+    return StatementResult([(protocol.DELETE, body)], [space.removal_of(old)], [old])
 
 
 def _update(
@@ -150,7 +151,7 @@ def _update(
     if new == old:
         return StatementResult([], [], [new])
     body = update_body(space.id, _primary_key(space, old), request.ops, request.index_base)
-    return StatementResult([(codes.UPDATE, body)], [change], [new])
+    return StatementResult([(protocol.UPDATE, body)], [change], [new])
 
 
 def _upsert(
@@ -180,7 +181,7 @@ def _upsert(
             return StatementResult([], [], [])
     body = upsert_body(space.id, packed, request.ops, request.index_base)
     change = space.change_to(new, fields, is_insert=False)
-    return StatementResult([(codes.UPSERT, body)], [change], [])
+    return StatementResult([(protocol.UPSERT, body)], [change], [])
 
 
 def _decode_result(space: SpaceData, new: bytes, work_max: int | None) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import codes
+from . import errors
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import KINDS, is_narrower_or_equal, is_of_type
 from .keydef import KeyPart
@@ -207,7 +207,7 @@ def _mismatch(field: FieldDef, part: KeyPart, is_indexed: bool) -> ClientError:
 
 def _part_mismatch(place: str, known: str, wanted: str) -> ClientError:
     return ClientError(
-        codes.INDEX_PART_TYPE_MISMATCH,
+        errors.INDEX_PART_TYPE_MISMATCH,
         f"Field {place} has type '{known}' in one index, but type '{wanted}' in another",
     )
 

@@ -27,7 +27,7 @@ from qsync_client.protocol.markers import (
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.mp import pack
 
-from . import codes, numbers
+from . import errors, numbers
 from .fields import decode
 from .operations import (
     DELETED_MAX,
@@ -285,7 +285,7 @@ def _add(old: bytes, operation: UpdateOperation) -> bytes:
         return result
     kind, code = "Integer", int(ErrorCode.UPDATE_INTEGER_OVERFLOW)
     if numbers.is_decimal_needed(one, two):
-        kind, code = "Decimal", codes.DECIMAL_OVERFLOW
+        kind, code = "Decimal", errors.DECIMAL_OVERFLOW
     raise ClientError(
         code,
         f"{kind} overflow when performing operation '{operation.name}' on field {operation.place}"

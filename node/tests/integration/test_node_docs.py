@@ -42,7 +42,7 @@ def test_explanations_are_in_ascending_order() -> None:
 
 
 def test_every_code_that_only_the_engine_returns_has_a_name() -> None:
-    text = (ROOT / "node" / "qsync_node" / "engine" / "codes.py").read_text()
+    text = (ROOT / "node" / "qsync_node" / "engine" / "errors.py").read_text()
     numbers = re.findall(r"^([A-Z_]+): Final = (\d+)$", text, re.MULTILINE)
     assert {int(number): name for name, number in numbers} == ENGINE_CODES
     assert not ENGINE_CODES.keys() & set(ErrorCode)

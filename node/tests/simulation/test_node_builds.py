@@ -7,11 +7,11 @@ from msgpack import packb
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND
-from qsync_node.engine.codes import ALL, EQ
 from qsync_node.engine.database import Database
 from qsync_node.engine.fields import decode
 from qsync_node.engine.index import TreeIndex
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import ALL, EQ
 from qsync_node.node import Node
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE

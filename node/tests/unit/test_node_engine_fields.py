@@ -12,8 +12,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from qsync_client.protocol.constants import Key, Type
-from qsync_node.engine import codes
 from qsync_node.engine.fields import Datetime, Uuid, decode, sort_number, sort_scalar
 from qsync_node.engine.keydef import KeyDef, KeyPart
 from qsync_node.engine.numbers import add, pack_decimal
@@ -170,13 +168,3 @@ def test_keys_inside_of_documents() -> None:
     key_def = KeyDef([part], True, PRIMARY)
     assert key_def.entry_key([1, {"a": [7, 8]}]) == 7
     assert key_def.entry_key([1, {"b": 1}]) is None
-
-
-def test_numbers_of_the_engine_are_the_protocols() -> None:
-    assert (codes.SELECT, codes.UPSERT, codes.TUPLE, codes.AFTER_TUPLE) == (
-        Type.SELECT,
-        Type.UPSERT,
-        Key.TUPLE,
-        Key.AFTER_TUPLE,
-    )
-    assert codes.ITERATOR_NAMES[codes.GT] == "GT"

@@ -8,31 +8,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.engine import codes, index
+from qsync_node.engine import index
 from qsync_node.engine.index import HashIndex, LayerIndex, TreeIndex, range_of
 from qsync_node.engine.keydef import KeyDef, KeyPart
+from qsync_node.format import keys as protocol
 
 PLAIN = KeyDef([KeyPart(0, "integer")], True, [KeyPart(0, "integer")])
 PAIR = KeyDef([KeyPart(0, "integer"), KeyPart(1, "string")], True, [KeyPart(0, "integer")])
 KEYS = st.integers(0, 30)
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(min_size=1, max_size=3)), max_size=60)
-ITERATORS = [codes.EQ, codes.REQ, codes.ALL, codes.LT, codes.LE, codes.GE, codes.GT]
+ITERATORS = [
+    protocol.EQ,
+    protocol.REQ,
+    protocol.ALL,
+    protocol.LT,
+    protocol.LE,
+    protocol.GE,
+    protocol.GT,
+]
 
 
 def matches(iterator: int, key: object, prefix: tuple[Any, ...]) -> bool:
     head = ((key,) if not isinstance(key, tuple) else key)[: len(prefix)]
-    if iterator in (codes.EQ, codes.REQ):
+    if iterator in (protocol.EQ, protocol.REQ):
         return head == prefix
-    if iterator in (codes.GE, codes.ALL):
+    if iterator in (protocol.GE, protocol.ALL):
         return head >= prefix
-    if iterator == codes.GT:
+    if iterator == protocol.GT:
         return head > prefix or not prefix
-    return head <= prefix if iterator == codes.LE else head < prefix or not prefix
+    return head <= prefix if iterator == protocol.LE else head < prefix or not prefix
 
 
 def expect(model: dict[Any, bytes], iterator: int, prefix: tuple[Any, ...]) -> list[Any]:
     found = sorted(item for item in model.items() if matches(iterator, item[0], prefix))
-    is_reverse = iterator in (codes.REQ, codes.LT, codes.LE)
+    is_reverse = iterator in (protocol.REQ, protocol.LT, protocol.LE)
     return found[::-1] if is_reverse else found
 
 
@@ -134,7 +143,7 @@ def test_order_catches_up_when_many_keys_are_new(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(index, "FRESH_KEYS_MAX", 4)
     tree = TreeIndex(PLAIN)
     model: dict[Any, bytes] = {}
-    everything = range_of(PLAIN, codes.ALL, ())
+    everything = range_of(PLAIN, protocol.ALL, ())
     for step in range(200):
         key = step * 37 % 101
         apply(model, tree, [(key, None if step % 7 == 3 else b"%d" % step)])
