@@ -104,6 +104,8 @@ class Cluster(Timeline):
         self.confirmed_anywhere = 0
         self.has_faults = True  # until the schedule ends them all
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
+        # What receives packets for a Tarantool replica: without one, no member sends any.
+        self.take_packets: Callable[[Shell, fx.StockPackets], None] = lambda shell, packets: None
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0

@@ -43,6 +43,7 @@ class Surroundings(Protocol):
     machine: Machine
     archive: ArchiveModel | None
     has_sockets: bool
+    take_packets: Callable[["Shell", fx.StockPackets], None]
 
     def addresses_for(self, shell: "Shell") -> dict[str, str]: ...
     def start_again(self, shell: "Shell") -> None: ...
@@ -363,7 +364,11 @@ class Shell:
                 self.peers.close(effect.link)
         elif isinstance(effect, fx.RestartNode):
             self.world.on_restart_wanted(self)
+        elif isinstance(effect, fx.StockPackets):
+            self.world.take_packets(self, effect)
         elif self.tasks is not None:
+            if isinstance(effect, fx.ReadLog) and effect.reader < 0:
+                self.timeline.count("reads for Tarantool replicas")
             self.tasks.submit(effect)
 
     def _take_answer(self, effect: fx.Answer | fx.Deferred) -> None:

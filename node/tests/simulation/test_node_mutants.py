@@ -22,7 +22,7 @@ from qsync_testing.paths import DOCS, ROOT
 
 MUTANTS = all_mutants()
 AREAS = "Keys|Leases|Limits|Loss|Membership|Orders|Peering|Persistence|Reads|Snapshots|Storage|Time"
-RULE = re.compile(rf"[LDTREMSPGJX]\d{{1,2}}|{AREAS}")
+RULE = re.compile(rf"[LDTREMSPFGJX]\d{{1,2}}|{AREAS}")
 
 
 def test_there_are_at_least_twenty() -> None:
