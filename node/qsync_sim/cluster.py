@@ -100,6 +100,7 @@ class Cluster(Timeline):
         self.guests: list[Guest] = []
         self.history: list[ClientOperation] = []
         self.ledger: dict[int, ObservedRow] = {}
+        self.stamps: dict[int, float] = {}  # timestamps of the same rows (L9)
         self.told_index = 0
         self.confirmed_anywhere = 0
         self.has_faults = True  # until the schedule ends them all

@@ -2,7 +2,8 @@
 
 A mutant is a file of `node/mutants/`: the rule it breaks, the bug in a sentence, and the text to
 replace in the sources. Schedules of journals hunt the bugs of brokers, or those of a module that
-the file names. A bug that takes a rare chain of accidents names the story that has it. It is
+the file names. A bug that takes a rare chain of accidents names the story that has it, and one that
+concerns a single process or a limit names the test that must fail. It is
 applied to a copy of the node, which a process of its own then runs seed by seed. A mutant that
 nothing finds within the allowed number of schedules, or whose text is no longer there, fails the
 run: then faults or checker are too weak, or the list is stale.
@@ -17,9 +18,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from qsync_sim.detections import MutantResult, summary, write_table
-from qsync_sim.planted_bugs import Mutant, StaleMutant, all_mutants, apply_edits, copy_sources
+from qsync_sim.planted_bugs import ROOT, Mutant, StaleMutant, all_mutants, apply_edits, copy_sources
 
 SCHEDULES_MAX = 1_000
+PYTEST_FAILED = 1
+"""Exit code of pytest after a test has failed; others mean that none ran."""
 TIMEOUT_S = 1_200
 
 
@@ -31,12 +34,28 @@ def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> MutantResult:
         apply_edits(mutant, target)
         if mutant.story and _run(target, "qsync_sim.story", mutant.story).returncode:
             return MutantResult(mutant, first_seed, 1, f"story {mutant.story} differs")
+        if mutant.test:
+            return _try_test(mutant, target, first_seed)
         last = first_seed + schedules_max - 1
         try:
             done = _run(target, *_simulator(mutant), "--hunt", f"{first_seed}..{last}")
         except subprocess.TimeoutExpired:
             return MutantResult(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
     return _read_verdict(mutant, first_seed, schedules_max, done.stdout + done.stderr)
+
+
+def _try_test(mutant: Mutant, target: Path, first_seed: int) -> MutantResult:
+    """Run the test of a bug that concerns one process; its failure finds the bug."""
+    path = ROOT / mutant.test.partition("::")[0]
+    if not path.exists():
+        return MutantResult(mutant, -1, 0, f"{mutant.test} does not exist")
+    options = ("-x", "-p", "no:cacheprovider", "-c", str(ROOT.parent / "pyproject.toml"))
+    code = _run(target, "pytest", *options, str(ROOT / mutant.test)).returncode
+    if code == PYTEST_FAILED:
+        name = mutant.test.partition("::")[2]
+        return MutantResult(mutant, first_seed, 1, f"test {name} fails")
+    verdict = "SURVIVED" if code == 0 else f"pytest ended with {code}"
+    return MutantResult(mutant, -1, 0, verdict)
 
 
 def _simulator(mutant: Mutant) -> list[str]:

@@ -1,8 +1,8 @@
 """Planted bugs: their files, and a copy of the sources with one of them.
 
 A file of `node/mutants/` has the rules that a bug breaks, the bug in a sentence, and the text to
-replace in the sources. It may name the module that runs its schedules, or the story that has the
-rare chain of accidents that shows it.
+replace in the sources. It may name the module that runs its schedules, the story that has the rare
+chain of accidents that shows it, or, for a bug of a single process, a test under `node/`.
 """
 
 import shutil
@@ -39,6 +39,7 @@ class Mutant:
     edits: list[Edit]
     story: str = ""
     module: str = ""
+    test: str = ""
 
 
 def read_mutant(path: Path) -> Mutant:
@@ -50,6 +51,7 @@ def read_mutant(path: Path) -> Mutant:
     rest = lines[2:]
     story = rest.pop(0).removeprefix("story: ") if rest[0].startswith("story: ") else ""
     module = rest.pop(0).removeprefix("module: ") if rest[0].startswith("module: ") else ""
+    test = rest.pop(0).removeprefix("test: ") if rest[0].startswith("test: ") else ""
     while rest:
         if not rest[0].startswith("file: ") or rest[1] != SOUND:
             raise ValueError(f"{path.name}: an edit begins with `file:` and `{SOUND}`")
@@ -58,7 +60,7 @@ def read_mutant(path: Path) -> Mutant:
         edits.append(Edit(rest[0].removeprefix("file: "), sound, broken))
         rest = rest[end + 1 :]
     rules, bug = lines[0].removeprefix("rule: ").split(), lines[1].removeprefix("bug: ")
-    return Mutant(path.stem, rules, bug, edits, story, module)
+    return Mutant(path.stem, rules, bug, edits, story, module, test)
 
 
 def all_mutants() -> list[Mutant]:

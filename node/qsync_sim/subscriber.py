@@ -36,7 +36,7 @@ from qsync_sim.world import World
 JOIN, SUBSCRIBE, FETCH_SNAPSHOT, OK, NOP = 65, 66, 69, 0, 12
 GAP = 219
 CONVERTED = b"\x82"
-"""First byte of a row that a member writes anew for Tarantool."""
+"""First byte of a row that a member encodes for Tarantool."""
 
 
 class Subscriber:

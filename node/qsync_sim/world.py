@@ -215,8 +215,14 @@ class World(Cluster):
     def _record(self, shell: Shell, entry: Entry, is_taken: bool) -> None:
         for index, replica_id, lsn, body in content_of(entry):
             seen = self.ledger.get(index)
-            row_type = entry.rows[index - entry.batch.first_index].type
-            row = (replica_id, lsn, body, is_taken, row_type)
+            decoded = entry.rows[index - entry.batch.first_index]
+            row = (replica_id, lsn, body, is_taken, decoded.type)
+            stamp = self.stamps.setdefault(index, decoded.timestamp)
+            if decoded.timestamp != stamp:
+                raise InvariantViolation(
+                    f"L9: {shell.name} has another timestamp at {index}: {decoded.timestamp} "
+                    f"instead of {stamp}"
+                )
             if shell.settings.spaces and seen is not None:
                 seen = _as_sent_to(shell, seen)
             if seen is None:

@@ -248,10 +248,6 @@ class Admin:
             return _refusal(
                 400, "bootstrap failed: voters must be 1 to 31, and users an object of passwords"
             )
-        if uuid != self.server.uuid:
-            return _refusal(
-                409, f"the order is for instance {uuid}, not for this one, {self.server.uuid}"
-            )
         try:
             self.server.bootstrap(uuid, voters, {str(k): str(v) for k, v in users.items()})
         except QsyncError as error:

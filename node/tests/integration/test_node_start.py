@@ -44,6 +44,19 @@ def test_a_busy_port_and_a_busy_directory_are_named(tmp_path: Path) -> None:
         first.kill()
 
 
+def test_only_the_named_instance_bootstraps(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, "n0")
+    node.start({})
+    try:
+        wait_until("the node", lambda: bool(node.status()["uuid"]))
+        other = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c12"
+        with pytest.raises(OSError, match=f"the order is for instance {other}"):
+            node.post("/bootstrap", {"instance_uuid": other, "voters": 1})
+        assert node.status()["ro_reason"]
+    finally:
+        node.kill()
+
+
 def test_a_directory_of_another_replica_set_is_refused(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path, "n0")
     node.start({})
