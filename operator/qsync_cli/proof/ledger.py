@@ -5,6 +5,7 @@ same file with `--ledger`.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +67,18 @@ class LedgerWrite:
 
 def key_of(parts: Any) -> PrimaryKey:
     """Return a key by the value of one part, or the list of several."""
-    return json.dumps(parts if isinstance(parts, list) else [parts])
+    return json.dumps([_part_of(one) for one in (parts if isinstance(parts, list) else [parts])])
+
+
+def _part_of(value: object) -> object:
+    """Return one form of equal numbers: 7 and 7.0 are the same key."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_operations(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of all complete lines. The last line of a killed writer is incomplete.
+    """Return the objects of all lines. An incomplete last line, of a killed writer, is left out.
+
+    A complete object without a newline after it is a line: its write was acknowledged.
 
     Raises:
         LedgerLineError: a complete line is not a JSON object.
@@ -79,12 +87,12 @@ def read_operations(path: Path) -> list[dict[str, Any]]:
     found = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.endswith("\n"):
-                break
             try:
                 operation = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 operation = None
+            if operation is None and not line.endswith("\n"):
+                break
             if not isinstance(operation, dict):
                 raise LedgerLineError(f"line {number} is not a JSON object")
             found.append(operation)
@@ -108,17 +116,29 @@ def write_of(operation: Mapping[str, Any], number: int = 1) -> LedgerWrite:
     row = operation.get("row")
     if row is not None and not isinstance(row, list):
         raise LedgerLineError(f"line {number} has a row that is not an array: correct `row`")
-    try:
-        started_s = float(operation.get("started", number))
-        ended_s = float(operation.get("ended", started_s))
-    except (TypeError, ValueError):
+    space = operation.get("space")
+    if space is not None and (isinstance(space, bool) or not isinstance(space, int | str)):
         raise LedgerLineError(
-            f"line {number} has an invalid time: use seconds since 1970 in `started` and `ended`"
-        ) from None
+            f"line {number} has the space {json.dumps(space)}: use a name or an id in `space`"
+        )
+    started_s = _time_of(operation.get("started", number), number)
+    ended_s = _time_of(operation.get("ended", started_s), number)
     return LedgerWrite(
-        operation.get("space"), key_of(key), outcome, operation.get("op") == DELETE, row,
+        space, key_of(key), outcome, operation.get("op") == DELETE, row,
         operation.get("value"), started_s, ended_s, str(operation.get("cluster", "")),
     )  # fmt: skip
+
+
+def _time_of(value: float | str | None, number: int) -> float:
+    try:
+        time_s = math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        time_s = math.nan
+    if not math.isfinite(time_s):
+        raise LedgerLineError(
+            f"line {number} has an invalid time: use seconds since 1970 in `started` and `ended`"
+        )
+    return time_s
 
 
 def outcomes_of(operations: Iterable[Mapping[str, Any]]) -> dict[str, int]:

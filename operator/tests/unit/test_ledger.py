@@ -106,6 +106,9 @@ def test_whole_rows_and_composite_keys_are_compared() -> None:
         ('{"id": 1, "outcome": "done"}', "use one of committed"),
         ('{"id": 1, "outcome": "unknown", "row": 3}', "correct `row`"),
         ('{"id": 1, "outcome": "unknown", "started": "today"}', "invalid time"),
+        ('{"id": 1, "outcome": "unknown", "started": NaN}', "invalid time"),
+        ('{"id": 1, "outcome": "unknown", "space": {}}', "use a name or an id in `space`"),
+        ('{"id": 1, "outcome": "unknown", "space": true}', "use a name or an id in `space`"),
         ("[1]", "not a JSON object"),
         ("{", "not a JSON object"),
     ],
@@ -121,6 +124,21 @@ def test_incomplete_last_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> 
     file = tmp_path / "ledger.jsonl"
     file.write_text('{"id": 1, "outcome": "unknown"}\n{"id": 2, "outc')
     assert outcomes_of(read_operations(file)) == {"unknown": 1}
+
+
+@pytest.mark.parametrize("cut", [1, 10, 30])
+def test_complete_last_line_without_a_newline_is_checked(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "ledger.jsonl"
+    lines = ['{"id": 1, "outcome": "unknown"}', '{"id": 2, "outcome": "committed"}']
+    file.write_text("\n".join(lines))
+    assert outcomes_of(read_operations(file)) == {"unknown": 1, "committed": 1}
+    file.write_text("\n".join(lines)[:-cut])
+    assert outcomes_of(read_operations(file)) == {"unknown": 1}
+
+
+def test_equal_numbers_are_one_key() -> None:
+    one = write_of({"id": 7.0, "outcome": "committed"})
+    assert compare([one], {key_of(7): [7, "a"]}, is_exclusive=True) == {}
 
 
 def test_outage_ends_with_the_first_write_that_began_after_the_kill() -> None:
