@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.archive.manifest import SEGMENT
 from qsync_node.archive.reader import Archive
+from qsync_node.format.keys import Key
+from qsync_node.format.mp import unpack
 from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.compare import Expectation
 from qsync_spark.audit.coverage import Coverage, CoverageSteps, IndexRange, cover, merge
@@ -26,8 +28,15 @@ from qsync_spark.audit.scan import (
     scan,
     takes_confirmed,
 )
-from qsync_spark.audit.snapshots import Basis, damaged_snapshots, first_snapshot, read_basis
+from qsync_spark.audit.snapshots import (
+    Basis,
+    damaged_snapshots,
+    first_snapshot,
+    name_of_space,
+    read_basis,
+)
 from qsync_spark.decode.blocks import new_secret
+from qsync_spark.decode.schema_rows import SPACE
 from qsync_spark.facts.kinds import DecisionRow, MemberRow, SchemaRow
 from qsync_spark.facts.table import FactList
 
@@ -57,6 +66,7 @@ class AuditContext:
     cut: int = 0  # from this index the list of anomalies is incomplete; 0: it is complete
     hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
     secret: bytes = b""  # see `RowHash`
+    spaces: dict[str, set[int]] = field(default_factory=dict)  # ids that had a name
     # Ranges that proofs 1 and 2 found wrong: the replay reads those rows from another member.
     unusable: dict[str, list[IndexRange]] = field(default_factory=dict)
 
@@ -108,13 +118,28 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
             for one in one_of_each(listed.of(SchemaRow, SEGMENT), coverage)
         ),
     ]
+    spaces = _spaces_of(basis, schema_changes, decisions)
     context = AuditContext(archive, facts, listed, coverage, found, registered, decisions, expected,
                            end, snapshot, basis.indexes, schema_changes, basis.origin, cut,
-                           uuids[BITS:], secret)  # fmt: skip
+                           uuids[BITS:], secret, spaces)  # fmt: skip
     if cut:
         for uuid in coverage:
             context.distrust(uuid, cut - 1, end)
     return context
+
+
+def _spaces_of(
+    basis: Basis, changes: list[SystemChange], decisions: list[AuditedDecision]
+) -> dict[str, set[int]]:
+    """Return the ids of each name, from the first snapshot and the log."""
+    named = list(basis.spaces)
+    for one in changes:
+        if one.space == SPACE and covering(one.at, decisions) is None:
+            named += name_of_space(unpack(one.body).get(Key.TUPLE) or [])
+    found: dict[str, set[int]] = {}
+    for name, number in named:
+        found.setdefault(name, set()).add(number)
+    return found
 
 
 def _coverage_of(archive: Archive, listed: FactList) -> dict[str, Coverage]:

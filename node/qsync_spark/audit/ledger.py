@@ -1,10 +1,11 @@
 """Proof 6: every tuple that clients recorded as committed is in the log, and no refused one.
 
 A ledger is JSON Lines or Parquet, one operation per line: `id` or `key` (the primary key, a value
-or a list), `outcome` (committed, rolled back, refused, unknown), optionally `value` (the second
-field of the tuple), `space` (its id), `started` and `ended` (seconds since 1970). It covers writes
-of a whole tuple: INSERT, REPLACE and UPSERT. A row of the log matches a line if key, space and
-value are equal; a line without a space or a value matches any.
+or a list), `outcome` (committed, rolled back, refused, unknown), optionally `row` (the whole
+tuple) or `value` (its second field), `space` (its id or name), `started` and `ended` (seconds since
+1970). It covers writes of a whole tuple: INSERT, REPLACE and UPSERT. Lines with the `op` `delete`
+or `update` are counted only. A row of the log matches a line if key, space, row and value are
+equal; a line without one of them matches any. The tuple of an UPSERT is the one that it inserts.
 
 A write that is recorded as rolled back or refused must not be in the log, unless another line that
 is committed or unknown matches the same row.
@@ -13,7 +14,8 @@ is committed or unknown matches the same row.
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import UNKNOWN
+from qsync_spark.audit.json_values import normal_value, value_of_json
 from qsync_spark.audit.key_values import Unkeyed, normal_key
 from qsync_spark.audit.lines import read_lines
 from qsync_spark.audit.replay import known_until, make_reading
@@ -36,10 +39,13 @@ if TYPE_CHECKING:
 
 CLOCK_TOLERANCE_S = 1.0
 LISTED_MAX = 200
+NOT_ASKED = ("delete", "update")
+"""Values of `op` in lines that are not searched: their rows of the log have no whole tuple."""
 _OUTCOMES = frozenset(("committed", "rolled back", "refused", "unknown", "not sent"))
 LEDGER = pa.schema(
     [
         pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
+        pa.field("whole", pa.binary()), pa.field("asked", pa.bool_()),
         pa.field("outcome", pa.string()), pa.field("started", pa.float64()),
         pa.field("ended", pa.float64()), pa.field("line", pa.int64()),
         pa.field("shown", pa.string()), pa.field("problem", pa.string()),
@@ -49,7 +55,7 @@ LEDGER_SQL = sql_of(LEDGER)
 WRITES = pa.schema(
     [
         pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
-        pa.field("index", pa.int64()),
+        pa.field("whole", pa.binary()), pa.field("index", pa.int64()),
     ]
 )  # fmt: skip
 WRITES_SQL = sql_of(WRITES)
@@ -60,33 +66,64 @@ class LedgerError(QsyncError):
 
 
 def _digest(value: object) -> bytes:
-    packed: bytes = pack(value)
+    try:
+        packed: bytes = pack(normal_value(value))
+    except RecursionError:  # deeper than any client writes: compared as it is
+        packed = pack(value)
     return hashlib.blake2b(packed, digest_size=16).digest()
 
 
-def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
+def operation_of(
+    fields: dict[str, Any], line: int, spaces: Mapping[str, set[int]] | None = None
+) -> tuple[Any, ...]:
     """Return a row of `LEDGER`; `problem` describes an invalid line."""
     try:
+        if not isinstance(fields, dict):
+            raise ValueError("is not a JSON object")
         key = fields["id"] if "id" in fields else fields["key"]
-        space = fields.get("space")
-        if space is not None:
-            check_number(space, "space")
+        space = _space_of(fields.get("space"), spaces or {})
         if "id" in fields and fields.get("key", key) != key:
             raise ValueError("key and id must be equal")
         outcome = fields["outcome"]
-        if outcome not in _OUTCOMES:
+        if not isinstance(outcome, str) or outcome not in _OUTCOMES:
             raise ValueError(f"has the unknown outcome {outcome!r}")
         parts = key if isinstance(key, list) else [key]
-        value = fields.get("value")
-        packed: bytes = pack([normal_key(part) for part in parts])
+        value, row = fields.get("value"), fields.get("row")
+        if row is not None and not isinstance(row, list):
+            raise ValueError("has a row that is not an array")
+        packed: bytes = pack([normal_key(value_of_json(part)) for part in parts])
         return (
-            space, packed, None if value is None else _digest(value), outcome,
+            space, packed, None if value is None else _digest(value_of_json(value)),
+            None if row is None else _digest(value_of_json(row)),
+            fields.get("op") not in NOT_ASKED, outcome,
             _moment(fields, "started"), _moment(fields, "ended"), line,
             json.dumps(key), None,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, Unkeyed) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, Unkeyed,
+    ) as error:  # fmt: skip
         text = f"has no {error}" if isinstance(error, KeyError) else str(error)
-        return None, None, None, "", 0.0, 0.0, line, "", text
+        return None, None, None, None, True, "", 0.0, 0.0, line, "", text
+
+
+def _space_of(space: object, spaces: Mapping[str, set[int]]) -> int | None:
+    """Return the id of a space. Raises ValueError."""
+    if space is None:
+        return None
+    if isinstance(space, str) and not space.isdecimal():
+        ids = spaces.get(space, set())
+        if len(ids) != 1:
+            had = (
+                f"had the ids {', '.join(map(str, sorted(ids)))}"
+                if ids
+                else "is not in the archive"
+            )
+            raise ValueError(f"names the space {space!r}, which {had}")
+        return next(iter(ids))
+    number = int(space) if isinstance(space, str) else space
+    check_number(number, "space")
+    assert isinstance(number, int), "checked above"
+    return number
 
 
 def _moment(fields: dict[str, Any], name: str) -> float:
@@ -97,31 +134,47 @@ def _moment(fields: dict[str, Any], name: str) -> float:
     return moment
 
 
-def read_ledger(spark: "SparkSession", place: str) -> "DataFrame":
+def read_ledger(
+    spark: "SparkSession", place: str, spaces: Mapping[str, set[int]] | None = None
+) -> "DataFrame":
     """Return rows of `LEDGER`, from a path or URL that every executor can read.
+
+    Args:
+        spark: the session.
+        place: path or URL of the ledger.
+        spaces: ids of the spaces that had a name.
 
     Raises:
         PlaceError: the ledger cannot be read.
     """
-    return read_lines(spark, place, _row_of, LEDGER).persist()
+    return read_lines(spark, place, partial(_row_of, spaces=spaces), LEDGER).persist()
 
 
-def _row_of(line: int, found: bytes | dict[str, Any]) -> tuple[Any, ...]:
+def _row_of(
+    line: int, found: bytes | dict[str, Any], spaces: Mapping[str, set[int]] | None = None
+) -> tuple[Any, ...]:
     """Return a row of `LEDGER` for a line of JSON or a row of Parquet."""
     if not isinstance(found, bytes):
-        return operation_of(found, line)
+        return operation_of(found, line, spaces)
     try:
         fields = json.loads(found)
     except (ValueError, RecursionError):
         fields = None
     if fields is None:
         shown = found[:80].decode(errors="replace")
-        return None, None, None, "", 0.0, 0.0, line, shown, "is not valid JSON"
-    return operation_of(fields, line)
+        return None, None, None, None, True, "", 0.0, 0.0, line, shown, "is not valid JSON"
+    return operation_of(fields, line, spaces)
 
 
-def writes_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return space, key and second field of each INSERT, REPLACE and UPSERT of the log."""
+def writes_of(
+    batches: Iterator[pa.RecordBatch], *, has_rows: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yield space, key, second field and tuple of each INSERT, REPLACE and UPSERT of the log.
+
+    Args:
+        batches: events of the log.
+        has_rows: whether a line of the ledger has a whole tuple.
+    """
     for batch in batches:
         rows: list[tuple[Any, ...]] = []
         for space, key, index, op, body in zip(
@@ -130,7 +183,8 @@ def writes_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if op in (INSERT, REPLACE, UPSERT) and space >= FIRST_USER_SPACE:
                 fields = unpack(body)[Key.TUPLE]
                 value = _digest(fields[1]) if len(fields) > 1 else None
-                rows.append((space, key, value, index))
+                whole = _digest(fields) if has_rows else None
+                rows.append((space, key, value, whole, index))
         yield batch_of(rows, WRITES)
 
 
@@ -141,7 +195,7 @@ def prove_ledger(
     path: str,
     result: AuditResult,
 ) -> None:
-    ledger = read_ledger(spark, path)
+    ledger = read_ledger(spark, path, context.spaces)
     try:
         _check_lines(ledger, path)
         _prove(spark, context, ledger, events, path, result)
@@ -157,34 +211,45 @@ def _prove(
     path: str,
     result: AuditResult,
 ) -> None:
-    counts = {row["outcome"]: row["count"] for row in ledger.groupBy("outcome").count().collect()}
-    result.counts["ledgerOperations"] = sum(counts.values())
-    result.counts["ledgerCommitted"] = counts.get("committed", 0)
+    operations = ledger.count()
+    asked = ledger.where("asked")
+    result.counts["ledgerOperations"] = operations
+    result.counts["ledgerCommitted"] = asked.where("outcome = 'committed'").count()
+    left_out = operations - asked.count()
+    if left_out:
+        result.notes.append(
+            f"{left_out} lines of the ledger are deletions or updates, which the audit does not "
+            "search: `qsync verify` compares the rows that they left"
+        )
     if events is None:
         result.gaps.append(
             Gap([6], "cannot search the ledger's writes: without a snapshot the spaces are unknown")
         )
         return
-    writes = events.mapInArrow(writes_of, WRITES_SQL)
+    # Without rows in the ledger, tuples need no digest.
+    has_rows = ledger.where("whole is not null").limit(1).count() > 0
+    writes = events.mapInArrow(partial(writes_of, has_rows=has_rows), WRITES_SQL)
     on = (
         "l.key = w.key and (l.space is null or l.space = w.space)"
         " and (l.value is null or l.value = w.value)"
+        " and (l.whole is null or w.whole is null or l.whole = w.whole)"
     )
     lost = spark.sql(
-        f"select l.* from {{ledger}} l anti join {{writes}} w on {on}"
-        " where l.outcome = 'committed'",
-        ledger=ledger,
+        f"select l.* from {{asked}} l anti join {{writes}} w on {on} where l.outcome = 'committed'",
+        asked=asked,
         writes=writes,
     ).persist()
     unread = {row["space"] for row in events.where(f"op = {UNKNOWN}").select("space").distinct()
               .limit(LISTED_MAX).collect()}  # fmt: skip
     _judge_lost(context, lost, unread, result)
     there = spark.sql(
-        f"select l.*, w.index from {{ledger}} l join {{writes}} w on {on}"
+        f"select l.*, w.index from {{asked}} l join {{writes}} w on {on}"
         " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from {ledger}"
         " o where o.key = l.key and (o.space is null or o.space = w.space)"
         " and (o.value is null or w.value is null or o.value = w.value)"
+        " and (o.whole is null or w.whole is null or o.whole = w.whole)"
         " and o.outcome in ('committed', 'unknown'))",
+        asked=asked,
         ledger=ledger,
         writes=writes,
     )

@@ -1,5 +1,6 @@
 """Lines of ledgers: JSON Lines or Parquet, read in pieces by Spark's tasks (data path)."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,9 +117,19 @@ def lines_of(piece: LinePiece) -> Iterator[bytes | dict[str, Any]]:
         return
     while at < piece.end - before:
         stop = data.find(b"\n", at)
+        if stop < 0 and end == file.size and not _is_json(data[at:]):
+            return  # its writer was killed: the outcome of this line is not known
         stop = len(data) if stop < 0 else stop
         yield data[at:stop]
         at = stop + 1
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _as_json(value: object) -> Any:

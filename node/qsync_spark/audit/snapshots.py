@@ -24,6 +24,7 @@ from qsync_spark.decode.schema_rows import (
     RESTORED_KEY,
     SCHEMA,
     SEQUENCE,
+    SPACE,
     SPACE_SEQUENCE,
 )
 from qsync_spark.facts.kinds import ChangedFile, Damage, OldestRequest, SnapshotTerms
@@ -117,12 +118,13 @@ class Basis:
     indexes: dict[int, list[Any]] = field(default_factory=dict)  # parts of primary keys, by space
     changes: list[SystemChange] = field(default_factory=list)  # sequences, window of keys
     origin: int = 0  # index at which the replica set was restored from an archive, if it was
+    spaces: list[tuple[str, int]] = field(default_factory=list)  # names and ids
 
 
 def read_basis(spark: "SparkSession", archive: Archive, key: str) -> Basis:
     """Return the system tuples of the snapshot `key`."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
-    wanted = frozenset((SCHEMA, CLUSTER, INDEX, SEQUENCE, SPACE_SEQUENCE))
+    wanted = frozenset((SCHEMA, CLUSTER, SPACE, INDEX, SEQUENCE, SPACE_SEQUENCE))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
         batches = [batch for part in parts for batch in tuples_of(part, wanted)]
         found = [row for batch in batches for row in batch.to_pylist()]
@@ -132,6 +134,7 @@ def read_basis(spark: "SparkSession", archive: Archive, key: str) -> Basis:
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
     changes: list[SystemChange] = []
+    spaces: list[tuple[str, int]] = []
     origin = 0
     for row in found:
         if row["damage"] is not None:
@@ -147,9 +150,16 @@ def read_basis(spark: "SparkSession", archive: Archive, key: str) -> Basis:
                 changes.append(_as_change(row))
         elif row["space"] in (SEQUENCE, SPACE_SEQUENCE):
             changes.append(_as_change(row))
+        elif row["space"] == SPACE:
+            spaces += name_of_space(fields)
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
-    return Basis(members, indexes, changes, origin)
+    return Basis(members, indexes, changes, origin, spaces)
+
+
+def name_of_space(fields: list[Any]) -> list[tuple[str, int]]:
+    """Return the name and the id in a tuple of `_space`, if it has a name."""
+    return [(fields[2], fields[0])] if len(fields) > 2 and isinstance(fields[2], str) else []
 
 
 def _as_change(row: dict[str, Any]) -> SystemChange:

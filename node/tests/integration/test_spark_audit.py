@@ -125,6 +125,28 @@ def test_an_acknowledged_write_that_is_gone(
         run(session, folder, ledger)
 
 
+def test_row_and_name_of_a_line_are_compared_and_deletions_are_not_searched(
+    session: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    copy = Copy(folder, tmp_path / "copy", 5)
+    _, row = nop_everywhere(copy)  # the row that it replaces is in `folder`
+    space, fields = space_of(row.body), unpack(row.body)[Key.TUPLE]
+    ledger = tmp_path / "ledger.jsonl"
+    whole: dict[str, Any] = {"id": fields[0], "space": space, "outcome": "committed"}
+    for line, is_found in (
+        ({**whole, "row": fields}, False),
+        ({**whole, "row": [fields[0], "never written"]}, True),
+        ({**whole, "id": 10**9, "op": "delete"}, False),
+        ({**whole, "value": "never written", "op": "update"}, False),
+    ):
+        ledger.write_text(json.dumps(line) + "\n")
+        found, _ = judged(run(session, folder, ledger))
+        assert bool(found) == is_found, line
+    ledger.write_text(json.dumps({**whole, "space": "never created"}) + "\n")
+    with pytest.raises(LedgerError, match="line 1 names the space 'never created', which is not"):
+        run(session, folder, ledger)
+
+
 def line_of(key: int, ended: float, space: int | None = None) -> str:
     """Return a ledger line of a write that a client saw committed and no log holds."""
     place = {} if space is None else {"space": space}

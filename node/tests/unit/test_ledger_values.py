@@ -1,0 +1,126 @@
+"""Lines of an audit's ledger: which row of the log each one asks for."""
+
+import json
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgpack import ExtType
+
+from qsync_node.format.keys import INSERT, UPSERT, Key
+from qsync_node.format.mp import pack
+from qsync_spark.audit.events import EVENTS
+from qsync_spark.audit.json_values import normal_value, value_of_json
+from qsync_spark.audit.key_values import normal_key
+from qsync_spark.audit.ledger import LEDGER, operation_of, writes_of
+from qsync_spark.audit.lines import lines_of, pieces_of
+from qsync_spark.decode.batches import batch_of
+from qsync_spark.places import find_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DECIMAL = ExtType(1, b"\x02" + bytes.fromhex("999c"))
+UUID = uuid.UUID("0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11")
+MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SECONDS = int(MOMENT.timestamp()).to_bytes(8, "little")
+
+
+SPACES = {"orders": {512}, "twice": {513, 514}}
+
+
+def line(fields: "Mapping[str, Any]") -> dict[str, Any]:
+    """Return the columns of a line."""
+    return dict(zip(LEDGER.names, operation_of(dict(fields), 0, SPACES), strict=True))
+
+
+def write(fields: list[Any], op: int = INSERT) -> dict[str, Any]:
+    """Return the columns of a row of the log whose key is its first field."""
+    key = pack([normal_key(fields[0])])
+    event = (512, key, 9, op, pack({Key.TUPLE: fields}), None, None, 0.0)
+    (batch,) = writes_of(iter([batch_of([event], EVENTS)]))
+    (row,) = batch.to_pylist()
+    assert isinstance(row, dict)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("shown", "stored"),
+    [
+        ({"$decimal": "9.99"}, DECIMAL),
+        ({"$uuid": str(UUID)}, ExtType(2, UUID.bytes)),
+        ({"$datetime": "2026-01-31T12:00:00+00:00"}, ExtType(4, SECONDS)),
+        ({"$datetime": "2026-01-31T13:00+01:00"}, ExtType(4, SECONDS + b"\0\0\0\0\x3c\0\0\0")),
+        ({"$bytes": "AAE="}, b"\0\1"),
+        ({"$extension": [9, "AAE="]}, ExtType(9, b"\0\1")),
+        (7, 7.0),
+        (7.0, 7),
+        ({"$decimal": "7.00"}, 7),
+        ({"a": [1.0, {"$uuid": str(UUID)}]}, {"a": [1, ExtType(2, UUID.bytes)]}),
+    ],
+)  # fmt: skip
+def test_value_of_a_line_equals_the_stored_one(shown: object, stored: object) -> None:
+    assert normal_value(value_of_json(shown)) == normal_value(stored)
+    asked = line({"id": 1, "row": [1, shown], "value": shown, "outcome": "committed"})
+    found = write([1, stored])
+    assert (asked["whole"], asked["value"]) == (found["whole"], found["value"])
+    if not isinstance(shown, dict) or "a" not in shown:
+        assert line({"id": shown, "outcome": "committed"})["key"] == write([stored])["key"]
+
+
+def test_whole_row_of_a_line_is_compared() -> None:
+    asked = line({"id": 1, "row": [1, "ada", "tea"], "outcome": "committed"})
+    assert asked["whole"] == write([1, "ada", "tea"])["whole"]
+    assert asked["whole"] != write([1, "ada", "milk"])["whole"]
+    assert asked["whole"] == write([1, "ada", "tea"], UPSERT)["whole"], "the tuple it inserts"
+
+
+@pytest.mark.parametrize(("op", "is_asked"), [("delete", False), ("update", False), ("put", True)])
+def test_deletions_and_updates_are_not_searched(op: str, is_asked: bool) -> None:
+    assert line({"id": 1, "op": op, "outcome": "committed"})["asked"] is is_asked
+
+
+@pytest.mark.parametrize("space", ["orders", 512, "512"])
+def test_space_of_a_line_is_a_name_or_an_id(space: object) -> None:
+    assert line({"id": 1, "space": space, "outcome": "committed"})["space"] == 512
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ([], "not a JSON object"),
+        ({"id": 1, "outcome": ["committed"]}, "unknown outcome"),
+        ({"id": 1, "outcome": "committed", "row": 3}, "a row that is not an array"),
+        ({"id": 1, "outcome": "committed", "space": "none"}, "'none', which is not in the archive"),
+        ({"id": 1, "outcome": "committed", "space": "twice"}, "which had the ids 513, 514"),
+        ({"id": {"$decimal": "x"}, "outcome": "committed"}, ""),
+        ({"id": {"$uuid": "x"}, "outcome": "committed"}, ""),
+    ],
+)
+def test_invalid_line_has_a_problem(fields: dict[str, Any], text: str) -> None:
+    problem = operation_of(fields, 0, SPACES)[-1]
+    assert problem is not None
+    assert text in problem
+
+
+@pytest.mark.parametrize("rest", ["", "\n"])
+def test_only_an_incomplete_last_line_is_left_out(tmp_path: Path, rest: str) -> None:
+    file = tmp_path / "ledger.jsonl"
+    whole = json.dumps({"id": 1, "outcome": "committed"})
+
+    def read(text: str) -> list[str]:
+        file.write_text(text)
+        (found,) = find_files(str(file), ".parquet")
+        lines = [one for piece in pieces_of(found) for one in lines_of(piece)]
+        return [one.decode() for one in lines if isinstance(one, bytes)]
+
+    assert read(f"{whole}\n{whole}{rest}") == [whole, whole]
+    cut = whole[:-5]
+    assert read(f"{whole}\n{cut}{rest}") == ([whole, cut] if rest else [whole])
+
+
+def test_decimals_are_those_of_the_wire() -> None:
+    assert value_of_json({"$decimal": str(Decimal("9.99"))}) == DECIMAL
