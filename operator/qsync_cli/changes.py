@@ -1,6 +1,6 @@
 """Differences of two specifications, with the effect of each omission."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ _KEPT = {
     "users": "the database keeps the user",
 }
 """Effects of an omitted item, by the name of its list."""
+SecretContents = Mapping[str, Mapping[str, str]]
+"""Contents of Secrets by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,21 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def secret_changes(old: SecretContents, new: SecretContents) -> list[ManifestChange]:
+    """Return the stored Secrets with other content, which is not shown."""
+    changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
+    return [ManifestChange(f"secrets[{name}]", "stored content", "new content") for name in changed]
+
+
 def print_changes(
-    name: str, old: dict[str, Any] | None, new: dict[str, Any], output: Output | None
+    name: str,
+    old: dict[str, Any] | None,
+    new: dict[str, Any],
+    output: Output | None,
+    secrets: Iterable[ManifestChange] = (),
 ) -> None:
     """Print the differences of two specifications; `old` is None for a new cluster."""
-    found = changes_of(old, new) if old is not None else []
+    found = [*changes_of(old, new), *secrets] if old is not None else []
     if output in (Output.json, Output.yaml):
         listed = [one.document() for one in found]
         print_document({"cluster": name, "isNew": old is None, "changes": listed}, output)

@@ -97,11 +97,27 @@ def show_changes(manifest: "ClusterManifest", output: Output | None) -> None:
     wanted = manifest.cluster
     store = clusters.store_of(wanted.name)
     existing = store.load_cluster()
-    access.secrets_of(store, manifest)
+    given, stored = access.secrets_of(store, manifest), store.load_manifest_secrets()
     if existing is not None:
         refuse_change(store, existing, wanted)
+        _add_password(store, manifest, given, stored)
     old = existing.document()["spec"] if existing is not None else None
-    changes.print_changes(wanted.name, old, wanted.document()["spec"], output)
+    secrets = changes.secret_changes(stored, given)
+    changes.print_changes(wanted.name, old, wanted.document()["spec"], output, secrets)
+
+
+def _add_password(
+    store: "ClusterFiles",
+    manifest: "ClusterManifest",
+    given: dict[str, dict[str, str]],
+    stored: dict[str, dict[str, str]],
+) -> None:
+    """Add the password of the application to the given and the stored Secrets."""
+    name, before = manifest.cluster.spec.auth.password_secret, store.load_secrets()
+    password = _given_password(manifest)
+    if name is not None and password is not None and before is not None:
+        given.setdefault(name, {"password": password})
+        stored.setdefault(name, {"password": before.password})
 
 
 def refuse_change(store: "ClusterFiles", existing: "QsyncCluster", wanted: "QsyncCluster") -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qsync_cli.changes import ManifestChange, changes_of
+from qsync_cli.changes import ManifestChange, changes_of, secret_changes
 from qsync_cli.diff import documents_of
 from qsync_cli.failure import Failure
 
@@ -52,6 +52,14 @@ def test_omitted_users_and_spaces_are_kept() -> None:
     old = {"users": [{"name": "ada"}], "spaces": [space("a")]}
     effects = [one.effect for one in changes_of(old, {"users": [], "spaces": []})]
     assert effects == ["the database keeps the space and its rows", "the database keeps the user"]
+
+
+def test_other_content_of_a_stored_secret_is_a_change_without_its_value() -> None:
+    old = {"ann": {"password": "one"}, "ben": {"password": "two"}, "gone": {"password": "three"}}
+    new = {"ann": {"password": "four"}, "ben": {"password": "two"}, "new": {"password": "five"}}
+    assert [str(one) for one in secret_changes(old, new)] == [
+        "~ secrets[ann]: stored content -> new content"
+    ]
 
 
 def test_mistakes_of_a_file_for_kubernetes_are_listed(tmp_path: Path) -> None:
