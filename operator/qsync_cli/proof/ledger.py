@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 COMMITTED, ROLLED_BACK, REFUSED, UNKNOWN = "committed", "rolled back", "refused", "unknown"
 NOT_SENT = "not sent"
@@ -97,6 +97,25 @@ def read_operations(path: Path) -> list[dict[str, Any]]:
                 raise LedgerLineError(f"line {number} is not a JSON object")
             found.append(operation)
     return found
+
+
+def open_to_append(path: Path) -> TextIO:
+    """Open a ledger for more lines, or create it.
+
+    Raises:
+        LedgerLineError: its last line is incomplete, so the next one would become invalid.
+        OSError: the file cannot be written.
+    """
+    file = path.open("a+", encoding="utf-8")
+    try:
+        file.seek(max(file.tell() - 1, 0))
+        is_complete = file.read() in ("", "\n")
+    except (OSError, ValueError):  # not a file with a position, or half of a character
+        is_complete = not path.is_file()
+    if not is_complete:
+        file.close()
+        raise LedgerLineError("the last line has no newline")
+    return file
 
 
 def write_of(operation: Mapping[str, Any], number: int = 1) -> LedgerWrite:

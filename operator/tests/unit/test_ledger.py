@@ -17,6 +17,7 @@ from qsync_cli.proof.ledger import (
     LedgerWrite,
     compare,
     key_of,
+    open_to_append,
     outage_ms,
     outcomes_of,
     read_operations,
@@ -134,6 +135,25 @@ def test_complete_last_line_without_a_newline_is_checked(tmp_path: Path, cut: in
     assert outcomes_of(read_operations(file)) == {"unknown": 1, "committed": 1}
     file.write_text("\n".join(lines)[:-cut])
     assert outcomes_of(read_operations(file)) == {"unknown": 1}
+
+
+@pytest.mark.parametrize("text", [None, "", '{"id": 1}\n'])
+def test_complete_ledger_is_continued(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "ledger.jsonl"
+    if text is not None:
+        file.write_text(text)
+    with open_to_append(file) as lines:
+        lines.write("more\n")
+    assert file.read_text() == f"{text or ''}more\n"
+
+
+@pytest.mark.parametrize("text", ['{"id": 1', '{"id": "\N{LATIN SMALL LETTER E WITH ACUTE}'])
+def test_ledger_with_an_incomplete_line_is_not_continued(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "ledger.jsonl"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(LedgerLineError, match="no newline"):
+        open_to_append(file)
+    assert file.read_text(encoding="utf-8") == text
 
 
 def test_equal_numbers_are_one_key() -> None:
