@@ -15,7 +15,7 @@ from qsync_cli.consent import require_consent
 from qsync_cli.data.connecting import ConnectionTarget, on_cluster
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import print_document, say
+from qsync_cli.output import counted, print_document, say
 from qsync_cli.proof import ledger as ledgers
 from qsync_cli.proof import victims as victim_platforms
 from qsync_cli.proof import workload as workloads
@@ -245,7 +245,7 @@ def _report(
         return
     if outcomes:
         listed = ", ".join(f"{count:,} {name}" for name, count in sorted(outcomes.items()))
-        say(f"{cluster}: {len(kills)} leaders killed; {listed}")
+        say(f"{cluster}: {counted(len(kills), 'leader')} killed; {listed}")
     else:
-        say(f"{cluster}: {len(kills)} leaders killed")
+        say(f"{cluster}: {counted(len(kills), 'leader')} killed")
     say(f"next: {document['nextStep']}")
