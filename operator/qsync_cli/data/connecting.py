@@ -231,6 +231,10 @@ def _local_endpoint(cluster: str, user: str | None, password: str | None) -> End
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"
         )
+    if not any(one.pid for one in members) and clusters.load_cluster(store).spec.hibernate:
+        raise Failure(
+            FailureReason.NOT_READY, f"{cluster} is stopped: start it with `qsync start {cluster}`"
+        )
     tls = clusters.certificates_of(store).context()
     if user is not None and password is not None:
         return Endpoint(addresses, user, password, tls)

@@ -299,4 +299,5 @@ def sentence_of(document: dict[str, Any], found: list[MemberFinding]) -> str:
         wrong = sum(bool(one.problems) for one in found)
         return f"{wrong} of {len(found)} members contradict the ledger."
     silent = sum(bool(one.error) for one in found)
-    return f"{silent} of {len(found)} members could not be read; the others agree with the ledger."
+    text = f"{silent} of {len(found)} members could not be read"
+    return f"{text}." if silent == len(found) else f"{text}; the others agree with the ledger."

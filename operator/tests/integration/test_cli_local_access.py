@@ -146,6 +146,8 @@ def test_tls_begins_only_while_no_member_runs(home: Home, tmp_path: Path) -> Non
     said = home.refuse("apply", "-f", encrypted)
     assert "spec.tls cannot be added to a running cluster" in said
     home.do("stop", "shop")
+    said = home.refuse("get", "shop", "orders", "1")
+    assert "shop is stopped: start it with `qsync start shop` (NotReady)" in said
     home.do("apply", "-f", encrypted)
     found = credentials(home)
     login = ("--user", "app", "--password", found["password"])

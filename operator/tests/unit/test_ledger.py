@@ -23,6 +23,7 @@ from qsync_cli.proof.ledger import (
     read_operations,
     write_of,
 )
+from qsync_cli.proof.verify import INCOMPLETE, MemberFinding, sentence_of
 
 
 def write(
@@ -159,6 +160,13 @@ def test_ledger_with_an_incomplete_line_is_not_continued(tmp_path: Path, text: s
 def test_equal_numbers_are_one_key() -> None:
     one = write_of({"id": 7.0, "outcome": "committed"})
     assert compare([one], {key_of(7): [7, "a"]}, is_exclusive=True) == {}
+
+
+@pytest.mark.parametrize(("silent", "rest"), [(1, "; the others agree with the ledger."), (2, ".")])
+def test_silent_members_agree_with_nothing(silent: int, rest: str) -> None:
+    found = [MemberFinding(str(n), error="refused" if n < silent else "") for n in range(2)]
+    text = sentence_of({"verdict": INCOMPLETE, "outcomes": {}}, found)
+    assert text == f"{silent} of 2 members could not be read{rest}"
 
 
 def test_outage_ends_with_the_first_write_that_began_after_the_kill() -> None:
