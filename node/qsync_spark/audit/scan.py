@@ -179,6 +179,11 @@ def misdescribed(archive: Archive, listed: FactList) -> list[ChangedFile]:
             rows = sum(one.rows for one in parts[key])
             if rows != entry.rows:
                 text = f"the file has {rows} rows, but its manifest states {entry.rows}"
+            elif entry.kind == SEGMENT and entry.after_index + rows != entry.last_index:
+                text = (
+                    f"the file ends with index {entry.after_index + rows}, but its manifest states"
+                    f" {entry.last_index}"
+                )
             if text:
                 text += ": one of them was modified"
                 found.append(ChangedFile(manifest.instance_uuid, entry.kind, key, text))

@@ -293,6 +293,19 @@ def test_a_manifest_that_contradicts_its_rows(copy: Copy, changed: str) -> None:
     assert gap.file == f"{manifest.instance_uuid}/{entry.name}"
 
 
+def test_manifests_that_state_rows_after_the_end_of_their_files(copy: Copy) -> None:
+    """The audit must not state that it read up to an index which no file has."""
+    for manifest in copy.full_members():
+        entry = manifest.of_kind(SEGMENT)[-1]
+        changed = replace(entry, last_index=entry.last_index + 1000)
+        manifest.files[manifest.files.index(entry)] = changed
+        copy.save(manifest)
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE, result.violations
+    ends = [gap for gap in result.gaps if "the file ends with index" in gap.message]
+    assert len(ends) == len(copy.full_members())
+
+
 def test_a_row_missing_between_two_files_is_reported_with_the_end_of_the_first(copy: Copy) -> None:
     manifest = copy.full_members()[0]
     entry = next(e for e in manifest.of_kind(SEGMENT)[:-1] if e.rows > 2)
