@@ -235,7 +235,8 @@ def _local_endpoint(cluster: str, user: str | None, password: str | None) -> End
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} is stopped: start it with `qsync start {cluster}`"
         )
-    tls = clusters.certificates_of(store).context()
+    # Without TLS, a verb need not load the code of certificates.
+    tls = clusters.certificates_of(store).context() if store.has_tls else None
     if user is not None and password is not None:
         return Endpoint(addresses, user, password, tls)
     declared = [one.name for one in clusters.load_cluster(store).spec.users]
