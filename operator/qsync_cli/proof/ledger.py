@@ -1,4 +1,4 @@
-"""Ledgers of writes: their lines, and the comparison with the rows of a member (pure).
+"""Ledgers of writes: their files and lines, and the comparison with the rows of a member.
 
 A ledger is a file of JSON lines. docs/chaos.md describes the fields of a line. An audit reads the
 same file with `--ledger`.

@@ -207,7 +207,7 @@ def _settled(
         problems = ledgers.compare(writes, rows, is_exclusive=is_exclusive)
         if not problems or time.monotonic() > deadline_s:
             return len(rows), problems
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # members report no event when they have applied a row
 
 
 def _find_space(client: "SyncClient", wanted: int | str) -> "Space":

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qsync_testing.operator.local_clusters import Home
+from qsync_testing.pages import scripts_of
 from qsync_testing.paths import ROOT
 
 DEMO_S = 10.0
@@ -24,16 +24,8 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def scripts() -> list[list[str]]:
-    """Return the commands of the page as argument lists, in their order."""
-    text = (ROOT / "docs" / "chaos.md").read_text()
-    found = []
-    for language, block in re.findall(r"```(console|python)\n(.*?)```", text, re.DOTALL):
-        if language == "python":
-            found.append([sys.executable, "-c", block])
-        else:
-            lines = [line.removeprefix("$ ") for line in block.splitlines()]
-            found += [["/bin/sh", "-e", "-c", line] for line in lines]
-    return found
+    """Return the commands of the page, in their order."""
+    return scripts_of((ROOT / "docs" / "chaos.md").read_text())
 
 
 @pytest.mark.timeout(300)
