@@ -14,6 +14,8 @@ from qsync_node.format.journals import BrokerId, JournalRow
 
 PASS_TICKS = 500
 """Number of ticks in which each journal has its turn, at least, unless there are few."""
+FAILING_MAX = 1000
+"""Number of names of journals with a problem that are kept."""
 COUNTED_MIN = 8
 
 
@@ -50,6 +52,7 @@ class Census:
 
     Attributes:
         counts: result of the last complete pass.
+        failing: names of journals with a problem that this broker knows, from the same pass.
     """
 
     def __init__(
@@ -60,11 +63,13 @@ class Census:
         find: Callable[[str], JournalReplica | None],
     ) -> None:
         self.counts = Counts()
+        self.failing: tuple[str, ...] = ()
         self._me = me
         self._keys = keys
         self._replication_max = replication_max
         self._find = find
         self._taken = Counts()
+        self._found: list[str] = []
         self._names: Iterator[str] = iter(())
 
     def tick(self) -> None:
@@ -74,17 +79,24 @@ class Census:
             name = next(self._names, None)
             if name is None:
                 self.counts, self._taken = self._taken, Counts()
+                self.failing, self._found = tuple(self._found), []
                 self._names = iter(tuple(keys.journals))
                 return
             row = keys.journals.get(name)
-            if row is not None:
-                self._count(row, self._taken)
+            if row is not None and self._count(row, self._taken):
+                self._note(name)
 
-    def _count(self, row: JournalRow, counts: Counts) -> None:
+    def _note(self, name: str) -> None:
+        if len(self._found) < FAILING_MAX:
+            self._found.append(name)
+
+    def _count(self, row: JournalRow, counts: Counts) -> bool:
+        """Count a journal, and return whether it has a problem."""
         keys = self._keys
         route = keys.route(row.name)
         replica = self._find(row.name)
         wanted = wanted_replicas(row, self._replication_max)
+        has_problem = len(route.members) < wanted or (wanted > 0 and route.primary < 0)
         counts.journals += 1
         counts.suspended += row.suspend_level > 0
         counts.under_replicated += len(route.members) < wanted
@@ -92,7 +104,9 @@ class Census:
         if route.primary >= 0 and route.members[route.primary] == self._me:
             counts.primaries += 1
             is_failing = replica is not None and bool(replica.append_error)
-            counts.unsynchronised += is_failing or not keys.is_consistent(row)
+            is_failing |= not keys.is_consistent(row)
+            counts.unsynchronised += is_failing
+            has_problem |= is_failing
             publisher = keys.publishers.get(row.name, {}).get(row.create_revision)
             if publisher is not None:
                 counts.pending_publications += publisher.last - publisher.published
@@ -100,3 +114,5 @@ class Census:
             counts.failing_stores += bool(replica.store_error)
             counts.local_bytes += replica.spool.end - replica.spool.begin
             counts.local_bytes += sum(one.end - one.begin for one in replica.completed.values())
+            has_problem |= bool(replica.store_error) or not replica.is_head_known
+        return has_problem

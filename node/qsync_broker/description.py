@@ -32,6 +32,8 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "is_ready": False,
         "write_head": None,
         "fragments": None,
+        "bytes": None,
+        "persisted": None,
         "stores": None,
         "store_error": None,
         "append_error": None,
@@ -39,11 +41,14 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
     }
     if replica is None:
         return found
+    parts = all_parts(replica)
     return {
         **found,
         "is_ready": replica.pipeline is not None and replica.pipeline.is_ready,
         "write_head": replica.visible_end,
-        "fragments": len(all_parts(replica)),
+        "fragments": len(parts),
+        "bytes": sum(part.end - part.begin for part in parts),
+        "persisted": replica.remote.end,
         "stores": len(replica.settings.stores),
         "store_error": replica.store_error,
         "append_error": replica.append_error

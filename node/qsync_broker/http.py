@@ -23,6 +23,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ from qsync_broker.grouping import SMALL
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.labels import LabelSelector, LabelSet, parse_selector, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
+from qsync_broker.overview import overview
 from qsync_broker.problems import refused, shown
 from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
@@ -141,13 +143,16 @@ class HttpGateway:
     async def _journals(self, request: web.Request) -> web.Response:
         """Describe the journals that the token selects, as this broker knows them.
 
-        Arguments `name` select journals; without any, all are described.
+        Arguments `name` select journals; without any, all are described. With an argument `limit`,
+        the answer is bounded, and has the brokers; `part` then selects by a part of the name.
         """
         try:
             claims = self._authorizer.verify(_token(request), Capability.LIST)
         except AuthError as error:
             return _unauthorized(error)
         core, keys = self._server.core, self._server.core.keys
+        if "limit" in request.query:
+            return self._overview(request, claims)
         wanted = request.query.getall("name", []) or keys.journals
         described = [
             describe(core, keys.journals[name])
@@ -158,6 +163,17 @@ class HttpGateway:
             {"revision": keys.revision, "journals": described},
             headers={CLUSTER: self._server.cluster},
         )
+
+    def _overview(self, request: web.Request, claims: Claims) -> web.Response:
+        limit = request.query["limit"]
+        if not limit.isascii() or not limit.isdigit() or len(limit) > _DIGITS_MAX:
+            return refused(400, f"limit {shown(limit)} is invalid: use a number of journals")
+        core, part = self._server.core, request.query.get("part", "")
+        # Reading the labels of thousands of journals takes long; most tokens select all of them.
+        is_restricted = claims.selector != LabelSelector()
+        permits = partial(_is_permitted, claims) if is_restricted else None
+        found = overview(core, permits, part, int(limit))
+        return web.json_response(found, headers={CLUSTER: self._server.cluster})
 
     def _authorize(self, request: web.Request, capability: Capability) -> Claims:
         """Check the request's token.
@@ -539,6 +555,10 @@ def _token(request: web.Request) -> str:
 
 def _labels(row: JournalRow) -> LabelSet:
     return with_name(JournalSpec.from_row(row.name, row.spec).labels, row.name)
+
+
+def _is_permitted(claims: Claims, row: JournalRow) -> bool:
+    return claims.permits(_labels(row))
 
 
 def _unauthorized(error: AuthError) -> web.Response:

@@ -143,3 +143,14 @@ def open_browser(folder: Path) -> Iterator[Browser]:
     finally:
         process.terminate()
         process.wait(20)
+
+
+def check_width(browser: Browser, width: int) -> None:
+    """Fail if the page of a cluster is wider than a window of `width` pixels, or a part of it."""
+    browser.resize(width)
+    browser.until(f"innerWidth === {width}")
+    browser.until("document.querySelector('#chart-writes svg').getBoundingClientRect().width > 0")
+    assert browser.evaluate(f"document.documentElement.scrollWidth <= {width}")
+    wide = "[...document.querySelectorAll('body *:not(.skip, thead *, thead)')]"
+    wide += f".filter((one) => one.getBoundingClientRect().right > {width} + 1)"
+    assert browser.evaluate(f"{wide}.map((one) => one.outerHTML.slice(0, 200))") == []

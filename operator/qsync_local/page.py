@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from qsync_local.brokerpage import LocalBrokers
 from qsync_local.ports import PAGE_PORTS, NoFreePort, choose_port, is_free
 from qsync_local.store import ClusterFiles, PageAddress
 from qsync_operator.api.reasons import EventReason
@@ -22,6 +23,7 @@ from qsync_operator.api.status import ClusterStatus
 from qsync_operator.members.links import NodeLinks, ask_each
 from qsync_operator.views.live import live_sample
 from qsync_operator.views.statusview import view_of
+from qsync_web.journals import PageJournals
 from qsync_web.page import (
     AUDITS_MAX,
     EVENTS_MAX,
@@ -60,6 +62,7 @@ class LocalSource:
         self._store = store
         self._status = status
         self._links = NodeLinks("", context)  # reads only: no order has to be signed
+        self._brokers = LocalBrokers(store)
         self._events = RecentEvents(store.directory / "events.jsonl")
         self._audits = FinishedAudits(store.directory / "audits")
         self._spaces: PageSpaces | None = None
@@ -68,6 +71,7 @@ class LocalSource:
 
     async def close(self) -> None:
         await self._links.close()
+        await self._brokers.close()
 
     async def clusters(self) -> list[ListedCluster]:
         status, name = self._status(), self._store.name
@@ -96,7 +100,13 @@ class LocalSource:
             events=self._events.read(),
             audits=self._audits.read(),
             spaces=self._spaces,
+            has_brokers=self._brokers.exist,
         )
+
+    async def journals(self, key: str, part: str) -> PageJournals:
+        if key != self._store.name:
+            raise PageError(f"cluster {key} not found: run `qsync local status`")
+        return await self._brokers.look(part)
 
     async def _look_at_spaces(self, addresses: list[str]) -> None:
         if time.monotonic() - self._spaces_at_s < SPACES_EVERY_S:

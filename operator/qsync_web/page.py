@@ -68,6 +68,7 @@ class ClusterObservation:
         events: events with time, type, reason, object and message, oldest first.
         audits: finished audits, newest first.
         spaces: None if no member answered.
+        has_brokers: whether the cluster has brokers of journals.
     """
 
     time: str
@@ -77,6 +78,7 @@ class ClusterObservation:
     events: list[dict[str, str]] = field(default_factory=list)
     audits: list[PageAudit] = field(default_factory=list)
     spaces: PageSpaces | None = None
+    has_brokers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class PageHistory:
         return {
             "time": seen.time,
             "health": seen.health.name.lower(),
-            "summary": _shortened(sample.lines[0]),
+            "summary": shortened(sample.lines[0]),
             "phase": status.phase,
             "leader": sample.leader,
             "term": sample.term,
@@ -134,6 +136,7 @@ class PageHistory:
             "points": [[round(p.at_s - now_s, 2), *_values(p)] for p in self._points],
             "failovers": [asdict(one) for one in timeline_of(seen.events)],
             "spaces": spaces_of(seen.spaces),
+            "has_brokers": seen.has_brokers,
             "audits": [_audit(one) for one in seen.audits[:AUDITS_MAX]],
             "events": [_event(one) for one in reversed(seen.events[-EVENTS_MAX:])],
         }
@@ -163,7 +166,7 @@ def problems_of(lines: Iterable[str], rows: Iterable[StatusRow]) -> list[str]:
         lines: problems and the last failover, without the summary.
         rows: the members.
     """
-    found = [_shortened(line) for line in lines if not line.startswith(_FAILOVER_LINE)]
+    found = [shortened(line) for line in lines if not line.startswith(_FAILOVER_LINE)]
     for row in rows:
         if row.role == "down" and not any(row.member in line for line in found):
             found.append(f"{row.member} does not answer: its figures are unknown until it does")
@@ -183,7 +186,7 @@ def spaces_of(spaces: PageSpaces | None) -> dict[str, Any] | None:
     shown = [
         {
             "id": int(one["id"]),
-            "name": _shortened(str(one["name"])),
+            "name": shortened(str(one["name"])),
             "rows": int(one["rows"]),
             "bytes": int(one["bytes"]),
             "is_sync": bool(one["is_sync"]),
@@ -201,12 +204,13 @@ def read_spaces(answer: object) -> PageSpaces | None:
 
 
 def _audit(audit: PageAudit) -> dict[str, Any]:
-    return {**asdict(audit), "name": _shortened(audit.name), "report": _shortened(audit.report)}
+    return {**asdict(audit), "name": shortened(audit.name), "report": shortened(audit.report)}
 
 
 def _event(event: dict[str, str]) -> dict[str, str]:
-    return {name: _shortened(text) for name, text in event.items()}
+    return {name: shortened(text) for name, text in event.items()}
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """Return a text with at most `TEXT_MAX` characters."""
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from qsync_web.journals import PART_MAX
 from qsync_web.watching import PageError, PageSource, Watching
 
 HOST = "127.0.0.1"
@@ -27,6 +28,8 @@ IDLE_S = 15.0
 FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/charts.js": ("charts.js", "text/javascript"),
+    "/journals.js": ("journals.js", "text/javascript"),
+    "/tables.js": ("tables.js", "text/javascript"),
     "/page.css": ("page.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -81,6 +84,7 @@ class PageServer:
                 *(web.get(path, self._file) for path in FILES),
                 web.get("/api/clusters", self._clusters),
                 web.get("/api/cluster", self._cluster),
+                web.get("/api/journals", self._journals),
                 web.get("/report", self._report),
             ]
         )
@@ -164,6 +168,14 @@ class PageServer:
         except PageError as error:
             return web.json_response({"error": str(error)}, status=502)
         return web.json_response({**self._settings(), "key": key, **found})
+
+    async def _journals(self, request: web.Request) -> web.Response:
+        key = request.query.get("cluster", "")[:CLUSTER_TEXT_MAX]
+        try:
+            found = await self._watching.journals(key, request.query.get("part", "")[:PART_MAX])
+        except PageError as error:
+            return web.json_response({"error": str(error)}, status=502)
+        return web.json_response(found)
 
     def _settings(self) -> dict[str, str | float]:
         return {"interval_s": self._source.interval_s, "hint": self._source.hint}

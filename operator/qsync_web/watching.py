@@ -5,10 +5,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from qsync_web.journals import PageJournals, journals_document
 from qsync_web.page import ClusterObservation, PageHistory
 
 WATCHED_MAX = 32
 """Clusters whose history is kept; the one that was shown least recently is dropped first."""
+JOURNALS_S = 2.0
+"""Time for which an answer about journals is reused."""
+SELECTIONS_MAX = 32
+"""Selections of journals whose answers are kept."""
 
 
 class PageError(Exception):
@@ -39,6 +44,9 @@ class PageSource(Protocol):
     async def observe(self, key: str) -> ClusterObservation:
         """Observe a cluster, or raise PageError."""
 
+    async def journals(self, key: str, part: str) -> PageJournals:
+        """Return brokers, and journals whose names contain `part`, or raise PageError."""
+
     async def report(self, key: str, audit: str) -> bytes | None:
         """Return the report of an audit as HTML, or None if it cannot be read."""
 
@@ -51,6 +59,7 @@ class Watching:
     def __init__(self, source: PageSource) -> None:
         self.source = source
         self._watches: dict[str, _Watch] = {}
+        self._journals: dict[tuple[str, str], _Selection] = {}
 
     async def document(self, key: str) -> dict[str, Any]:
         """Return the page's data of a cluster; observe it if the last observation is too old.
@@ -69,6 +78,28 @@ class Watching:
         while len(self._watches) > WATCHED_MAX:
             del self._watches[next(iter(self._watches))]
         return found
+
+    async def journals(self, key: str, part: str) -> dict[str, Any]:
+        """Return brokers and journals of a cluster; viewers of the same selection share answers.
+
+        Raises:
+            PageError: the cluster cannot be observed.
+        """
+        known = self._journals.pop((key, part), None)
+        if known is None or time.monotonic() - known.begun_s >= JOURNALS_S:
+            task = asyncio.create_task(self.source.journals(key, part))
+            task.add_done_callback(_retrieve)
+            known = _Selection(task, time.monotonic())
+        self._journals[key, part] = known
+        while len(self._journals) > SELECTIONS_MAX:
+            del self._journals[next(iter(self._journals))]
+        return journals_document(await asyncio.shield(known.task))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    task: asyncio.Task[PageJournals]
+    begun_s: float
 
 
 class _Watch:
@@ -98,7 +129,7 @@ class _Watch:
             self._task = None
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve(task: asyncio.Task[Any]) -> None:
     """Read the error of an observation that all viewers left: asyncio would log it as lost."""
     if not task.cancelled():
         task.exception()

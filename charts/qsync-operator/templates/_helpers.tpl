@@ -34,7 +34,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [qsyncclusters]
   verbs: [get, list]
 - apiGroups: [qsync.dev]
-  resources: [qsyncaudits]
+  resources: [qsyncaudits, qsyncjournals]
   verbs: [list]
 - apiGroups: [""]
   resources: [pods, events]

@@ -44,6 +44,8 @@ class JournalReport(StatusModel):
     is_ready: bool = False
     write_head: int | None = None
     fragments: int | None = None
+    bytes: int | None = None
+    persisted: int | None = None
     stores: int | None = None
     store_error: str | None = None
     append_error: str | None = None
@@ -148,10 +150,13 @@ def first_problem(sight: Sight) -> tuple[JournalReason, str]:
     found = dict(zip(TYPES, _findings(None, sight, sight.route.is_read_only), strict=True))
     if sight.route.suspend_level > 1:
         return found["Suspended"][1:]  # no broker knows more
-    for kind in ("HeadKnown", "Consistent", "StoreHealthy"):
-        value, reason, sentence = found[kind]
-        if value != "True":
-            return reason, sentence
+    known = [found[kind] for kind in ("HeadKnown", "Consistent", "StoreHealthy")]
+    if not sight.route.primary and not sight.route.suspend_level:
+        known.append(found["Writable"])
+    for wanted in ("False", "Unknown"):  # a cause first: without a primary, nothing else is known
+        for value, reason, sentence in known:
+            if value == wanted:
+                return reason, sentence
     return found["Suspended" if sight.route.suspend_level else "Writable"][1:]
 
 

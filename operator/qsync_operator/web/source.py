@@ -18,12 +18,16 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.patterns import NAME_PATTERN
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.api import Api, ApiError
+from qsync_operator.kubernetes.journals import read
 from qsync_operator.kubernetes.pods import pod_ip
 from qsync_operator.members.links import NodeLinks, ask_each
+from qsync_operator.resources.brokers import has_brokers
 from qsync_operator.resources.labels import CLUSTER_LABEL, KubernetesObject, ports
 from qsync_operator.views import podview
 from qsync_operator.views.events import event_row
 from qsync_operator.views.live import live_sample
+from qsync_operator.web.brokers import KubernetesBrokers
+from qsync_web.journals import PageJournals
 from qsync_web.page import AUDITS_MAX, ClusterObservation, PageAudit, PageSpaces, read_spaces
 from qsync_web.watching import ListedCluster, PageError
 
@@ -56,9 +60,11 @@ class KubernetesSource:
         self._api = api
         self._namespaces = tuple(namespaces)
         self._links = NodeLinks("", lambda: context)
+        self._brokers = KubernetesBrokers(context)
 
     async def close(self) -> None:
         await self._links.close()
+        await self._brokers.close()
 
     async def clusters(self) -> list[ListedCluster]:
         found: list[KubernetesObject] = []
@@ -76,16 +82,9 @@ class KubernetesSource:
         return sorted(listed, key=lambda one: one.key)
 
     async def observe(self, key: str) -> ClusterObservation:
-        namespace, _, name = key.partition("/")
-        # The key comes from an address, and its parts go into paths of the API server.
-        is_valid = _NAMESPACE.fullmatch(namespace) and re.fullmatch(NAME_PATTERN, name)
-        is_ours = not self._namespaces or namespace in self._namespaces
+        namespace, name = self._place(key)
         try:
-            document = None
-            if is_valid and is_ours:
-                document = await self._api.get("QsyncCluster", namespace, name)
-            if document is None:
-                raise PageError(f"cluster {key} not found: open the list of clusters")
+            document = await self._document(key)
             pods = await self._api.find("Pod", namespace, f"{CLUSTER_LABEL}={name}")
             audits = await self._api.find("QsyncAudit", namespace)
             fields = f"involvedObject.kind=QsyncCluster,involvedObject.name={name}"
@@ -93,6 +92,37 @@ class KubernetesSource:
         except ApiError as error:
             raise PageError(f"cannot read cluster {key}: {error}") from error
         return await self._observation(document, pods, audits, events)
+
+    async def journals(self, key: str, part: str) -> PageJournals:
+        namespace, name = self._place(key)
+        try:
+            cluster = lenient_cluster(await self._document(key))
+            if not has_brokers(cluster):
+                return PageJournals([])
+            pods = await self._api.find("Pod", namespace, f"{CLUSTER_LABEL}={name}")
+            found = await self._api.find("QsyncJournal", namespace)
+        except ApiError as error:
+            raise PageError(f"cannot read the journals of cluster {key}: {error}") from error
+        declared = [one for one in map(read, found) if one is not None and one.spec.cluster == name]
+        return await self._brokers.look(cluster, pods, declared, part)
+
+    def _place(self, key: str) -> tuple[str, str]:
+        """Return namespace and name of a cluster; they go into paths of the API server.
+
+        Raises:
+            PageError: the key, which comes from an address, is invalid or of another namespace.
+        """
+        namespace, _, name = key.partition("/")
+        is_valid = _NAMESPACE.fullmatch(namespace) and re.fullmatch(NAME_PATTERN, name)
+        if not is_valid or (self._namespaces and namespace not in self._namespaces):
+            raise _not_found(key)
+        return namespace, name
+
+    async def _document(self, key: str) -> KubernetesObject:
+        document = await self._api.get("QsyncCluster", *self._place(key))
+        if document is None:
+            raise _not_found(key)
+        return document
 
     async def report(self, key: str, audit: str) -> bytes | None:
         """Return None: reports are in the object store, which the page has no access to."""
@@ -122,6 +152,7 @@ class KubernetesSource:
             events=rows,
             audits=audits_of(audits, cluster.name),
             spaces=spaces,
+            has_brokers=has_brokers(cluster),
         )
 
     async def _look(
@@ -142,6 +173,10 @@ class KubernetesSource:
         spaces = await ask_each(self._links.spaces, {name: addresses[name] for name in first})
         look = podview.Look(document, pods, said, silent)
         return look, next(map(read_spaces, spaces.values()), None)
+
+
+def _not_found(key: str) -> PageError:
+    return PageError(f"cluster {key} not found: open the list of clusters")
 
 
 def lenient_cluster(document: KubernetesObject) -> QsyncCluster:

@@ -69,7 +69,7 @@ def test_web_page_is_off_by_default_and_only_reads() -> None:
         rules = (kinds.get("Role") or kinds["ClusterRole"])["rules"]
         assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
         resources = {one for rule in rules for one in rule["resources"]}
-        assert resources == {"qsyncclusters", "qsyncaudits", "pods", "events"}
+        assert resources == {"qsyncclusters", "qsyncaudits", "qsyncjournals", "pods", "events"}
         pod = kinds["Deployment"]["spec"]["template"]
         assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "web"
         assert pod["spec"]["serviceAccountName"] == "orders-web"

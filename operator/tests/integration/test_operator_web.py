@@ -15,6 +15,7 @@ from aiohttp import web
 from qsync_operator.web.source import KubernetesSource
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.ports import free_port
+from qsync_web.journals import journals_document
 from qsync_web.page import PageHistory
 from qsync_web.watching import PageError
 
@@ -27,10 +28,17 @@ SPACES = {
     "total": 1,
     "spaces": [{"id": 512, "name": "orders", "rows": 7, "bytes": 70, "is_sync": True}],
 }
+JOURNAL: dict[str, Any] = {
+    "name": "orders/eu", "replication": 1, "brokers": ["orders-0"], "primary": "orders-0",
+    "is_consistent": True, "suspend_level": 0, "is_ready": True, "write_head": 70, "fragments": 1,
+    "bytes": 70, "persisted": 0, "stores": 1, "is_head_known": True,
+}  # fmt: skip
+BROKERS = [{"name": "orders-0", "zone": "east", "is_exiting": False}]
+REFUSES = web.AppKey("refuses", bool)
 
 
 @pytest_asyncio.fixture
-async def port() -> AsyncIterator[int]:
+async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
     """Serve the admin port of a member."""
 
     def answering(answer: dict[str, Any]) -> Callable[[web.Request], Any]:
@@ -39,9 +47,26 @@ async def port() -> AsyncIterator[int]:
 
         return handle
 
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text="qsync_broker_primaries 1.0\nqsync_broker_lease_seconds 2.0\n")
+
+    async def journals(request: web.Request) -> web.Response:
+        if request.app[REFUSES]:
+            return web.Response(status=401, text="a token is needed")
+        known = [JOURNAL] if request.query["part"] in JOURNAL["name"] else []
+        return web.json_response(
+            {"revision": 9, "total": 700, "journals": known, "brokers": BROKERS}
+        )
+
     application = web.Application()
+    application[REFUSES] = request.param if hasattr(request, "param") else False
     application.add_routes(
-        [web.get("/status", answering(LEADING)), web.get("/spaces", answering(SPACES))]
+        [
+            web.get("/status", answering(LEADING)),
+            web.get("/spaces", answering(SPACES)),
+            web.get("/debug/metrics", metrics),
+            web.get("/debug/journals", journals),
+        ]
     )
     runner = web.AppRunner(application)
     await runner.setup()
@@ -55,11 +80,17 @@ def pod(name: str, ip: str, is_running: bool = True) -> dict[str, Any]:
     state: dict[str, Any] = {"running": {}} if is_running else {"waiting": {}}
     return {
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "shop", "labels": {"qsync.dev/cluster": "orders"}},
+        "metadata": {
+            "name": name,
+            "namespace": "shop",
+            "labels": {"qsync.dev/cluster": "orders", "qsync.dev/kind": "voter"},
+        },
         "spec": {"nodeName": "worker-1"},
         "status": {
             "podIP": ip,
-            "containerStatuses": [{"name": "node", "ready": is_running, "state": state}],
+            "containerStatuses": [
+                {"name": one, "ready": is_running, "state": state} for one in ("node", "broker")
+            ],
         },
     }
 
@@ -81,7 +112,7 @@ def api(port: int) -> FakeApi:
             "apiVersion": "qsync.dev/v1alpha1",
             "kind": "QsyncCluster",
             "metadata": {"name": "orders", "namespace": "shop", "generation": 1},
-            "spec": {"ports": {"admin": port}},
+            "spec": {"ports": {"admin": port}, "journals": {"enabled": True, "port": port}},
             "status": {
                 "phase": "Ready", "leader": "orders-1", "observedGeneration": 1, "quorum": 2,
                 "members": [{"name": "orders-0"}, {"name": "orders-1", "role": "leader"}],
@@ -90,6 +121,16 @@ def api(port: int) -> FakeApi:
     )  # fmt: skip
     api.put(pod("orders-0", "127.0.0.1"))
     api.put(pod("orders-1", "", is_running=False))
+    for cluster in ("orders", "catalogue"):
+        api.put(
+            {
+                "apiVersion": "qsync.dev/v1alpha1",
+                "kind": "QsyncJournal",
+                "metadata": {"name": f"of-{cluster}", "namespace": "shop", "generation": 1},
+                "spec": {"cluster": cluster, "journal": f"declared/{cluster}"},
+                "status": {"primary": "orders-0", "brokers": ["orders-0"], "writeHead": 7},
+            }
+        )
     api.put(audit("one", "orders", "2026-01-31T12:00:00Z"))
     api.put(audit("unfinished", "orders"))
     api.put(audit("other", "catalogue", "2026-01-31T12:00:00Z"))
@@ -125,6 +166,36 @@ async def test_page_shows_live_answers_of_members_and_objects_of_the_cluster(api
     assert api.writes == [], "the page only reads"
 
 
+async def test_page_shows_brokers_and_journals_by_their_answers(api: FakeApi) -> None:
+    source = KubernetesSource(api, (), None)
+    assert (await source.observe("shop/orders")).has_brokers
+    found = journals_document(await source.journals("shop/orders", "orders/"))
+    assert [(one["name"], one["state"], one["zone"]) for one in found["brokers"]] == [
+        ("orders-0", "ready", "east"),
+        ("orders-1", "does not answer", ""),
+    ]
+    (journal,) = found["journals"]
+    assert (journal["name"], journal["state"], journal["lag"]) == ("orders/eu", "Writable", 70)
+    assert (found["total"], found["note"]) == (700, "")
+    assert (await source.journals("shop/orders", "other")).journals == []
+    await source.close()
+
+
+@pytest.mark.parametrize("port", [True], indirect=True)
+async def test_page_shows_declared_journals_if_brokers_want_a_token(api: FakeApi) -> None:
+    source = KubernetesSource(api, (), None)
+    found = await source.journals("shop/orders", "")
+    assert [(one.name, one.head) for one in found.journals] == [("declared/orders", 7)]
+    assert "only with a token" in found.note
+    assert [(one.state, one.primaries) for one in found.brokers] == [
+        ("ready", 1),
+        ("does not answer", None),
+    ]
+    assert (await source.journals("shop/orders", "x")).journals == []
+    assert api.writes == [], "the page only reads"
+    await source.close()
+
+
 @pytest.mark.parametrize(
     "key", ["", "orders", "shop/other", "hidden/orders", "shop/../../secrets", "shop/orders/status"]
 )
@@ -132,6 +203,8 @@ async def test_unknown_clusters_and_other_paths_are_refused(api: FakeApi, key: s
     source = KubernetesSource(api, ("shop",), None)
     with pytest.raises(PageError, match="not found"):
         await source.observe(key)
+    with pytest.raises(PageError, match="not found"):
+        await source.journals(key, "")
     await source.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_testing.browser import Browser, open_browser
+from qsync_testing.browser import Browser, check_width, open_browser
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
 
@@ -37,16 +37,6 @@ def create_hostile_space(home: Home) -> None:
     database.insert(SystemSpace.INDEX, (900, 0, "pk", "tree", {"unique": True}, [(0, "unsigned")]))
     database.insert(900, (1,))
     database.close()
-
-
-def check_width(browser: Browser, width: int) -> None:
-    browser.resize(width)
-    browser.until(f"innerWidth === {width}")
-    browser.until("document.querySelector('#chart-writes svg').getBoundingClientRect().width > 0")
-    assert browser.evaluate(f"document.documentElement.scrollWidth <= {width}")
-    wide = "[...document.querySelectorAll('body *:not(.skip, thead *, thead)')]"
-    wide += f".filter((one) => one.getBoundingClientRect().right > {width} + 1)"
-    assert browser.evaluate(f"{wide}.map((one) => one.outerHTML.slice(0, 200))") == []
 
 
 def test_page_shows_a_failover_and_hostile_names_at_both_widths(

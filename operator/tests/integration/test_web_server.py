@@ -10,9 +10,17 @@ import pytest_asyncio
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.views.live import LiveSample
 from qsync_operator.views.statusview import ClusterHealth
+from qsync_web.journals import PART_MAX, PageBroker, PageJournal, PageJournals
 from qsync_web.page import ClusterObservation
 from qsync_web.server import FILES, PageServer, is_local
-from qsync_web.watching import WATCHED_MAX, ListedCluster, PageError, Watching
+from qsync_web.watching import (
+    JOURNALS_S,
+    SELECTIONS_MAX,
+    WATCHED_MAX,
+    ListedCluster,
+    PageError,
+    Watching,
+)
 
 pytestmark = pytest.mark.asyncio
 TOKEN = "a-token"
@@ -26,6 +34,7 @@ class CountingSource:
 
     def __init__(self) -> None:
         self.observations = 0
+        self.selections: list[str] = []
 
     async def close(self) -> None:
         pass
@@ -43,6 +52,13 @@ class CountingSource:
         return ClusterObservation(
             "2026-01-31T12:00:00+00:00", sample, status, ClusterHealth.HEALTHY
         )
+
+    async def journals(self, key: str, part: str) -> PageJournals:
+        if not key.startswith("orders"):
+            raise PageError(f"cluster {key} not found")
+        self.selections.append(part)
+        await asyncio.sleep(0.05)
+        return PageJournals([PageBroker("orders-0", "ready")], [PageJournal(part, "Writable")], 1)
 
     async def report(self, key: str, audit: str) -> bytes | None:
         return b"<script>alert(1)</script>" if (key, audit) == ("orders", "one") else None
@@ -67,7 +83,9 @@ async def browser(server: PageServer) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-@pytest.mark.parametrize("path", ["/", *FILES, "/api/clusters", "/api/cluster", "/report", "/x"])
+@pytest.mark.parametrize(
+    "path", ["/", *FILES, "/api/clusters", "/api/cluster", "/api/journals", "/report", "/x"]
+)
 async def test_request_without_the_token_is_refused(server: PageServer, path: str) -> None:
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
         for query in ({}, {"token": "another"}):
@@ -148,6 +166,36 @@ async def test_viewers_share_observations() -> None:
     impatient.cancel()
     await watching.document("orders")
     assert source.observations == 2, "the viewer that left did not end the observation"
+
+
+async def test_journals_of_a_part_of_a_name_are_answered(browser: aiohttp.ClientSession) -> None:
+    query = {"cluster": "orders", "part": "x" * 5000}
+    async with browser.get("/api/journals", params=query) as answer:
+        found = await answer.json()
+    assert [one["name"] for one in found["journals"]] == ["x" * PART_MAX]
+    assert [one["state"] for one in found["brokers"]] == ["ready"]
+    async with browser.get("/api/journals?cluster=other") as answer:
+        assert answer.status == 502
+        assert await answer.json() == {"error": "cluster other not found"}
+
+
+async def test_viewers_of_the_same_journals_share_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = CountingSource()
+    watching = Watching(source)
+    await asyncio.gather(*(watching.journals("orders", "a") for _ in range(50)))
+    await watching.journals("orders", "a")
+    await watching.journals("orders", "b")
+    assert source.selections == ["a", "b"]
+    monkeypatch.setattr("qsync_web.watching.JOURNALS_S", JOURNALS_S / 100)
+    await asyncio.sleep(JOURNALS_S / 50)
+    await watching.journals("orders", "a")
+    assert source.selections == ["a", "b", "a"]
+
+
+async def test_number_of_kept_selections_is_bounded() -> None:
+    watching = Watching(CountingSource())
+    await asyncio.gather(*(watching.journals("orders", str(n)) for n in range(3 * SELECTIONS_MAX)))
+    assert len(watching._journals) == SELECTIONS_MAX
 
 
 async def test_number_of_histories_is_bounded() -> None:

@@ -161,6 +161,8 @@ def test_first_problem_is_the_gravest(changes: dict[str, Any], reason: str) -> N
 
 def test_first_problem_of_a_journal_without_reports() -> None:
     assert first_problem(Sight(parsed(), None))[0] == "NotObserved"
+    assert first_problem(Sight(parsed(primary=""), None))[0] == "NoPrimary"
+    assert first_problem(Sight(parsed(replication=3), None))[0] == "TooFewBrokers"
     suspended = parsed(suspend_level=2, replication=0, brokers=[], primary="")
     assert first_problem(Sight(suspended, None))[0] == "FullySuspended"
 
