@@ -355,7 +355,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         ErrorCode.TRANSACTION_CONFLICT,
-        "A read of the transaction is no longer valid, or its leader lost leadership",
+        "A read of the transaction is no longer valid, or its leader was replaced or cut off",
         "refused",
         "Run the transaction again from BEGIN",
     ),

@@ -225,9 +225,10 @@ class Clients:
     def _is_homeless(self, call: Call, home: tuple[int, int]) -> bool:
         """Answer a request whose transaction lost its leader; return whether it was answered.
 
-        A session's stream is bound to the leader that received its BEGIN (T10). After that leader's
-        term the next leader does not know the transaction, so neither its statements nor its COMMIT
-        may run: they fail with a conflict.
+        A session's stream is bound to the leader that received its BEGIN, and to the connection
+        with it (T10). The next leader does not know the transaction, and a leader ends those of a
+        member that it lost, so neither its statements nor its COMMIT may run: they fail with a
+        conflict.
         """
         if not call.transaction or call.link:
             return False
@@ -258,10 +259,12 @@ class Clients:
         if call.type == Type.ROLLBACK:
             self.answers.answer(call, [])
         else:
+            has_term_ended = bound[1] != home[1]
+            cause = "its leader lost leadership" if has_term_ended else "its leader was cut off"
             self.answers.refuse(
                 call,
                 ErrorCode.TRANSACTION_CONFLICT,
-                "Transaction has been aborted by conflict: its leader lost leadership; "
+                f"Transaction has been aborted by conflict: {cause}; "
                 "run the transaction again from BEGIN",
             )
         return True
