@@ -27,7 +27,15 @@ class Home:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.environment = {**os.environ, "QSYNC_HOME": str(directory), "COLUMNS": "200"}
+        # Commands find no cluster of Kubernetes that this machine may have a configuration of.
+        found = {k: v for k, v in os.environ.items() if k != "KUBERNETES_SERVICE_HOST"}
+        self.environment = {
+            **found,
+            "QSYNC_HOME": str(directory),
+            "COLUMNS": "200",
+            "HOME": str(directory / ".home"),
+            "KUBECONFIG": "",
+        }
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
