@@ -158,6 +158,10 @@ bench-journals: $(VENV)/.all  ## appends to journals beside Gazette, JetStream a
 	.ci/debian bench
 	$(WITH_BYTECODE) $(BIN)/python -m e2e.bench.journals --write
 
+recordings: $(VENV)/.all      ## pictures of the console, live view, web page and report (needs Chromium)
+	.ci/debian
+	$(BIN)/python -m e2e.recordings
+
 many-journals: $(VENV)/.all   ## 10,000 journals on one cluster: time, memory and CPU
 	$(WITH_BYTECODE) $(BIN)/python -m e2e.bench.many_journals --write
 

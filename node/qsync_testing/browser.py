@@ -114,9 +114,9 @@ class Browser:
             assert time.monotonic() < end_s, (expression, self.text("body"), self.errors)
             time.sleep(0.1)  # the page has no event for an arbitrary expression
 
-    def screenshot(self, path: Path) -> None:
-        """Write the whole page as PNG."""
-        said = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, path: Path, **parameters: object) -> None:
+        """Write the whole page as PNG, or as parameters of the protocol state."""
+        said = self.ask("Page.captureScreenshot", captureBeyondViewport=True, **parameters)
         path.write_bytes(base64.b64decode(said["data"]))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from qsync_cli import brokers, clusters
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.where import Where
+from qsync_local import page as local_page
 from qsync_operator.api import cluster as api_cluster
 from qsync_operator.members import links as member_links
 from qsync_operator.views import podview, statusview
@@ -17,6 +19,7 @@ from qsync_operator.views.live import LiveBrokers, LiveSample, live_sample
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
     from qsync_operator.api.status import ClusterStatus
+    from qsync_web.page import PageAudit
 
 APPENDS = "qsync_broker_appends_total"
 JOURNALS = "qsync_broker_journals"
@@ -37,7 +40,15 @@ def look_at_local(name: str) -> LiveSample:
     }
     reports = asyncio.run(_reports(store, addresses))
     view = statusview.view_of(cluster)
-    return _sampled(view, cluster.status, reports, _brokers(store))
+    sample = _sampled(view, cluster.status, reports, _brokers(store))
+    audits = local_page.FinishedAudits(store.directory / "audits").read()
+    # Only the status of a cluster on Kubernetes contains its last audit.
+    return replace(sample, audit=audit_text(audits[0])) if audits else sample
+
+
+def audit_text(audit: "PageAudit") -> str:
+    """Return verdict and time of an audit."""
+    return f"{audit.verdict} {audit.finished_at[:16]}".strip()
 
 
 async def _reports(store: "ClusterFiles", addresses: dict[str, str]) -> dict[str, dict[str, Any]]:
