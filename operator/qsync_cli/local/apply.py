@@ -101,9 +101,18 @@ def show_changes(manifest: "ClusterManifest", output: Output | None) -> None:
     if existing is not None:
         refuse_change(store, existing, wanted)
         _add_password(store, manifest, given, stored)
-    old = existing.document()["spec"] if existing is not None else None
+    old = _spec_with_tls(existing, store.has_tls) if existing is not None else None
     secrets = changes.secret_changes(stored, given)
-    changes.print_changes(wanted.name, old, wanted.document()["spec"], output, secrets)
+    new = _spec_with_tls(wanted, access.wants_tls(wanted))
+    changes.print_changes(wanted.name, old, new, output, secrets)
+
+
+def _spec_with_tls(cluster: "QsyncCluster", has_tls: bool) -> dict[str, Any]:
+    """Return a specification with its defaults, but without `tls` if members do not use it."""
+    found: dict[str, Any] = cluster.document()["spec"]
+    if not has_tls:
+        found.pop("tls", None)
+    return found
 
 
 def _add_password(

@@ -148,7 +148,13 @@ def test_tls_begins_only_while_no_member_runs(home: Home, tmp_path: Path) -> Non
     home.do("stop", "shop")
     said = home.refuse("get", "shop", "orders", "1")
     assert "shop is stopped: start it with `qsync start shop` (NotReady)" in said
+    assert "+ spec.tls: {clients: Accept}\n" in home.do("diff", "-f", encrypted)
     home.do("apply", "-f", encrypted)
+    assert home.do("diff", "-f", encrypted).endswith("unchanged\n")
+    home.do("stop", "shop")
+    plain = manifest(tmp_path, {"replicas": 1, "spaces": SPACES})
+    assert "- spec.tls: {clients: Accept}\n" in home.do("apply", "-f", plain, "--dry-run")
+    home.do("start", "shop")
     found = credentials(home)
     login = ("--user", "app", "--password", found["password"])
     # `Accept` is the default: clients may use TLS.
