@@ -1,11 +1,14 @@
 """The status of a cluster on Kubernetes: the operator's, live answers of members, and pods."""
 
+import asyncio
 from typing import Any
 
 from qsync_cli.kubernetes.session import KubernetesSession, choose, converse
 from qsync_cli.where import Where
+from qsync_operator.api.ports import DEFAULT_BROKER
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
+from qsync_operator.resources.labels import KIND_LABEL
 from qsync_operator.views import podview
 from qsync_operator.views.podview import Look, is_running
 from qsync_operator.views.statusview import View
@@ -33,3 +36,29 @@ async def look(session: KubernetesSession, where: Where) -> Look:
     said = {n: a for n, a in answers.items() if not isinstance(a, LinkError)}
     silent = {n: str(a) for n, a in answers.items() if isinstance(a, LinkError)}
     return Look(document, pods, said, silent)
+
+
+async def broker_metrics(session: KubernetesSession, seen: Look) -> dict[str, str | LinkError]:
+    """Return the metrics of the brokers of a cluster, or why there are none, by their names."""
+    journals = seen.document.get("spec", {}).get("journals") or {}
+    if not journals.get("enabled"):
+        return {}
+
+    async def connected() -> Any:
+        return session.api
+
+    links = PodLinks(connected, session.namespace)
+    port, has_tls = int(journals.get("port") or DEFAULT_BROKER), bool(journals.get("tls"))
+
+    async def ask(pod: str) -> str | LinkError:
+        try:
+            return await links.broker_metrics(pod, port, has_tls)
+        except LinkError as error:
+            return error
+
+    voters = [
+        str(pod["metadata"]["name"])
+        for pod in seen.pods
+        if (pod["metadata"].get("labels") or {}).get(KIND_LABEL) == "voter"
+    ]
+    return dict(zip(voters, await asyncio.gather(*map(ask, voters)), strict=True))

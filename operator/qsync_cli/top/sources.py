@@ -17,8 +17,12 @@ from qsync_operator.views import podview, statusview
 from qsync_operator.views.live import LiveBrokers, LiveSample, live_sample
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qsync_cli.kubernetes.session import KubernetesSession
     from qsync_local.store import ClusterFiles
     from qsync_operator.api.status import ClusterStatus
+    from qsync_operator.members.links import LinkError
     from qsync_web.page import PageAudit
 
 APPENDS = "qsync_broker_appends_total"
@@ -62,14 +66,19 @@ async def _reports(store: "ClusterFiles", addresses: dict[str, str]) -> dict[str
 
 
 def look_at_kubernetes(where: Where) -> LiveSample:
-    """Observe a cluster on Kubernetes. The figures of its brokers cannot be read by exec.
+    """Observe a cluster on Kubernetes.
 
     Raises:
         Failure: there is no such cluster, or the API server refuses a request.
     """
-    seen = kubernetes_session.converse(
-        where, lambda session: kubernetes_status.look(session, where)
-    )
+
+    async def look(
+        session: "KubernetesSession",
+    ) -> "tuple[podview.Look, dict[str, str | LinkError]]":
+        found = await kubernetes_status.look(session, where)
+        return found, await kubernetes_status.broker_metrics(session, found)
+
+    seen, metrics = kubernetes_session.converse(where, look)
     view = podview.view_of(seen)
     document = {**seen.document, "spec": {}}
     status = api_cluster.QsyncCluster.model_validate(document).status
@@ -77,7 +86,25 @@ def look_at_kubernetes(where: Where) -> LiveSample:
     if live:
         name, report = max(live, key=lambda pair: int(pair[1]["term"]))
         status = status.model_copy(update={"leader": name, "term": int(report["term"])})
-    return _sampled(view, status, seen.said, None)
+    return _sampled(view, status, seen.said, brokers_of(metrics))
+
+
+def brokers_of(metrics: "Mapping[str, str | LinkError]") -> LiveBrokers | None:
+    """Return the figures of brokers.
+
+    Args:
+        metrics: metrics of each broker, or why it has none.
+
+    Returns:
+        None without brokers, or if the images of the pods are of a version that cannot be asked.
+    """
+    texts = {name: text for name, text in metrics.items() if isinstance(text, str)}
+    is_old = not texts and any("usage: " in str(one) for one in metrics.values())
+    if not metrics or is_old:
+        return None
+    journals = max((int(total(text, JOURNALS)) for text in texts.values()), default=0)
+    appends = {name: total(text, APPENDS) for name, text in texts.items()}
+    return LiveBrokers(len(metrics), journals, appends)
 
 
 def _sampled(
@@ -95,15 +122,13 @@ def _brokers(store: "ClusterFiles") -> LiveBrokers | None:
     accesses = brokers.local_access(store)
     if not accesses:
         return None
-    journals, appends = 0, {}
+    metrics: dict[str, str | LinkError] = {}
     for access in accesses:
         try:
-            text = access.get("/debug/metrics").decode()
-        except (OSError, ValueError):
-            continue
-        appends[access.name] = total(text, APPENDS)
-        journals = max(journals, int(total(text, JOURNALS)))
-    return LiveBrokers(len(accesses), journals, appends)
+            metrics[access.name] = access.get("/debug/metrics").decode()
+        except (OSError, ValueError) as error:
+            metrics[access.name] = member_links.LinkError(str(error))
+    return brokers_of(metrics)
 
 
 def total(text: str, name: str) -> float:

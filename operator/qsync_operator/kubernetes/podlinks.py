@@ -65,6 +65,20 @@ class PodLinks:
         """
         return await self._ask(address, "rollbacks")
 
+    async def broker_metrics(self, address: str, port: int, has_tls: bool) -> str:
+        """Return the metrics of the broker in a pod.
+
+        Args:
+            address: name of the pod.
+            port: port of the broker's clients.
+            has_tls: whether the broker uses TLS.
+
+        Raises:
+            LinkError: the broker cannot be queried; an image of an earlier version has no query.
+        """
+        security = "tls" if has_tls else "plain"
+        return str(await self._ask(address, "broker", str(port), security))
+
     async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
         """Query all nodes concurrently, and return a status or an error for each."""
         if self._api is None:

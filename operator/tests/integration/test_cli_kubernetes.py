@@ -7,7 +7,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,7 +16,8 @@ from qsync_agent.rollbacks import rollback_rows
 from qsync_cli.bundle import _pack
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import publish as journal_publish
-from qsync_cli.kubernetes.session import choose
+from qsync_cli.kubernetes import status
+from qsync_cli.kubernetes.session import KubernetesSession, choose
 from qsync_cli.runs import _document, _follow
 from qsync_cli.runs import lines as run_lines
 from qsync_cli.targets import CommandTarget
@@ -30,6 +31,9 @@ from qsync_operator.views.events import is_event_of
 from qsync_operator.views.podview import Look, view_of
 from qsync_operator.views.statusview import table
 from qsync_testing.paths import ROOT
+
+if TYPE_CHECKING:
+    from qsync_operator.kubernetes.client import KubernetesApi
 
 XLOG = ROOT / "node" / "tests" / "vectors" / "00000000000000000000.xlog"
 
@@ -137,6 +141,27 @@ async def test_a_node_is_asked_by_a_command_in_its_pod() -> None:
 
 
 @pytest.mark.asyncio
+async def test_metrics_of_brokers_are_read_by_a_command_in_the_pods_of_voters() -> None:
+    pods = Pods({"orders-0": said(200, "metric 1\n"), "orders-1": (2, "", "usage: pod_ask ...")})
+    documents = [
+        {"metadata": {"name": name, "labels": {"qsync.dev/kind": kind}}}
+        for name, kind in (
+            ("orders-0", "voter"),
+            ("orders-1", "voter"),
+            ("orders-async-0", "async"),
+        )
+    ]
+    session = KubernetesSession(cast("KubernetesApi", pods), "ns")
+    spec = {"journals": {"enabled": True, "tls": True}}
+    found = await status.broker_metrics(session, Look({"spec": spec}, documents, {}, {}))
+    assert found["orders-0"] == "metric 1\n"
+    assert "usage: pod_ask" in str(found["orders-1"])
+    assert set(found) == {"orders-0", "orders-1"}
+    assert {command[-3:] for _, command in pods.commands} == {("broker", "8080", "tls")}
+    assert await status.broker_metrics(session, Look({"spec": {}}, documents, {}, {})) == {}
+
+
+@pytest.mark.asyncio
 async def test_content_is_published_by_a_command_in_the_leaders_pod() -> None:
     asked: list[tuple[str, str, Any]] = []
     places = [{"state": "pending"}, {"state": "published", "begin": 3, "end": 10}]
@@ -186,6 +211,9 @@ class _Node(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
+        if self.path == "/debug/metrics":
+            self.wfile.write(b"metric 1\n")
+            return
         self.wfile.write(json.dumps({"challenge": "c", "instance": "i"}).encode())
 
     def do_POST(self) -> None:
@@ -219,6 +247,9 @@ def test_the_secret_stays_in_the_pod(node_file: Path, capsys: pytest.CaptureFixt
     node_file.write_text(node_file.read_text().replace('"secret"}', '"other"}'))
     assert pod_ask.main(["rollbacks"], node_file) == 0
     assert json.loads(capsys.readouterr().out) == {"status": 200, "answer": []}
+    port = json.loads(node_file.read_text())["admin_listen"].rpartition(":")[2]
+    assert pod_ask.main(["broker", port, "plain"], node_file) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": 200, "answer": "metric 1\n"}
     assert pod_ask.main(["nonsense"], node_file) == 2
     assert pod_ask.main(["rollbacks"], node_file.with_name("nothing")) == 1
     assert "does not answer" in capsys.readouterr().err

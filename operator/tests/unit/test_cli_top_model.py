@@ -10,6 +10,7 @@ from qsync_cli.top import screen, sources
 from qsync_cli.top.view import draw
 from qsync_cli.where import Where
 from qsync_node.histogram import BOUNDS_S, Histogram
+from qsync_operator.members.links import LinkError
 from qsync_operator.views.live import WINDOW_S, LiveBrokers, LiveFigures, LiveModel, LiveSample
 from qsync_operator.views.podview import Look
 from qsync_operator.views.statusview import StatusRow
@@ -124,6 +125,15 @@ def test_metric_is_summed_over_its_labels() -> None:
     assert sources.total(text, sources.JOURNALS) == 3.0
 
 
+def test_brokers_are_those_whose_metrics_are_known() -> None:
+    text = 'qsync_broker_appends_total{status="OK"} 5.0\nqsync_broker_journals 3.0\n'
+    silent, old = LinkError("connection refused"), LinkError("cannot query a: usage: pod_ask ...")
+    assert sources.brokers_of({"a": text, "b": silent}) == LiveBrokers(2, 3, {"a": 5.0})
+    assert sources.brokers_of({"a": silent, "b": silent}) == LiveBrokers(2, 0, {})
+    assert sources.brokers_of({"a": old, "b": old}) is None, "they may well serve"
+    assert sources.brokers_of({}) is None
+
+
 def test_kubernetes_is_observed_by_its_members_if_the_operator_is_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -141,7 +151,7 @@ def test_kubernetes_is_observed_by_its_members_if_the_operator_is_late(
         "uuid": "u", "is_writable": True,
     }  # fmt: skip
     seen = Look(document, [{"metadata": {"name": "orders-0"}}], {"orders-0": leading}, {})
-    monkeypatch.setattr("qsync_cli.kubernetes.session.converse", lambda where, ask: seen)
+    monkeypatch.setattr("qsync_cli.kubernetes.session.converse", lambda where, ask: (seen, {}))
     found = sources.look_at_kubernetes(Where(cluster="orders"))
     assert (found.leader, found.term) == ("orders-0", 2)
     assert found.audit == "Passed 2026-11-27T03:00"
