@@ -11,7 +11,7 @@ SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
         rounds scale large chaos-journals costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
-        vulnerabilities e2e e2e-local e2e-quick e2e-write interop connectors spec
+        vulnerabilities recordings e2e e2e-local e2e-quick e2e-write interop connectors spec
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18

@@ -31,6 +31,7 @@ class Site:
     is_template_restricted: bool = False  # podTemplate grants no privileges
     prometheus_namespace: str = ""  # namespace of the Prometheus that may read metrics; "" for any
     has_web_page: bool = False  # whether pods of the web page read from members
+    runbook_url: str = ""  # URL of runbooks with `{alert}` in it; "" if alerts have no URL
 
 
 ANYWHERE = Site()
@@ -74,6 +75,7 @@ def load_settings() -> ProcessSettings:
             os.environ.get("QSYNC_POD_TEMPLATE", "") == "restricted",
             os.environ.get("QSYNC_PROMETHEUS_NAMESPACE", ""),
             os.environ.get("QSYNC_WEB", "") == "enabled",
+            _runbook_url(),
         ),
     )
 
@@ -98,6 +100,16 @@ def load_web_settings() -> WebSettings:
         _port("QSYNC_WEB_PORT", "8083", "the page"),
         _port("QSYNC_HEALTH_PORT", "8080", "/healthz"),
     )
+
+
+def _runbook_url() -> str:
+    text = os.environ.get("QSYNC_RUNBOOK_URL", "")
+    if text and (not text.startswith(("http://", "https://")) or "{alert}" not in text):
+        raise SettingsError(
+            f"invalid QSYNC_RUNBOOK_URL {text!r}: set it to a URL with {{alert}} for the name of"
+            " the alert"
+        )
+    return text
 
 
 def _namespaces() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.resources.brokers import has_brokers
 from qsync_operator.resources.certificates import bundle_name
 from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, KubernetesObject, build, selector
+from qsync_operator.settings import ANYWHERE, Site
 
 API_VERSION = "monitoring.coreos.com/v1"
 KINDS = ("PodMonitor", "PrometheusRule")
@@ -26,13 +27,19 @@ def asked_kinds(cluster: QsyncCluster) -> list[str]:
 
 
 def build_monitoring(
-    cluster: QsyncCluster, existing: Collection[str], is_formed: bool = True
+    cluster: QsyncCluster,
+    existing: Collection[str],
+    is_formed: bool = True,
+    site: Site = ANYWHERE,
 ) -> list[KubernetesObject]:
     """Return the monitoring objects whose kinds exist.
 
     Before `is_formed`, no alert fires for missing writes: a restore may take long.
     """
-    specs = {"PodMonitor": _monitor(cluster), "PrometheusRule": _rules(cluster, is_formed)}
+    rules = _rules(cluster, is_formed)
+    if site.runbook_url:
+        _add_urls(rules, site.runbook_url)
+    specs = {"PodMonitor": _monitor(cluster), "PrometheusRule": rules}
     return [
         build(cluster, API_VERSION, kind, cluster.name, spec=specs[kind])
         for kind in asked_kinds(cluster)
@@ -123,6 +130,13 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> KubernetesObject:
     if is_formed and not cluster.spec.hibernate:
         rules = serving + _journal_rules(cluster) + rules
     return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
+
+
+def _add_urls(rules: KubernetesObject, url: str) -> None:
+    """Add the annotation that user interfaces of alerts show as a link."""
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule["annotations"]["runbook_url"] = url.replace("{alert}", rule["alert"])
 
 
 def _resource_rules(ours: str, name: str) -> list[dict[str, Any]]:

@@ -64,6 +64,5 @@ def build_objects(
         objects.append(build_statefulset(cluster, state, kind, image, size))
     optional = (build_disruption_budget(cluster, state), build_network_policy(cluster, site))
     objects += [document for document in optional if document is not None]
-    return (
-        objects + build_monitoring(cluster, existing, state.is_formed) + build_runs(cluster, spark)
-    )
+    monitoring = build_monitoring(cluster, existing, state.is_formed, site)
+    return objects + monitoring + build_runs(cluster, spark)

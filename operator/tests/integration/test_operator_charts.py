@@ -43,6 +43,21 @@ def test_a_misspelt_value_is_refused_by_helm() -> None:
     assert "replicaz" in done.stderr
 
 
+def test_url_of_runbooks_reaches_the_operator() -> None:
+    chart = ROOT / "charts" / "qsync-operator"
+    url = "https://docs.example.com/runbooks/{alert}/"
+    found = template(chart, "--no-hooks", "--set", f"monitoring.runbookUrl={url}")
+    operator = next(one for one in found if one["kind"] == "Deployment")
+    environment = operator["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "QSYNC_RUNBOOK_URL", "value": url} in environment
+    done = subprocess.run(
+        ["helm", "template", "orders", str(chart), "--set", "monitoring.runbookUrl=https://x/"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "runbookUrl" in done.stderr
+
+
 def test_the_plain_manifests_are_those_of_the_chart() -> None:
     done = subprocess.run(
         ["make", "-s", "-C", str(ROOT), "manifests", "MANIFESTS=/dev/stdout"],

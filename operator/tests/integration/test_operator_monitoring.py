@@ -20,6 +20,7 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus, LastFailover, LastRun
 from qsync_operator.members.links import NodeLinks
 from qsync_operator.resources.monitoring import build_monitoring
+from qsync_operator.settings import Site
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES, ROOT
 
@@ -50,6 +51,18 @@ def alerts() -> list[dict[str, Any]]:
     """Return the alerts of a cluster that has everything that alerts exist for."""
     found: list[dict[str, Any]] = rules(journals={})["groups"][0]["rules"]
     return found
+
+
+def test_alerts_link_to_published_runbooks_if_their_url_is_known() -> None:
+    asked = cluster({"prometheusRule": True}, journals={"enabled": True})
+    site = Site(runbook_url="https://docs.example.com/runbooks/{alert}/")
+    (found,) = build_monitoring(asked, ["PrometheusRule"], site=site)
+    linked = found["spec"]["groups"][0]["rules"]
+    assert len(linked) == len(alerts())
+    for rule in linked:
+        page = rule["annotations"]["runbook_url"].removeprefix("https://docs.example.com/runbooks/")
+        assert (RUNBOOKS / f"{page.removesuffix('/')}.md").is_file()
+    assert all("runbook_url" not in rule["annotations"] for rule in alerts())
 
 
 def test_every_alert_fires_where_it_must_and_not_where_it_must_not(tmp_path: Path) -> None:
