@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 from qsync_broker import auth
@@ -43,23 +44,30 @@ class LocalBrokers:
         cluster = self._store.load_cluster()
         spec = cluster.spec.journals if cluster is not None else None
         scheme = "https" if spec is not None and spec.tls else "http"
-        token = ""
+        token, problem = "", ""
         if spec is not None and spec.auth_keys_file:
-            token = await asyncio.to_thread(_token, Path(spec.auth_keys_file))
+            try:
+                token = await asyncio.to_thread(_token, Path(spec.auth_keys_file))
+            except (OSError, ValueError) as error:
+                cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                problem = (
+                    "The journals cannot be listed: spec.journals.authKeysFile"
+                    f" {spec.auth_keys_file} cannot be used: {cause}; correct the file or the path."
+                )
         urls = {
             name: f"{scheme}://{HOST}:{record.http}"
             for name, record in self._store.load_brokers().items()
         }
         uuid = self._store.load_state().replicaset_uuid
-        return journals_of(
-            await self._links.look(urls, part, JOURNALS_MAX, token=token, cluster=uuid)
-        )
+        answers = await self._links.look(urls, part, JOURNALS_MAX, token=token, cluster=uuid)
+        return replace(journals_of(answers), note=problem)
 
 
 def _token(path: Path) -> str:
-    """Return a token that permits to list journals, "" if the keys cannot be used."""
-    try:
-        authorizer = auth.Authorizer.of_text(path.read_text())
-    except (OSError, ValueError):
-        return ""
+    """Return a token that permits to list journals.
+
+    Raises:
+        OSError, ValueError: the keys cannot be used.
+    """
+    authorizer = auth.Authorizer.of_text(path.read_text())
     return authorizer.sign(auth.Capability.LIST, {}, TOKEN_S) if authorizer.keys else ""
