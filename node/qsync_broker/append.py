@@ -6,17 +6,16 @@ that a state of this journal could wait for. A state therefore checks its condit
 and keeps no subscriptions. `qsync_broker.states` has the table of transitions.
 """
 
-import hashlib
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from qsync_broker.append_content import AppendContent, Rejection
 from qsync_broker.coverage import Span
 from qsync_broker.flow import Pace
 from qsync_broker.health import StoreState
+from qsync_broker.key_space_change import KeySpaceChange
 from qsync_broker.keyspace import KeyChange
-from qsync_broker.labels import LabelSet
 from qsync_broker.loss import (
     Loss,
     acceptance,
@@ -33,34 +32,15 @@ from qsync_broker.preconditions import (
     suspend_level,
 )
 from qsync_broker.recall import possible_holders, recall
-from qsync_broker.registers import (
-    REGISTERS_MAX,
-    pack_registers,
-    published_in,
-    unpack_registers,
-)
+from qsync_broker.registers import pack_registers, unpack_registers
 from qsync_broker.replica import JournalReplica, ReplicaHost
-from qsync_broker.requests import (
-    Append,
-    Appended,
-    AppendInput,
-    Break,
-    Finish,
-    Piece,
-    Suspend,
-)
+from qsync_broker.requests import Append, Appended, Piece, Suspend
 from qsync_broker.resolver import NO_BROKER, SUSPEND_FULL, Resolution, resolve
 from qsync_broker.spool import Choice, SpoolMismatchError
 from qsync_broker.states import TERMINAL, AppendState
 from qsync_broker.status import Status
 from qsync_broker.wholeness import partial_after, partial_brokers
 from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, KeySpaceRow, next_revision
-
-PIECE_BYTES = 128 << 10
-REGISTERS_BYTES_MAX = 64 << 10
-"""Maximum size of packed registers: each proposal carries them."""
-OFFSET_MAX = (1 << 63) - 1
-"""Greatest offset; peers and storage accept no greater one."""
 
 
 class AppendHost(ReplicaHost, Protocol):
@@ -96,12 +76,10 @@ class AppendMachine:
         number: number of the request; negative for a pulse of the broker itself.
         request: the request.
         state: see `qsync_broker.states`.
-        inputs: received parts that STREAM_CONTENT has not handled yet.
+        content: the appended bytes, and their proposal.
         deadline_ns: time at which the append fails if it has no result.
         pace: rate of the client's content.
         result: the result, once the state is terminal.
-        publications: contents with ascending sequences, of an append of the broker itself.
-        places: sequence, begin and end of each publication that this append has added.
     """
 
     def __init__(
@@ -115,30 +93,19 @@ class AppendMachine:
         self.number = number
         self.request = request
         self.state = AppendState.RESOLVE
-        self.inputs: deque[AppendInput] = deque()
+        self.content = AppendContent(request, publications)
         self.deadline_ns = deadline_ns
         self.result: Appended | None = None
         self.resolution = Resolution(Status.OK, None, NO_ROUTE, NO_BROKER, 0)
         self.replica: JournalReplica | None = None
         self.is_streaming = False  # its content was asked for
-        self.sequence = 0  # of its proposal
         self.pace = Pace()
-        self.publications = publications
-        self.places: list[list[int]] = []
         self._host = host
         self._min_revision = request.min_revision
-        self._roll_to = 0
-        self._change: str = ""  # of the transaction under way: "", "pending", "done", "refused"
-        self._changed_after = 0  # revision of the key space when it began
-        self._begin = 0
-        self._sum = hashlib.sha1()
-        self._registers = LabelSet.of(())
-        self._is_finished = False
+        self._change = KeySpaceChange(self._on_changed)
         self._is_suspended = False  # already, and the request is to suspend the journal
         self._epoch = 0  # that is reserved
         self._choice: Choice | None = None
-        self._end_offset = 0
-        self._sent_on: Pipeline | None = None
 
     # --- running ------------------------------------------------------------------------------
 
@@ -182,10 +149,8 @@ class AppendMachine:
                 if pipeline.is_ready:
                     pipeline.abort()
             replica.release(self)
-        registers = self._registers
         if replica is not None and "registers" not in fields:
-            registers = unpack_registers(replica.spool.registers)
-            fields["registers"] = registers
+            fields["registers"] = unpack_registers(replica.spool.registers)
         self.state = state
         self.result = Appended(self.resolution, error=error, **fields)
         self._host.finish(self)
@@ -243,7 +208,7 @@ class AppendMachine:
 
     def _again(self, revision: int = 0) -> bool:
         self._min_revision = max(self._min_revision, revision)
-        self._change = ""
+        self._change.forget()
         return self._go(AppendState.RESOLVE)
 
     @property
@@ -283,19 +248,19 @@ class AppendMachine:
     def on_reserve_epoch(self) -> bool:
         """Reserve an epoch (J1), unless another primary has, or the route has changed."""
         assert self.replica is not None
-        if self._change == "pending":
+        if self._change.is_pending:
             return False
-        if self._change == "refused":
+        if self._change.is_refused:
             return self._again_after_change()
         if self._is_stale():
             return self._again()
         journal = self._journal()
-        if self._change == "done":
+        if self._change.is_done:
             if journal.ballot < self._epoch:
                 return False  # the watch has not delivered the row yet
             if journal.ballot > self._epoch:
                 return self._again()
-            self._change = ""
+            self._change.forget()
             self.replica.open_pipeline(self.resolution.route, self._epoch)
             return self._go(AppendState.SEND_PIPELINE_SYNC)
         host = self._host
@@ -309,21 +274,16 @@ class AppendMachine:
         return self._begin_change(KeyChange(expected, (changed,)))
 
     def _begin_change(self, change: KeyChange) -> bool:
-        self._change = "pending"
-        self._changed_after = self._host.keys.revision
-        self._host.transact(change, self._on_changed)
+        self._change.begin(self._host, change)
         return False
 
     def _again_after_change(self) -> bool:
         """Resolve under a later revision than that of the transaction: it shows the conflict."""
-        return self._again(self._changed_after + 1)
+        return self._again(self._change.begun_at + 1)
 
-    def _on_changed(self, is_done: bool) -> None:
-        """Note the result of a transaction."""
-        if self.state in TERMINAL:
-            return
-        self._change = "done" if is_done else "refused"
-        self.wake()
+    def _on_changed(self) -> None:
+        if self.state not in TERMINAL:
+            self.wake()
 
     def on_send_pipeline_sync(self) -> bool:
         """Send Prepare to all peers, or the chosen state once they have promised."""
@@ -361,7 +321,7 @@ class AppendMachine:
                 return False
             if recall(self._host.keys, journal, pipeline.promised) is not None:
                 replica.close_pipeline("a broker that may have all acknowledged bytes comes back")
-                self._change = ""
+                self._change.forget()
                 return self._go(AppendState.RECALL)
             end = max(*(state.end for state in pipeline.promises), replica.index_end)
             if self.request.accepts_loss:
@@ -409,7 +369,7 @@ class AppendMachine:
             dead = tuple(row.broker.suffix for row in dead_assignments(keys, journal.name))
             loss = Loss(begin, end, resume, dead)
             return self._refuse(Status.WRONG_APPEND_OFFSET, "the loss is not accepted", loss=loss)
-        self._change = ""
+        self._change.forget()
         return self._go(AppendState.ACCEPT_LOSS)
 
     def on_accept_loss(self) -> bool:
@@ -426,9 +386,9 @@ class AppendMachine:
 
     def _change_route(self, change: Callable[[], KeyChange | None]) -> bool:
         """Carry out a transaction that changes the journal or its assignments, and resolve."""
-        if self._change == "pending":
+        if self._change.is_pending:
             return False
-        if self._change:
+        if self._change.is_known:
             return self._again_after_change()
         if self._is_stale():
             return self._again()
@@ -456,14 +416,14 @@ class AppendMachine:
         """Record the epoch and the route of the synchronisation (J5)."""
         assert self.replica is not None
         pipeline = self._pipeline
-        if self._change == "pending":
+        if self._change.is_pending:
             return False
-        if self._change == "refused":
+        if self._change.is_refused:
             return self._again_after_change()
         if self._is_stale():
             return self._again()
         if pipeline is None or not pipeline.is_ready:
-            self._change = ""
+            self._change.forget()
             return self._go(AppendState.START_PIPELINE)
         journal = self._journal()
         if journal.ballot != pipeline.epoch:
@@ -471,14 +431,14 @@ class AppendMachine:
             return self._again()
         route = route_of(pipeline.adopters, pipeline.route)
         if journal.epoch == pipeline.epoch and journal.route == route:
-            if self._change:
+            if self._change.is_known:
                 return self._again()
             self._choice = pipeline.prepare_rest()
             if self._choice is not None:
                 return self._go(AppendState.SEND_PIPELINE_SYNC)
             pipeline.recorded()
             return self._go(AppendState.AWAIT_DESIRED_REPLICAS)
-        if self._change == "done":
+        if self._change.is_done:
             return False  # the watch has not delivered the row yet
         changed = journal._replace(epoch=pipeline.epoch, route=route, partial=pipeline.partial)
         return self._transact(journal, changed)
@@ -577,16 +537,16 @@ class AppendMachine:
 
     def on_update_suspend(self) -> bool:
         """Write the level of suspension into the journal's row."""
-        if self._change == "pending":
+        if self._change.is_pending:
             return False
-        if self._change == "refused":
+        if self._change.is_refused:
             return self._again_after_change()
         host, found = self._host, self.resolution
         assert found.journal is not None
         journal = host.keys.journals.get(found.journal.name)
         if journal is None or journal.mod_revision != found.journal.mod_revision:
             return self._again()
-        if self._change == "done":
+        if self._change.is_done:
             return False  # the watch has not delivered the row yet
         epoch = journal.epoch
         level, offset = 0, journal.suspend_offset
@@ -608,11 +568,11 @@ class AppendMachine:
 
     def on_stream_content(self) -> bool:
         """Send received content to all peers; propose it when the client finishes."""
-        replica, pipeline = self.replica, self._pipeline
+        replica, pipeline, content = self.replica, self._pipeline, self.content
         assert replica is not None
         if self._is_suspended:
             return self._answer_suspended()
-        sent_on = self._sent_on
+        sent_on = content.pipeline
         if sent_on is not None and not (sent_on is pipeline and sent_on.is_ready):
             # The brokers of that pipeline discard the content that they have. An append that went
             # on with another pipeline would lack it.
@@ -625,101 +585,50 @@ class AppendMachine:
                 if replica.in_flight or replica.spool.confirmed < replica.spool.end:
                     return False  # J9
                 pipeline.begin(replica.settings.codec)
-            if self.publications and not self._take_publications(replica):
-                return self._end(AppendState.ERROR, error="publications are missing in between")
+            if content.publications:
+                published = self._host.keys.published(self._journal())
+                if not content.take_publications(replica, published):
+                    return self._end(AppendState.ERROR, error="publications are missing in between")
             self.is_streaming = True
-            self._sent_on = pipeline
-            self._begin = replica.spool.end
+            content.start(replica, pipeline)
             self._host.ask_content(self)
-        while self.inputs:
-            if self._handle(self.inputs.popleft(), replica, pipeline):
-                return True
-            if self.state is not AppendState.STREAM_CONTENT:
-                return False
-        return False
-
-    def _answer_suspended(self) -> bool:
-        """Answer an append that suspends a suspended journal; it may have no content, as any."""
-        if not self.inputs and not self._is_stale():
+        inputs = content.inputs
+        while inputs and not content.sequence:
+            rejected = content.handle(inputs.popleft(), replica, pipeline, self._host.unix_s)
+            if rejected is not None:
+                return self._reject(rejected)
+            if not content.sequence:
+                self._host.content_sent(self)
+        if not content.sequence:
             return False
-        has_content = bool(self.inputs) and isinstance(self.inputs[0], Piece)
-        return self._refuse(Status.NOT_ALLOWED if has_content else Status.SUSPENDED)
-
-    def _take_publications(self, replica: JournalReplica) -> bool:
-        """Queue the publications that the journal lacks (X3); return False if some are missing.
-
-        The spool is synchronised, and includes all proposals of this pipeline.
-        """
-        spool = replica.spool
-        floor = max(published_in(spool.registers), self._host.keys.published(self._journal()))
-        lacking = [one for one in self.publications if one.sequence > floor]
-        if lacking and lacking[0].sequence != floor + 1:
-            return False
-        end = spool.end
-        for one in lacking:
-            self.places.append([one.sequence, end, end + len(one.content)])
-            end += len(one.content)
-        content = b"".join(one.content for one in lacking)
-        for at in range(0, len(content), PIECE_BYTES):
-            self.inputs.append(Piece(content[at : at + PIECE_BYTES]))
-        self.inputs.append(Finish())
-        replica.limit.take(len(content))
-        return True
-
-    def _handle(self, received: AppendInput, replica: JournalReplica, pipeline: Pipeline) -> bool:
-        if isinstance(received, Break):
-            return self._end(AppendState.ERROR, error=received.reason)
-        if self._is_finished:
-            return self._end(AppendState.ERROR, error="content follows the end of the append")
-        if isinstance(received, Piece):
-            if not replica.settings.is_writable or self.request.suspend >= Suspend.IF_FLUSHED:
-                pipeline.abort()
-                return self._refuse(Status.NOT_ALLOWED)
-            end = replica.spool.end + replica.spool.delta + len(received.data)
-            if end > OFFSET_MAX:
-                return self._end(AppendState.ERROR, error=f"offset {end} would exceed {OFFSET_MAX}")
-            self._sum.update(received.data)
-            pipeline.send_content(received.data)
-            self._host.content_sent(self)
-            return False
-        self._is_finished = True
-        return self._propose(replica, pipeline)
-
-    def _propose(self, replica: JournalReplica, pipeline: Pipeline) -> bool:
-        request, spool = self.request, replica.spool
-        registers = unpack_registers(spool.registers)
-        if request.union is not None or request.subtract is not None:
-            if not spool.delta:
-                return self._end(
-                    AppendState.ERROR, error="registers can be changed only if bytes are appended"
-                )
-            registers = registers.subtract(request.subtract or LabelSet.of(()))
-            registers = registers.union(request.union or LabelSet.of(()))
-        self._registers = registers
-        published = self.places[-1][0] if self.places else published_in(spool.registers)
-        packed = pack_registers(registers, published)
-        if request.union is not None and len(packed) > REGISTERS_BYTES_MAX:
-            text = f"the registers would have {len(packed)} bytes: at most {REGISTERS_BYTES_MAX}"
-            return self._end(AppendState.ERROR, error=text)
-        if request.union is not None and len(registers) > REGISTERS_MAX:
-            text = f"the journal would have {len(registers)} registers: at most {REGISTERS_MAX}"
-            return self._end(AppendState.ERROR, error=text)
-        self.sequence = pipeline.propose(packed, self._host.unix_s)
-        self._end_offset = spool.end
         replica.sent(self)
         return self._go(AppendState.READ_ACKNOWLEDGEMENTS)
 
+    def _reject(self, rejected: Rejection) -> bool:
+        if rejected.status is Status.OK:
+            return self._end(AppendState.ERROR, error=rejected.reason)
+        return self._refuse(rejected.status, rejected.reason)
+
+    def _answer_suspended(self) -> bool:
+        """Answer an append that suspends a suspended journal; it may have no content, as any."""
+        inputs = self.content.inputs
+        if not inputs and not self._is_stale():
+            return False
+        has_content = bool(inputs) and isinstance(inputs[0], Piece)
+        return self._refuse(Status.NOT_ALLOWED if has_content else Status.SUSPENDED)
+
     def on_read_acknowledgements(self) -> bool:
         """Wait until all brokers have made the proposal durable."""
-        pipeline = self._sent_on
+        content = self.content
+        pipeline = content.pipeline
         assert pipeline is not None
-        if pipeline.acked >= self.sequence:
+        if pipeline.acked >= content.sequence:
             return self._end(
                 AppendState.FINISHED,
-                begin=self._begin,
-                end=self._end_offset,
-                sum=self._sum.digest(),
-                registers=self._registers,
+                begin=content.begin,
+                end=content.end,
+                sum=content.digest,
+                registers=content.registers,
             )
         if pipeline.phase is Phase.FAILED:
             error = f"{pipeline.error}; the append may or may not have been committed"

@@ -334,14 +334,14 @@ class Broker:
         if isinstance(event.received, Break) and append.state is not AppendState.STREAM_CONTENT:
             append.fail(event.received.reason)
             return
-        append.inputs.append(event.received)
+        append.content.inputs.append(event.received)
         self.wake(append)
 
     def _pulse(self, request: Append) -> int:
         """Begin an append without content, and return its number."""
         self._pulses -= 1
         pulse = AppendMachine(self, self._pulses, request, self._now_ns + PULSE_TIMEOUT_NS)
-        pulse.inputs.append(Finish())
+        pulse.content.inputs.append(Finish())
         self._appends[self._pulses] = pulse
         self.wake(pulse)
         return self._pulses
@@ -467,7 +467,7 @@ class Broker:
     def finish(self, append: AppendMachine) -> None:
         self._appends.pop(append.number, None)
         self._pulser.ended(append)
-        if append.publications:
+        if append.content.publications:
             self.publisher.ended(append)
         if append.number > 0 and append.result is not None:
             is_proxied = append.state is AppendState.PROXY

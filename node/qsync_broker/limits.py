@@ -7,7 +7,7 @@ into docs/limits.md.
 from qsync_broker import (
     admission,
     allocation,
-    append,
+    append_content,
     batch,
     broker,
     directory,
@@ -71,7 +71,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit("replication of a journal", count(spec.REPLICATION_MAX), _INVALID),
     Limit("labels of a journal", count(spec.LABELS_MAX), _INVALID),
     Limit("labels of a selector", count(labels.SELECTOR_LABELS_MAX), _INVALID),
-    Limit("registers of a journal", size(append.REGISTERS_BYTES_MAX),
+    Limit("registers of a journal", size(append_content.REGISTERS_BYTES_MAX),
           "HTTP 500 or UNKNOWN; nothing is appended"),
     Limit("number of registers of a journal", count(registers.REGISTERS_MAX),
           f"{_INVALID}, or as above; nothing is appended"),

@@ -198,8 +198,8 @@ class Publisher:
         progress.is_appending = False
         self._active -= 1
         if append.state is AppendState.FINISHED:
-            progress.through = append.publications[-1].sequence
-            progress.places = [*progress.places, *append.places][-PLACES_MAX:]
+            progress.through = append.content.publications[-1].sequence
+            progress.places = [*progress.places, *append.content.places][-PLACES_MAX:]
             progress.reason = ""
         else:
             # Bytes that all brokers had may be lost (reset-head): trust the key space only.

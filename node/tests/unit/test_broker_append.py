@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from qsync_broker import messages as msg
-from qsync_broker.append import REGISTERS_BYTES_MAX, AppendMachine
+from qsync_broker.append import AppendMachine
+from qsync_broker.append_content import REGISTERS_BYTES_MAX
 from qsync_broker.index import RemoteFragment
 from qsync_broker.keyspace import Deleted
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
@@ -440,14 +441,14 @@ def test_greater_offset_in_the_index_is_refused() -> None:
 
 def give(append: AppendMachine, *received: AppendInput) -> None:
     for one in received:
-        append.inputs.append(one)
+        append.content.inputs.append(one)
         append.advance()
 
 
 def acknowledge(hand: Hand, append: AppendMachine, data: bytes) -> None:
     give(append, Piece(data), Finish())
     hand.stored()
-    hand.answer(msg.Acked(append.sequence))
+    hand.answer(msg.Acked(append.content.sequence))
     append.advance()
 
 
@@ -467,7 +468,7 @@ def test_append_finishes_once_all_have_acknowledged() -> None:
     hand = Hand()
     append = ready(hand)
     give(append, Piece(b"content"), Finish())
-    hand.answer(msg.Acked(append.sequence))
+    hand.answer(msg.Acked(append.content.sequence))
     append.advance()
     assert state_of(append) is AppendState.READ_ACKNOWLEDGEMENTS
     assert hand.replica_of_a.spool.confirmed == 0
@@ -489,7 +490,7 @@ def test_next_append_is_sent_before_the_first_is_acknowledged() -> None:
     give(second, Piece(b"two"), Finish())
     assert state_of(second) is AppendState.READ_ACKNOWLEDGEMENTS
     hand.stored()
-    hand.answer(msg.Acked(second.sequence))
+    hand.answer(msg.Acked(second.content.sequence))
     first.advance()
     second.advance()
     assert (first.state, second.state) == (AppendState.FINISHED, AppendState.FINISHED)
@@ -541,7 +542,7 @@ def test_registers_have_a_maximum_number() -> None:
 
 
 def test_append_beyond_the_greatest_offset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qsync_broker.append.OFFSET_MAX", 5)
+    monkeypatch.setattr("qsync_broker.append_content.OFFSET_MAX", 5)
     hand = Hand()
     append = ready(hand)
     give(append, Piece(b"one"), Piece(b"two"), Finish())
@@ -591,7 +592,7 @@ def test_fragment_is_not_completed_before_its_bytes_are_confirmed() -> None:
     assert (append.state, hand.replica_of_a.spool.begin) == (AppendState.STREAM_CONTENT, 0)
     assert not append.is_streaming
     hand.stored()
-    hand.answer(msg.Acked(first.sequence))
+    hand.answer(msg.Acked(first.content.sequence))
     first.advance()
     append.advance()
     assert append.is_streaming
@@ -697,7 +698,7 @@ def test_append_that_all_have_acknowledged_succeeds_without_the_assignment() -> 
     append = ready(hand)
     give(append, Piece(b"content"), Finish())
     hand.stored()
-    hand.answer(msg.Acked(append.sequence))
+    hand.answer(msg.Acked(append.content.sequence))
     lose(hand)
     append.advance()
     assert state_of(append) is AppendState.FINISHED
