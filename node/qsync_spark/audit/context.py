@@ -3,10 +3,10 @@
 The context is built from the facts of one pass over all files, and from the manifests.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.archive.manifest import SEGMENT
+from qsync_node.archive.manifest import SEGMENT, Manifest
 from qsync_node.archive.reader import Archive
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import unpack
@@ -14,6 +14,7 @@ from qsync_spark.audit.catalogue import SystemChange
 from qsync_spark.audit.compare import Expectation
 from qsync_spark.audit.coverage import Coverage, CoverageSteps, IndexRange, cover, merge
 from qsync_spark.audit.decisions import AuditedDecision, covering, effective
+from qsync_spark.audit.manifests import end_read, misdescribed, stated_end
 from qsync_spark.audit.membership import (
     AuditedConfiguration,
     MembershipChange,
@@ -23,7 +24,6 @@ from qsync_spark.audit.membership import (
 from qsync_spark.audit.scan import (
     damage_of,
     list_facts,
-    misdescribed,
     one_of_each,
     scan,
     takes_confirmed,
@@ -63,6 +63,7 @@ class AuditContext:
     indexes: dict[int, list[Any]]
     schema_changes: list[SystemChange]
     origin: int = 0  # the index at which this replica set was restored from another archive
+    end_read: int = 0  # greatest index that a file contains; manifests may state a greater `end`
     cut: int = 0  # from this index the list of anomalies is incomplete; 0: it is complete
     hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
     secret: bytes = b""  # see `RowHash`
@@ -120,8 +121,8 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     ]
     spaces = _spaces_of(basis, schema_changes, decisions)
     context = AuditContext(archive, facts, listed, coverage, found, registered, decisions, expected,
-                           end, snapshot, basis.indexes, schema_changes, basis.origin, cut,
-                           uuids[BITS:], secret, spaces)  # fmt: skip
+                           end, snapshot, basis.indexes, schema_changes, basis.origin,
+                           end_read(archive, listed), cut, uuids[BITS:], secret, spaces)  # fmt: skip
     if cut:
         for uuid in coverage:
             context.distrust(uuid, cut - 1, end)
@@ -146,12 +147,21 @@ def _coverage_of(archive: Archive, listed: FactList) -> dict[str, Coverage]:
     damage = damage_of(listed)
     return {
         manifest.instance_uuid: cover(
-            manifest,
+            _with_true_ends(manifest),
             [one for one in damage if one.member == manifest.instance_uuid],
             archive.changes.floor,
         )
         for manifest in archive.members
     }
+
+
+def _with_true_ends(manifest: Manifest) -> Manifest:
+    """Return a manifest whose files end where their clocks do, if it states a greater index."""
+    files = [
+        entry if entry.last_index == (end := stated_end(entry)) else replace(entry, last_index=end)
+        for entry in manifest.files
+    ]
+    return replace(manifest, files=files)
 
 
 def _decisions_of(listed: FactList, coverage: dict[str, Coverage]) -> list[AuditedDecision]:

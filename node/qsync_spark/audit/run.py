@@ -99,7 +99,7 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
                 notes.append(f"{text}: its newest rows are {late_s:.0f} s late and not audited yet")
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
-    return gaps, notes, _audited(context, gaps)
+    return gaps, notes, min(_audited(context, gaps), context.end_read)
 
 
 def _not_reported(unknown: list[UnknownRange], invalid: set[str]) -> list[UnknownRange]:
@@ -141,7 +141,7 @@ def counts_of(context: AuditContext) -> dict[str, int]:
     return {
         "memberRows": rows[SEGMENT],
         "rolledBackFileRows": rows[ROLLBACK],
-        "indexes": context.end,
+        "indexes": min(context.end, context.end_read),
         "confirms": sum(part.confirms for part in parts if part.file_kind == SEGMENT),
         "promotes": len(promotes),
         "files": len(files),

@@ -16,18 +16,12 @@ from qsync_spark.audit.coverage import Coverage, UnknownRange
 from qsync_spark.decode.batches import Together, sql_of
 from qsync_spark.decode.parts import PART_BYTES, FilePart, owners_of, parts_of
 from qsync_spark.facts.chunks import CHUNK_BITS
-from qsync_spark.facts.described import described_of
 from qsync_spark.facts.kinds import (
     ANOMALIES,
     ChangedFile,
     Damage,
     DecisionRow,
-    MislabelledRow,
-    MisnumberedSnapshot,
-    MissingRows,
     PartRead,
-    ReorderedRow,
-    RepeatedRow,
     VotedRow,
 )
 from qsync_spark.facts.table import COPIES_SQL, FACTS_SQL, FactList, facts_of, name_of
@@ -41,10 +35,6 @@ TASK_BYTES, TASK_PARTS = 8 << 20, 128
 """Limits of a task's input, unless a single part is longer."""
 COLLECT_BYTES = 8 << 20
 LISTED_MAX = 100_000
-_MADE_ANOMALOUS = (
-    Damage, ChangedFile, MissingRows, ReorderedRow, RepeatedRow, MislabelledRow,
-    MisnumberedSnapshot,
-)  # fmt: skip
 Voted = TypeVar("Voted", bound=VotedRow)
 
 
@@ -158,36 +148,6 @@ def invalid_files(listed: FactList) -> set[str]:
     written = {one.file for one in listed.of(Damage) if one.is_written}
     unread = {one.file for one in listed.of(Damage) if not one.is_written}
     return written - changed - unread
-
-
-def misdescribed(archive: Archive, listed: FactList) -> list[ChangedFile]:
-    """Return a fact for each valid file whose manifest describes other rows.
-
-    Files with a reported anomaly are omitted.
-    """
-    parts: dict[str, list[PartRead]] = {}
-    for one in listed.of(PartRead):
-        parts.setdefault(one.file, []).append(one)
-    anomalous = {one.file for one in listed if isinstance(one, _MADE_ANOMALOUS)}
-    found: list[ChangedFile] = []
-    for manifest in archive.owners():
-        for entry in manifest.files:
-            key = f"{manifest.instance_uuid}/{entry.name}"
-            if key in anomalous or key not in parts:
-                continue
-            text = described_of(parts[key]).differs_from(entry)
-            rows = sum(one.rows for one in parts[key])
-            if rows != entry.rows:
-                text = f"the file has {rows} rows, but its manifest states {entry.rows}"
-            elif entry.kind == SEGMENT and entry.after_index + rows != entry.last_index:
-                text = (
-                    f"the file ends with index {entry.after_index + rows}, but its manifest states"
-                    f" {entry.last_index}"
-                )
-            if text:
-                text += ": one of them was modified"
-                found.append(ChangedFile(manifest.instance_uuid, entry.kind, key, text))
-    return found
 
 
 def one_of_each(facts: Iterable[Voted], coverage: Mapping[str, Coverage]) -> list[Voted]:

@@ -124,8 +124,15 @@ def _refuse_header(part: FilePart) -> str:
     is_members = not part.member.startswith(f"{FOLDER}/")
     if is_members and header.instance_uuid != part.member:
         return f"the file belongs to instance {header.instance_uuid}"
-    if end == part.marks[0].offset and header.vclock != part.marks[0].vclock:
-        return f"its header states vclock {header.vclock}, but the manifest {part.marks[0].vclock}"
+    if end != part.marks[0].offset:  # the part begins after the first mark of the file
+        return ""
+    for name, found, stated in (
+        ("vclock", header.vclock, part.marks[0].vclock),
+        ("vclock", header.vclock, part.start_vclock),
+        ("the previous vclock", header.previous_vclock, part.previous_vclock),
+    ):
+        if found != stated:
+            return f"its header states {name} {found}, but the manifest {stated}"
     return ""
 
 

@@ -31,6 +31,8 @@ class FilePart:
     last_index: int
     end_vclock: dict[int, int]  # of the log after the part, according to the manifest
     file_sha256: str
+    start_vclock: dict[int, int]  # of the file's header, according to the manifest
+    previous_vclock: dict[int, int] | None
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -42,7 +44,9 @@ class FilePart:
             Mark(offset, term, {int(k): v for k, v in vclock.items()})
             for offset, term, vclock in fields["marks"]
         ]
-        fields["end_vclock"] = {int(k): v for k, v in fields["end_vclock"].items()}
+        for name in ("end_vclock", "start_vclock", "previous_vclock"):
+            if fields[name] is not None:
+                fields[name] = {int(k): v for k, v in fields[name].items()}
         return cls(**fields)
 
     @property
@@ -89,4 +93,5 @@ def parts_of(
             url, key, entry.kind, manifest.instance_uuid, group, end, entry.size,
             entry.sha256 if len(groups) == 1 else "", owners.get(group[0].term, 0), after, last,
             clock, entry.sha256 if len(groups) > 1 and number == 0 else "",
+            entry.start_vclock, entry.previous_vclock,
         )  # fmt: skip

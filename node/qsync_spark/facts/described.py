@@ -54,12 +54,22 @@ class Described:
             )
         if entry.kind != SNAPSHOT and self.lsns != entry.lsns:
             return f"the rows have the LSNs {self.lsns}, but the manifest states {entry.lsns}"
+        clock = self._clock_after(entry)
+        if clock != entry.vclock:
+            return f"the file ends at the clock {clock}, but its manifest states {entry.vclock}"
         if self.spaces != set(entry.spaces):
             return (
                 f"the rows belong to spaces {sorted(self.spaces)}, but the manifest "
                 f"states {entry.spaces}"
             )
         return ""
+
+    def _clock_after(self, entry: FileEntry) -> dict[int, int]:
+        """Return the clock at the end of the file: a snapshot's is that of its header."""
+        clock = dict(entry.start_vclock)
+        for replica_id, (_, last) in self.lsns.items():
+            clock[replica_id] = max(clock.get(replica_id, 0), last)
+        return clock
 
     def _are_times_as(self, said: tuple[float, float], kind: str) -> bool:
         """Compare times. A compaction's snapshot has the time of the log's row at its index."""

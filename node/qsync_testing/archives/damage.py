@@ -8,7 +8,7 @@ Each function returns the result that an audit must report.
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qsync_node.archive.description import describe
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
@@ -398,3 +398,28 @@ VIOLATIONS = (
     confirm_of_a_row_of_another_term, promote_behind_a_row_of_another_term,
 )  # fmt: skip
 LOSSES = (truncated_file, archive_lost, segment_lost)
+
+
+CLOCKS_AND_TERMS = ("vclock", "terms", "last_term", "previous_vclock", "start_vclock")
+"""Fields of a manifest's entry by which readers find missing files and the terms of rows."""
+
+
+def false_manifest(copy: Copy, manifest: Manifest, entry: FileEntry, field: str) -> str:
+    """Change one field of a file's manifest entry, and return the path of the file."""
+    replica_id = max(entry.lsns or entry.vclock)
+    lsn, before = entry.vclock[replica_id], entry.start_vclock.get(replica_id, 0)
+    lies = {
+        "timestamp_max": {"timestamp_max": entry.timestamp_max + 1},
+        "lsns": {"lsns": {**entry.lsns, replica_id: (lsn, lsn + 1)}},
+        "spaces": {"spaces": [*entry.spaces, 777]},
+        "vclock": {"vclock": {**entry.vclock, replica_id: lsn - 1}},
+        "terms": {"terms": [*entry.terms, (entry.last_term, replica_id, entry.after_index)]},
+        "last_term": {"last_term": entry.last_term + 1},
+        "previous_vclock": {"previous_vclock": {replica_id: 1}},
+        "start_vclock": {"start_vclock": {**entry.start_vclock, replica_id: before + 1}},
+    }
+    changed = replace(entry, **lies[field])
+    assert changed != entry
+    manifest.files[manifest.files.index(entry)] = changed
+    copy.save(manifest)
+    return f"{manifest.instance_uuid}/{entry.name}"

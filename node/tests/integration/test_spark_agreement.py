@@ -16,12 +16,15 @@ from qsync_node.archive.reader import load_archive
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE
 from qsync_node.format.row import LogRow
 from qsync_spark.audit.run import audit
+from qsync_spark.report.findings import INCOMPLETE
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.compactions import publish, removed
 from qsync_testing.archives.damage import (
+    CLOCKS_AND_TERMS,
     confirm_of_a_row_of_another_term,
     confirm_of_another_term,
     confirmed_then_rolled_back,
+    false_manifest,
     lost_everywhere,
     promote_behind_a_row_of_another_term,
 )
@@ -108,6 +111,28 @@ CASES: dict[Callable[[Copy], object], str] = {
     compacted: "impossible row", confirmed_then_rolled_back: "confirmed, then rolled back",
 }  # fmt: skip
 """The problem that both audits must report, by kind of damage."""
+
+
+def false_manifests(copy: Copy) -> None:
+    """Change another field of the manifest for each of several files of two members."""
+    first, second, *_ = copy.full_members()
+    files = [(first, one) for one in first.of_kind(SEGMENT)[:3]]
+    files += [(second, one) for one in second.of_kind(SEGMENT)[-2:]]
+    for (manifest, entry), field in zip(files, CLOCKS_AND_TERMS, strict=True):
+        false_manifest(copy, manifest, entry, field)
+
+
+def test_both_audits_find_the_same_false_manifests(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    copy = Copy(folder, tmp_path / "copy", 5)
+    false_manifests(copy)
+    plain = plain_audit(copy.folder)
+    result = audit(spark, load_archive(f"file://{copy.folder}"), "sim", None, 0.0)
+    assert len({gap.file for gap in plain.gaps if gap.file}) == len(CLOCKS_AND_TERMS)
+    assert (plain.verdict, plain.violations) == (INCOMPLETE, [])
+    assert (result.gaps, result.violations) == (plain.gaps, plain.violations)
+    assert result.audited_index == plain.audited_index
 
 
 @pytest.mark.parametrize("plant", CASES, ids=lambda plant: plant.__name__)

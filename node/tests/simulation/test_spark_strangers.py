@@ -35,7 +35,11 @@ from qsync_spark.decode.parts import parts_of
 from qsync_spark.facts.walk import walk
 from qsync_spark.report.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_testing.archives.archive_copy import Copy, split
-from qsync_testing.archives.damage import changed_by_another_index
+from qsync_testing.archives.damage import (
+    CLOCKS_AND_TERMS,
+    changed_by_another_index,
+    false_manifest,
+)
 from qsync_testing.archives.plain_audit import plain_audit
 
 YEAR_S = 365 * 86400.0
@@ -273,28 +277,39 @@ def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> 
     assert gap.after == at
 
 
-@pytest.mark.parametrize("changed", ["timestamp_max", "lsns", "spaces"])
-def test_a_manifest_that_contradicts_its_rows(copy: Copy, changed: str) -> None:
+@pytest.mark.parametrize("field", ["timestamp_max", "lsns", "spaces", *CLOCKS_AND_TERMS])
+def test_a_manifest_that_contradicts_its_rows(copy: Copy, field: str) -> None:
     """Readers choose files by the manifest, so a correct name and hash are not enough."""
     manifest = copy.full_members()[0]
-    entry = manifest.of_kind(SEGMENT)[-1]
-    replica_id, (first, last) = max(entry.lsns.items())
-    lies: dict[str, Any] = {
-        "timestamp_max": entry.timestamp_max + 1,
-        "lsns": {replica_id: (first, last + 1)},
-        "spaces": [*entry.spaces, 777],
-    }
-    manifest.files[manifest.files.index(entry)] = replace(entry, **{changed: lies[changed]})
-    copy.save(manifest)
+    path = false_manifest(copy, manifest, manifest.of_kind(SEGMENT)[-1], field)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE, result.violations
-    (gap,) = result.gaps
-    assert "manifest" in gap.message
-    assert gap.file == f"{manifest.instance_uuid}/{entry.name}"
+    assert any("manifest" in gap.message and gap.file == path for gap in result.gaps), result.gaps
+    assert {gap.member for gap in result.gaps} == {manifest.member}
+
+
+@pytest.mark.parametrize("field", ["vclock", "terms", "last_term", "start_vclock"])
+def test_a_manifest_that_contradicts_its_snapshot(copy: Copy, field: str) -> None:
+    manifest = copy.full_members()[0]
+    path = false_manifest(copy, manifest, manifest.of_kind(SNAPSHOT)[-1], field)
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE, result.violations
+    assert any("manifest" in gap.message and gap.file == path for gap in result.gaps), result.gaps
+
+
+def test_a_manifest_that_contradicts_its_rolled_back_rows(copy: Copy) -> None:
+    manifest, entry = next(
+        (m, e) for m in copy.manifests.values() for e in m.of_kind(ROLLBACK) if e.rows
+    )
+    path = false_manifest(copy, manifest, entry, "vclock")
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE, result.violations
+    assert [gap.file for gap in result.gaps] == [path]
 
 
 def test_manifests_that_state_rows_after_the_end_of_their_files(copy: Copy) -> None:
     """The audit must not state that it read up to an index which no file has."""
+    true = plain_audit(copy.folder)
     for manifest in copy.full_members():
         entry = manifest.of_kind(SEGMENT)[-1]
         changed = replace(entry, last_index=entry.last_index + 1000)
@@ -304,6 +319,40 @@ def test_manifests_that_state_rows_after_the_end_of_their_files(copy: Copy) -> N
     assert result.verdict == INCOMPLETE, result.violations
     ends = [gap for gap in result.gaps if "the file ends with index" in gap.message]
     assert len(ends) == len(copy.full_members())
+    assert result.audited_index == true.audited_index
+    assert result.counts["indexes"] == true.counts["indexes"]
+
+
+def test_manifests_whose_clocks_also_state_rows_after_the_end_of_their_files(copy: Copy) -> None:
+    """Such rows are missing ones. The audit did not read up to them."""
+    true = plain_audit(copy.folder)
+    for manifest in copy.full_members():
+        entry = manifest.of_kind(SEGMENT)[-1]
+        clock = {**entry.vclock, max(entry.lsns): entry.vclock[max(entry.lsns)] + 1000}
+        changed = replace(entry, last_index=entry.last_index + 1000, vclock=clock)
+        manifest.files[manifest.files.index(entry)] = changed
+        copy.save(manifest)
+    result = plain_audit(copy.folder)
+    assert result.verdict == VIOLATED
+    assert "1000 rows" in result.violations[0].message
+    assert result.audited_index == true.audited_index
+
+
+def test_false_last_index_of_a_file_with_an_anomaly_is_not_audited(copy: Copy) -> None:
+    """The rows of such a file are not held against its manifest."""
+    true = plain_audit(copy.folder)
+    member = copy.full_members()[0]
+    entry = member.of_kind(SEGMENT)[-1]
+    rows = copy.rows(member, entry)
+    copy.store_rows(member, entry, [*rows[:2], rows[1], *rows[2:]])  # repeats a row
+    for manifest in copy.full_members():
+        entry = manifest.of_kind(SEGMENT)[-1]
+        changed = replace(entry, last_index=entry.last_index + 1000)
+        manifest.files[manifest.files.index(entry)] = changed
+        copy.save(manifest)
+    result = plain_audit(copy.folder)
+    assert result.verdict == VIOLATED
+    assert result.audited_index == true.audited_index
 
 
 def test_a_row_missing_between_two_files_is_reported_with_the_end_of_the_first(copy: Copy) -> None:

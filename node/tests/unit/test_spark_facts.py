@@ -69,7 +69,8 @@ def row(lsn: int, replica_id: int = 1, kind: int = 3) -> bytes:
 
 def runs_in(monkeypatch: pytest.MonkeyPatch, blocks: list[bytes]) -> list[Any]:
     """Return the runs of a segment, with the data of its rows removed."""
-    part = FilePart("", "m/f", "segment", "m", [Mark(0, 1, {1: 10})], 1, 1, "", 1, 10, 0, {}, "")
+    part = FilePart("", "m/f", "segment", "m", [Mark(0, 1, {1: 10})], 1, 1, "", 1, 10, 0, {}, "",
+                    {1: 10}, None)  # fmt: skip
     rows = [BlockRows(100 * number, data) for number, data in enumerate(blocks)]
     monkeypatch.setattr(runs, "batches_of", lambda part: iter([RestartMark(0), rows]))
     found = [one for one in runs_of(part) if not isinstance(one, RestartMark)]
