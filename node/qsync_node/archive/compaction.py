@@ -12,7 +12,7 @@ before `floor` are deleted or about to be deleted, and merged files replace thei
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from qsync_node.archive.manifest import (
@@ -20,8 +20,12 @@ from qsync_node.archive.manifest import (
     VERSION,
     FileEntry,
     Manifest,
-    ManifestError,
+    check_fields,
     check_instance,
+    check_list,
+    check_number,
+    check_time,
+    damaged,
     decode_document,
     decode_entry,
 )
@@ -118,20 +122,22 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
     """
     document = decode_document(data, where)
     try:
+        check_fields(document, (one.name for one in fields(Compaction)))
+        folder = f"{FOLDER}/{_check_name(document['name'])}"
         return Compaction(
-            _check_name(document["name"]),
+            document["name"],
             str(document["replicaset_uuid"]),
-            int(document["index"]),
-            float(document["time"]),
-            float(document["created_at"]),
+            check_number(document["index"], "index"),
+            check_time(document["time"], "time"),
+            check_time(document["created_at"], "created_at"),
             str(document["verdict"]),
             decode_entry(document["snapshot"]),
-            [CompactedFile(**one) for one in document["inputs"]],
-            [_stored(one, f"{FOLDER}/{document['name']}") for one in document["outputs"]],
-            list(document["tables"]),
+            [_file(one) for one in check_list(document["inputs"], "inputs")],
+            [_stored(one, folder) for one in check_list(document["outputs"], "outputs")],
+            check_list(document["tables"], "tables"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(where, error) from None
+    except ValueError as error:
+        raise damaged(where, error) from None
 
 
 def decode_changes(data: bytes, where: str) -> ChangesFile:
@@ -142,18 +148,24 @@ def decode_changes(data: bytes, where: str) -> ChangesFile:
     """
     document = decode_document(data, where)
     try:
+        check_fields(document, (one.name for one in fields(ChangesFile)))
         return ChangesFile(
-            int(document["floor"]),
+            check_number(document["floor"], "floor"),
             str(document["compaction"]),
-            [
-                Merged(
-                    check_instance(one["member"]), list(one["replaces"]), decode_entry(one["entry"])
-                )
-                for one in document["merged"]
-            ],
+            [_merged(one) for one in check_list(document["merged"], "merged")],
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(where, error) from None
+    except ValueError as error:
+        raise damaged(where, error) from None
+
+
+def _merged(value: object) -> Merged:
+    """Return a merge. Raises ValueError."""
+    given = check_fields(value, (one.name for one in fields(Merged)))
+    return Merged(
+        check_instance(given["member"]),
+        check_list(given["replaces"], "replaces"),
+        decode_entry(given["entry"]),
+    )
 
 
 def _check_name(value: object) -> str:
@@ -163,15 +175,17 @@ def _check_name(value: object) -> str:
     return value
 
 
-def _stored(fields: dict[str, Any], folder: str) -> CompactedFile:
+def _file(value: object) -> CompactedFile:
+    """Return a file of a manifest. Raises ValueError."""
+    names = [one.name for one in fields(CompactedFile)]
+    given = check_fields(value, names)
+    return CompactedFile(**{name: given[name] for name in names})
+
+
+def _stored(value: object, folder: str) -> CompactedFile:
     """Return a file that a compaction wrote below its own folder. Raises ValueError."""
-    file = CompactedFile(**fields)
-    if not file.path.startswith(f"{folder}/") or ".." in file.path.split("/"):
-        raise ValueError(f"{file.path!r} is outside of {folder}")
+    file = _file(value)
+    path = str(file.path)
+    if not path.startswith(f"{folder}/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} is outside of {folder}")
     return file
-
-
-def _damaged(where: str, error: Exception) -> ManifestError:
-    return ManifestError(
-        f"{where} is damaged ({type(error).__name__}: {error}): restore it from a copy"
-    )

@@ -15,7 +15,9 @@ listing: a file that no manifest lists does not exist yet.
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ SEGMENT, SNAPSHOT, ROLLBACK = "segment", "snapshot", "rollback"
 KINDS = (SEGMENT, SNAPSHOT, ROLLBACK)
 ROOT_NAME = "archive.json"
 MANIFEST_NAME = "manifest.json"
+_SHOWN_CHARACTERS = 80
 _SUFFIXES = {SEGMENT: "xlog", SNAPSHOT: "snap", ROLLBACK: "rollback.xlog"}
 
 
@@ -159,6 +162,37 @@ def check_number(value: object, what: str) -> int:
     return value
 
 
+def check_time(value: object, what: str) -> float:
+    """Return `value`, seconds since 1970. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise ValueError(f"{what} has the invalid value {value!r}")
+    return value
+
+
+def check_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return `value`, a JSON object with at least these fields. Raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:_SHOWN_CHARACTERS]} is not a JSON object")
+    for name in names:
+        if name not in value:
+            raise ValueError(f"the field {name} is missing")
+    return value
+
+
+def check_list(value: object, what: str) -> list[Any]:
+    """Return `value`, a JSON array. Raises ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{what} is not an array")
+    return value
+
+
+def damaged(where: str, error: Exception) -> ManifestError:
+    """Return the error of a document with an invalid field."""
+    return ManifestError(
+        f"cannot read {where}: it is damaged, because {error}; restore it from a copy"
+    )
+
+
 def check_instance(value: object) -> str:
     """Return `value`, the uuid that names a member's folder. Raises ValueError."""
     if not isinstance(value, str) or not _INSTANCE.fullmatch(value):
@@ -171,9 +205,7 @@ def _check_entry(entry: FileEntry) -> None:
     for name in _NUMBERS:
         check_number(getattr(entry, name), name)
     for name in _TIMES:
-        value = getattr(entry, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-            raise ValueError(f"{name} has the invalid value {value!r}")
+        check_time(getattr(entry, name), name)
     clocks = [entry.start_vclock, entry.vclock, entry.previous_vclock or {}]
     clocks += [mark.vclock for mark in entry.marks]
     for number in (n for clock in clocks for n in (*clock, *clock.values())):
@@ -197,21 +229,43 @@ def _check_entry(entry: FileEntry) -> None:
         raise ValueError(f"the name {entry.name!r} does not match the SHA-256 {entry.sha256!r}")
 
 
-def decode_entry(fields: dict[str, Any]) -> FileEntry:
-    """Decode an entry. Raises KeyError, TypeError, ValueError or AttributeError if invalid."""
-    known = {name: fields[name] for name in FileEntry.__dataclass_fields__ if name in fields}
-    known["start_vclock"] = _clock(known["start_vclock"])
-    known["vclock"] = _clock(known["vclock"])
-    if known.get("previous_vclock") is not None:
-        known["previous_vclock"] = _clock(known["previous_vclock"])
-    known["terms"] = [(int(a), int(b), int(c)) for a, b, c in known["terms"]]
-    known["lsns"] = {int(key): (int(a), int(b)) for key, (a, b) in known["lsns"].items()}
-    known["marks"] = [Mark(int(o), int(t), _clock(v)) for o, t, v in known["marks"]]
+def decode_entry(fields: object) -> FileEntry:
+    """Decode an entry. Raises ValueError if it is invalid."""
+    given = check_fields(fields, _REQUIRED)
+    known: dict[str, Any] = {
+        name: _decode_field(name, given[name]) for name in _ALL if name in given
+    }
     if known["kind"] not in KINDS:
         raise ValueError(f"kind {known['kind']!r} is unknown")
     entry = FileEntry(**known)
     _check_entry(entry)
     return entry
+
+
+_ALL = [one.name for one in dataclass_fields(FileEntry)]
+_REQUIRED = [
+    one.name
+    for one in dataclass_fields(FileEntry)
+    if one.default is MISSING and one.default_factory is MISSING
+]
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "start_vclock": _clock,
+    "vclock": _clock,
+    "previous_vclock": lambda value: None if value is None else _clock(value),
+    "terms": lambda value: [(int(a), int(b), int(c)) for a, b, c in value],
+    "lsns": lambda value: {int(key): (int(a), int(b)) for key, (a, b) in value.items()},
+    "spaces": lambda value: [check_number(one, "a space") for one in value],
+    "marks": lambda value: [Mark(int(o), int(t), _clock(v)) for o, t, v in value],
+}
+
+
+def _decode_field(name: str, value: object) -> object:
+    """Return the value of a field. Raises ValueError."""
+    decode = _DECODERS.get(name)
+    try:
+        return value if decode is None else decode(value)
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(f"{name} has the invalid value {str(value)[:_SHOWN_CHARACTERS]}") from None
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
@@ -222,14 +276,13 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     """
     document = decode_document(data, where)
     try:
+        check_fields(document, (one.name for one in dataclass_fields(Manifest)))
         return Manifest(
             str(document["replicaset_uuid"]),
             check_instance(document["instance_uuid"]),
             str(document["member"]),
-            [decode_entry(entry) for entry in document["files"]],
-            float(document["updated_at"]),
+            [decode_entry(entry) for entry in check_list(document["files"], "files")],
+            float(check_time(document["updated_at"], "updated_at")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ManifestError(
-            f"{where} is damaged ({type(error).__name__}: {error}): restore it from a copy"
-        ) from None
+    except ValueError as error:
+        raise damaged(where, error) from None

@@ -438,6 +438,42 @@ def test_manifest_names_no_file_outside_its_folder(name: str) -> None:
         decode_manifest(json.dumps(document).encode(), "here")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("vclock", None, "the field vclock is missing"),
+        ("timestamp_min", "noon", "timestamp_min has the invalid value 'noon'"),
+        ("vclock", {"one": 1}, "vclock has the invalid value"),
+        ("marks", [[1]], "marks has the invalid value"),
+        ("lsns", [], "lsns has the invalid value"),
+        ("rows", "many", "rows has the invalid value 'many'"),
+    ],
+)
+def test_invalid_field_of_a_manifest_is_named(field: str, value: object, text: str) -> None:
+    """No error of Python reaches a person."""
+    document = json.loads(
+        encode_manifest(Manifest(SET_UUID, UUID, "n0", [entry_of(rows_file(1, 3))]))
+    )
+    entry = document["files"][0]
+    if value is None:
+        del entry[field]
+    else:
+        entry[field] = value
+    with pytest.raises(ManifestError, match=f"cannot read here: it is damaged, because {text}"):
+        decode_manifest(json.dumps(document).encode(), "here")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("updated_at", "noon"), ("files", {}), ("files", [3]), ("updated_at", None)],
+)
+def test_invalid_manifest_names_the_field(field: str, value: object) -> None:
+    document = json.loads(encode_manifest(Manifest(SET_UUID, UUID, "n0")))
+    document[field] = value
+    with pytest.raises(ManifestError, match=r"cannot read here: .*; restore it from a copy"):
+        decode_manifest(json.dumps(document).encode(), "here")
+
+
 @pytest.mark.parametrize("uuid", ["../other", "", 5, UUID + "/.."])
 def test_manifest_names_no_other_folder(uuid: object) -> None:
     document = json.loads(encode_manifest(Manifest(SET_UUID, UUID, "n0")))
