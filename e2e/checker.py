@@ -20,14 +20,16 @@ from typing import Any
 
 import asynctnt
 
-from qsync_cli.proof import ledger
+from qsync_cli.proof.ledger import LedgerFile, key_of
+from qsync_client import ledger
 
 PAGE = 5000
 
 
 def read_ledger(path: str) -> dict[int, dict[str, Any]]:
     """Return the operations by id; each id is used once."""
-    return {operation["id"]: operation for operation in ledger.read_operations(Path(path))}
+    with Path(path).open("rb") as file:
+        return {operation["id"]: operation for _, operation in ledger.lines_of(file)}
 
 
 async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, str]:
@@ -58,11 +60,16 @@ async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, 
 
 
 def compare(operations: dict[int, dict[str, Any]], found: dict[int, str]) -> dict[str, list[int]]:
-    """Return the wrong ids of one member, by kind of problem."""
-    writes = (ledger.write_of(operation) for operation in operations.values())
-    rows = {ledger.key_of(number): [number, value] for number, value in found.items()}
-    problems = ledger.compare(writes, rows, is_exclusive=True)
-    return {kind: [json.loads(key)[0] for key in keys] for kind, keys in problems.items()}
+    """Return the first wrong ids of one member, by kind of problem."""
+    writes = (
+        (number, ledger.write_of(operation, number))
+        for number, operation in enumerate(operations.values(), 1)
+    )
+    rows = ((key_of([number]), [number, value]) for number, value in found.items())
+    with LedgerFile() as file:
+        file.add(writes)
+        _, problems = file.compare(file.spaces(), rows, is_exclusive=True)
+    return {kind: [json.loads(key)[0] for key in wrong.keys] for kind, wrong in problems.items()}
 
 
 async def check(arguments: argparse.Namespace) -> int:
@@ -76,8 +83,7 @@ async def check(arguments: argparse.Namespace) -> int:
         found = await read_member(address, arguments)
         problems = compare(operations, found)
         is_wrong |= bool(problems)
-        shown = {name: numbers[:20] for name, numbers in problems.items()}
-        report["members"][address] = {"rows": len(found), "problems": shown}
+        report["members"][address] = {"rows": len(found), "problems": problems}
     print(json.dumps(report))
     return 1 if is_wrong else 0
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from e2e.checker import read_ledger
 from e2e.local_cluster import LocalCluster, kill, temporary_cluster
 from e2e.timeouts import AUDIT_S, CONVERGE_S, FAILOVER_S, WRITER_S
-from qsync_cli.proof.ledger import outage_ms
+from qsync_cli.proof.ledger import WritePause
 from qsync_testing.paths import ROOT
 
 MANIFEST = ROOT / "docs" / "examples" / "three-nodes.yaml"
@@ -79,7 +79,10 @@ asyncio.run(main(*sys.argv[1:]))
 
 def unavailability_ms(ledger: Path, killed_at: float) -> float | None:
     """Return the time from the kill to the first acknowledged write that began after it."""
-    return outage_ms(read_ledger(str(ledger)).values(), killed_at)
+    pause = WritePause(killed_at)
+    for one in read_ledger(str(ledger)).values():
+        pause.add(one["outcome"], one["started"], one["ended"])
+    return pause.milliseconds
 
 
 def show_members(cluster: LocalCluster) -> None:

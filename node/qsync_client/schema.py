@@ -27,13 +27,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index; `fields` are the positions of its parts in a row."""
+    """An index; `fields` are the positions of its parts in a row, and `types` their types."""
 
     id: int
     name: str
     type: str
     is_unique: bool
     fields: tuple[int, ...]
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,11 @@ def decode_schema(
     """Return a schema from the rows of `_vspace` and `_vindex`."""
     found: dict[int, list[Index]] = {}
     for space_id, index_id, name, kind, options, parts, *_ in indexes:
-        fields = tuple(part["field"] if isinstance(part, dict) else part[0] for part in parts)
+        found_parts = [_part(one) for one in parts]
+        fields = tuple(number for number, _ in found_parts)
+        types = tuple(kind for _, kind in found_parts)
         is_unique = bool(options.get("unique", True))
-        found.setdefault(space_id, []).append(Index(index_id, name, kind, is_unique, fields))
+        found.setdefault(space_id, []).append(Index(index_id, name, kind, is_unique, fields, types))
     return Schema(
         version,
         (
@@ -163,6 +166,13 @@ def decode_schema(
             for row in spaces
         ),
     )
+
+
+def _part(one: dict[str, Any] | list[Any]) -> tuple[int, str]:
+    """Return position and type of a part of an index: a map, or a list that begins with both."""
+    if isinstance(one, dict):
+        return one["field"], one.get("type", "any")
+    return one[0], one[1] if len(one) > 1 else "any"
 
 
 def _field(one: Any) -> Field:

@@ -210,7 +210,8 @@ async def _space(client: qsync_client.Client, name: str) -> tuple[int, bool]:
         if not isinstance(outcome, qsync_client.Committed):
             raise Failure(
                 FailureReason.REFUSED,
-                f"cannot create the space {name}: {outcome.reason}",
+                f"cannot create the space {name}: {outcome.reason}; create it first, or use a user"
+                " that may create spaces",
             )
     return made, True
 

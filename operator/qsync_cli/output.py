@@ -133,6 +133,12 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
+def shortened(text: str, width: int) -> str:
+    """Return printable text of at most `width` characters, with "..." in place of the rest."""
+    text = printable(text[: width + 1])
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
 def _safe(rows: list[OutputRow]) -> list[OutputRow]:
     return [list(map(printable, row)) for row in rows]
 

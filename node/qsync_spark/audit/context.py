@@ -120,9 +120,11 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
         ),
     ]
     spaces = _spaces_of(basis, schema_changes, decisions)
-    context = AuditContext(archive, facts, listed, coverage, found, registered, decisions, expected,
-                           end, snapshot, basis.indexes, schema_changes, basis.origin,
-                           end_read(archive, listed), cut, uuids[BITS:], secret, spaces)  # fmt: skip
+    context = AuditContext(
+        archive, facts, listed, coverage, found, registered, decisions, expected, end, snapshot,
+        basis.indexes, schema_changes, basis.origin, end_read(archive, listed), cut, uuids[BITS:],
+        secret, spaces,
+    )  # fmt: skip
     if cut:
         for uuid in coverage:
             context.distrust(uuid, cut - 1, end)

@@ -1,28 +1,37 @@
 """Proof 6: every tuple that clients recorded as committed is in the log, and no refused one.
 
-A ledger is JSON Lines or Parquet, one operation per line: `id` or `key` (the primary key, a value
-or a list), `outcome` (committed, rolled back, refused, unknown), optionally `row` (the whole
-tuple) or `value` (its second field), `space` (its id or name), `started` and `ended` (seconds since
-1970). It covers writes of a whole tuple: INSERT, REPLACE and UPSERT. Lines with the `op` `delete`
+A ledger is JSON Lines or Parquet, one operation per line. `qsync_client.ledger` describes a line.
+The proof covers writes of a whole tuple: INSERT, REPLACE and UPSERT. Lines with the `op` `delete`
 or `update` are counted only. A row of the log matches a line if key, space, row and value are
 equal; a line without one of them matches any. The tuple of an UPSERT is the one that it inserts.
 
 A write that is recorded as rolled back or refused must not be in the log, unless another line that
 is committed or unknown matches the same row.
+
+A committed line whose tuple is missing, but whose key the log updates between its times, may be an
+update whose writer omitted `op`, so it is a gap and no violation. So is a ledger that acknowledges
+no write at all.
 """
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_client.ledger import (
+    DELETE,
+    LINE_BYTES_MAX,
+    UPDATE,
+    LedgerLineError,
+    too_long,
+    write_of,
+)
 from qsync_client.protocol.spaces import FIRST_USER_SPACE
-from qsync_node.archive.manifest import check_number
 from qsync_node.errors import QsyncError
+from qsync_node.format import keys
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.audit.context import AuditContext
@@ -39,9 +48,8 @@ if TYPE_CHECKING:
 
 CLOCK_TOLERANCE_S = 1.0
 LISTED_MAX = 200
-NOT_ASKED = ("delete", "update")
+NOT_ASKED = (DELETE, UPDATE)
 """Values of `op` in lines that are not searched: their rows of the log have no whole tuple."""
-_OUTCOMES = frozenset(("committed", "rolled back", "refused", "unknown", "not sent"))
 LEDGER = pa.schema(
     [
         pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
@@ -74,64 +82,49 @@ def _digest(value: object) -> bytes:
 
 
 def operation_of(
-    fields: dict[str, Any], line: int, spaces: Mapping[str, set[int]] | None = None
+    fields: object, line: int, spaces: Mapping[str, set[int]] | None = None
 ) -> tuple[Any, ...]:
-    """Return a row of `LEDGER`; `problem` describes an invalid line."""
+    """Return a row of `LEDGER`; `problem` describes an invalid line.
+
+    Args:
+        fields: the object of the line.
+        line: number of the line, from 0.
+        spaces: ids of the spaces that had a name.
+    """
     try:
-        if not isinstance(fields, dict):
-            raise ValueError("is not a JSON object")
-        key = fields["id"] if "id" in fields else fields["key"]
-        space = _space_of(fields.get("space"), spaces or {})
-        if "id" in fields and fields.get("key", key) != key:
-            raise ValueError("key and id must be equal")
-        outcome = fields["outcome"]
-        if not isinstance(outcome, str) or outcome not in _OUTCOMES:
-            raise ValueError(f"has the unknown outcome {outcome!r}")
-        parts = key if isinstance(key, list) else [key]
-        value, row = fields.get("value"), fields.get("row")
-        if row is not None and not isinstance(row, list):
-            raise ValueError("has a row that is not an array")
-        packed: bytes = pack([normal_key(value_of_json(part)) for part in parts])
-        return (
-            space, packed, None if value is None else _digest(value_of_json(value)),
-            None if row is None else _digest(value_of_json(row)),
-            fields.get("op") not in NOT_ASKED, outcome,
-            _moment(fields, "started"), _moment(fields, "ended"), line,
-            json.dumps(key), None,
-        )  # fmt: skip
-    except (
-        KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, Unkeyed,
-    ) as error:  # fmt: skip
-        text = f"has no {error}" if isinstance(error, KeyError) else str(error)
-        return None, None, None, None, True, "", 0.0, 0.0, line, "", text
+        if not isinstance(fields, Mapping):
+            raise LedgerLineError(line + 1, "is not a JSON object: correct it")
+        write = write_of(fields, line + 1)
+        space = _space_of(write.space, spaces or {}, line)
+    except LedgerLineError as error:
+        return _invalid(line, error.problem)
+    try:
+        packed: bytes = pack([normal_key(value_of_json(part)) for part in write.key])
+        value = None if write.value is None else _digest(value_of_json(write.value))
+        whole = None if write.row is None else _digest(value_of_json(write.row))
+    except (TypeError, ValueError, ArithmeticError, RecursionError, Unkeyed) as error:
+        return _invalid(line, f"has a value that cannot be read ({error}): correct it")
+    return (
+        space, packed, value, whole, write.op not in NOT_ASKED, write.outcome,
+        write.started_s or 0.0, write.ended_s or 0.0, line,
+        json.dumps(fields["id"] if "id" in fields else fields["key"]), None,
+    )  # fmt: skip
 
 
-def _space_of(space: object, spaces: Mapping[str, set[int]]) -> int | None:
-    """Return the id of a space. Raises ValueError."""
-    if space is None:
-        return None
-    if isinstance(space, str) and not space.isdecimal():
-        ids = spaces.get(space, set())
-        if len(ids) != 1:
-            had = (
-                f"had the ids {', '.join(map(str, sorted(ids)))}"
-                if ids
-                else "is not in the archive"
-            )
-            raise ValueError(f"names the space {space!r}, which {had}")
-        return next(iter(ids))
-    number = int(space) if isinstance(space, str) else space
-    check_number(number, "space")
-    assert isinstance(number, int), "checked above"
-    return number
+def _invalid(line: int, problem: str) -> tuple[Any, ...]:
+    return None, None, None, None, True, "", 0.0, 0.0, line, "", problem
 
 
-def _moment(fields: dict[str, Any], name: str) -> float:
-    """Return seconds since 1970; 0 if the line has no such time."""
-    moment = float(fields.get(name, 0.0))
-    if not math.isfinite(moment):
-        raise ValueError(f"has the invalid time {name} {moment}")
-    return moment
+def _space_of(space: int | str | None, spaces: Mapping[str, set[int]], line: int) -> int | None:
+    """Return the id of a space. Raises LedgerLineError."""
+    if not isinstance(space, str):
+        return space
+    ids = spaces.get(space, set())
+    if len(ids) != 1:
+        had = f"had the ids {', '.join(map(str, sorted(ids)))}" if ids else "is not in the archive"
+        text = f"names the space {json.dumps(space)}, which {had}: correct `space`"
+        raise LedgerLineError(line + 1, text)
+    return next(iter(ids))
 
 
 def read_ledger(
@@ -156,13 +149,12 @@ def _row_of(
     """Return a row of `LEDGER` for a line of JSON or a row of Parquet."""
     if not isinstance(found, bytes):
         return operation_of(found, line, spaces)
+    if len(found) > LINE_BYTES_MAX:
+        return _invalid(line, too_long())
     try:
         fields = json.loads(found)
     except (ValueError, RecursionError):
-        fields = None
-    if fields is None:
-        shown = found[:80].decode(errors="replace")
-        return None, None, None, None, True, "", 0.0, 0.0, line, shown, "is not valid JSON"
+        return _invalid(line, "is not valid JSON: correct it")
     return operation_of(fields, line, spaces)
 
 
@@ -214,13 +206,16 @@ def _prove(
     operations = ledger.count()
     asked = ledger.where("asked")
     result.counts["ledgerOperations"] = operations
-    result.counts["ledgerCommitted"] = asked.where("outcome = 'committed'").count()
+    committed = asked.where("outcome = 'committed'").count()
+    result.counts["ledgerCommitted"] = committed
     left_out = operations - asked.count()
     if left_out:
         result.notes.append(
             f"{left_out} lines of the ledger are deletions or updates, which the audit does not "
             "search: `qsync verify` compares the rows that they left"
         )
+    if not committed:
+        result.gaps.append(Gap([6], _nothing_acknowledged(operations, left_out), file=path))
     if events is None:
         result.gaps.append(
             Gap([6], "cannot search the ledger's writes: without a snapshot the spaces are unknown")
@@ -239,6 +234,7 @@ def _prove(
         asked=asked,
         writes=writes,
     ).persist()
+    lost = _without_updates(spark, lost, events, result)
     unread = {row["space"] for row in events.where(f"op = {UNKNOWN}").select("space").distinct()
               .limit(LISTED_MAX).collect()}  # fmt: skip
     _judge_lost(context, lost, unread, result)
@@ -263,11 +259,49 @@ def _prove(
     result.violation_count += len(listed)
 
 
+def _nothing_acknowledged(operations: int, left_out: int) -> str:
+    if not operations:
+        which = "the ledger has no line"
+    elif left_out:
+        which = "the ledger records no committed INSERT, REPLACE or UPSERT"
+    else:
+        which = "the ledger records no committed write"
+    return f"{which}, so the audit proves nothing about acknowledged writes"
+
+
+def _without_updates(
+    spark: "SparkSession", lost: "DataFrame", events: "DataFrame", result: AuditResult
+) -> "DataFrame":
+    """Return missing tuples without those that may be updates, for which a gap is added.
+
+    An update whose line has no `op` cannot be distinguished from a lost insertion of the same key:
+    its row of the log has no whole tuple. Lines without times are not compared with updates.
+    """
+    updates = events.where(f"op in ({keys.UPDATE}, {UPSERT})").select("space", "key", "time")
+    on = (
+        "l.key = u.key and (l.space is null or l.space = u.space)"
+        f" and l.started > 0 and u.time >= l.started - {CLOCK_TOLERANCE_S}"
+        f" and l.ended > 0 and u.time <= l.ended + {CLOCK_TOLERANCE_S}"
+    )
+    select = "select l.* from {lost} l"
+    found = spark.sql(f"{select} semi join {{updates}} u on {on}", lost=lost, updates=updates)
+    number = found.count()
+    if not number:
+        return lost
+    first = found.orderBy("line").limit(1).collect()[0]
+    result.gaps.append(
+        Gap([6], f"{number} committed writes are not in the log, which updates their rows (the"
+            f" first is line {first['line'] + 1}, key {first['shown']}): a line of an update needs"
+            ' `"op": "update"`')
+    )  # fmt: skip
+    return spark.sql(f"{select} anti join {{updates}} u on {on}", lost=lost, updates=updates)
+
+
 def _check_lines(ledger: "DataFrame", path: str) -> None:
     bad = ledger.where("problem is not null").orderBy("line").limit(1).collect()
     if bad:
         raise LedgerError(
-            f"{path}: line {bad[0]['line'] + 1} {bad[0]['problem']}: correct the ledger"
+            f"cannot read the ledger {path}: line {bad[0]['line'] + 1} {bad[0]['problem']}"
         )
 
 

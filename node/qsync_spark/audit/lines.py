@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qsync_client.ledger import LINE_BYTES_MAX
 from qsync_node.archive.location import first_line, read_range
 from qsync_spark.decode.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.places import PlaceError, RangeFile, StoredFile, find_files
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 PARQUET = ".parquet"
 PIECE_BYTES = 8 << 20
-LINE_BYTES_MAX, BUFFER_BYTES = 1 << 20, 1 << 20
+BUFFER_BYTES = 1 << 20
 COUNTS = pa.schema([pa.field("piece", pa.int64()), pa.field("lines", pa.int64())])
 COUNTS_SQL = sql_of(COUNTS)
 PIECES_SQL = sql_of(pa.schema([pa.field("piece", pa.int64())]))

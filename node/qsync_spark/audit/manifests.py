@@ -31,7 +31,7 @@ _MADE_ANOMALOUS = (
     Damage, ChangedFile, MissingRows, ReorderedRow, RepeatedRow, MislabelledRow,
     MisnumberedSnapshot,
 )  # fmt: skip
-TermStart = tuple[int, int, int]
+TermOpening = tuple[int, int, int]
 """A term, the replica id of its leader, and the index of its PROMOTE."""
 
 
@@ -116,7 +116,7 @@ def _contradiction_to_rows(entry: FileEntry, parts: list[PartRead]) -> str:
     return described_of(parts).differs_from(entry)
 
 
-def _contradiction_to_terms(entry: FileEntry, found: list[TermStart]) -> str:
+def _contradiction_to_terms(entry: FileEntry, found: list[TermOpening]) -> str:
     """Compare terms. `found` are those of the content, in its order."""
     if sorted(found) != sorted(entry.terms):
         return f"the file has the terms {_shown(found)}, but its manifest {_shown(entry.terms)}"
@@ -129,12 +129,12 @@ def _contradiction_to_terms(entry: FileEntry, found: list[TermStart]) -> str:
     return ""
 
 
-def _shown(terms: Iterable[TermStart]) -> str:
+def _shown(terms: Iterable[TermOpening]) -> str:
     return ", ".join(f"{term} from index {index}" for term, _, index in sorted(terms)) or "none"
 
 
-def _terms_by_file(listed: Iterable[FileFact]) -> dict[str, list[TermStart]]:
-    found: dict[str, list[TermStart]] = {}
+def _terms_by_file(listed: Iterable[FileFact]) -> dict[str, list[TermOpening]]:
+    found: dict[str, list[TermOpening]] = {}
     for one in listed:
         if isinstance(one, PromoteRow):
             found.setdefault(one.file, []).append((one.opened_term, one.replica_id, one.index))

@@ -12,7 +12,7 @@ import pytest
 
 from qsync_node.archive.manifest import SEGMENT, SNAPSHOT
 from qsync_node.archive.reader import load_archive
-from qsync_node.format.keys import INSERT, Key
+from qsync_node.format.keys import INSERT, UPDATE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import LogRow
 from qsync_node.format.walk import space_of
@@ -121,7 +121,7 @@ def test_an_acknowledged_write_that_is_gone(
     result = run(session, tmp_path / "copy", ledger)
     assert [one.proofs for one in result.violations] == [planted.proofs]
     ledger.write_text('{"id": 1, "outcome": "committed"}\n{"outcome": "committed"}\n')
-    with pytest.raises(LedgerError, match="line 2 has no 'key'"):
+    with pytest.raises(LedgerError, match="line 2 has no key: add"):
         run(session, folder, ledger)
 
 
@@ -143,8 +143,59 @@ def test_row_and_name_of_a_line_are_compared_and_deletions_are_not_searched(
         found, _ = judged(run(session, folder, ledger))
         assert bool(found) == is_found, line
     ledger.write_text(json.dumps({**whole, "space": "never created"}) + "\n")
-    with pytest.raises(LedgerError, match="line 1 names the space 'never created', which is not"):
+    with pytest.raises(LedgerError, match='line 1 names the space "never created", which is not'):
         run(session, folder, ledger)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the ledger has no line"),
+        ('{"id": 1000000000, "outcome": "refused"}\n', "the ledger records no committed write"),
+        ('{"id": 1, "outcome": "committed", "op": "update"}\n', "no committed INSERT, REPLACE"),
+    ],
+)
+def test_ledger_without_an_acknowledged_write_proves_nothing(
+    session: "SparkSession", folder: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text(text)
+    result = run(session, folder, ledger)
+    assert (result.verdict, result.proofs[6]) == ("Incomplete", "Incomplete")
+    (gap,) = [gap for gap in result.gaps if gap.proofs == [6]]
+    assert message in gap.message
+    assert "proves nothing about acknowledged writes" in gap.message
+
+
+def test_update_whose_line_has_no_op_is_no_lost_write(
+    session: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    """The log has an UPDATE of the key at that time, so the line may be one of an update."""
+    copy = Copy(folder, tmp_path / "copy", 5)
+    member = copy.full_members()[0]
+    row = next(
+        row for entry in member.of_kind(SEGMENT) for row in copy.rows(member, entry)
+        if row.type == UPDATE and space_of(row.body) >= 512
+    )  # fmt: skip
+    key = unpack(row.body)[Key.KEY][0]
+    line = {
+        "id": key, "row": [key, "never inserted"], "space": space_of(row.body),
+        "outcome": "committed", "started": row.timestamp - 0.1, "ended": row.timestamp + 0.1,
+    }  # fmt: skip
+    ledger = tmp_path / "ledger.jsonl"
+
+    def judged_line(**changes: object) -> tuple[list[str], list[str]]:
+        ledger.write_text(json.dumps({**line, **changes}) + "\n")
+        return judged(run(session, folder, ledger))
+
+    found, gaps = judged_line()
+    assert found == []
+    assert any('a line of an update needs `"op": "update"`' in gap for gap in gaps), gaps
+    assert any("the first is line 1, key" in gap for gap in gaps), gaps
+    found, _ = judged_line(started=row.timestamp - 60, ended=row.timestamp - 50)
+    assert len(found) == 1, "the log has no update at that time"
+    found, _ = judged_line(id=10**9)
+    assert len(found) == 1, "the log has no update of that key"
 
 
 def line_of(key: int, ended: float, space: int | None = None) -> str:

@@ -92,11 +92,14 @@ def test_space_of_a_line_is_a_name_or_an_id(space: object) -> None:
     ("fields", "text"),
     [
         ([], "not a JSON object"),
-        ({"id": 1, "outcome": ["committed"]}, "unknown outcome"),
+        ({"id": 1, "outcome": ["committed"]}, "use one of committed, rolled back"),
         ({"id": 1, "outcome": "committed", "row": 3}, "a row that is not an array"),
-        ({"id": 1, "outcome": "committed", "space": "none"}, "'none', which is not in the archive"),
+        ({"id": 1, "outcome": "committed", "space": "none"}, '"none", which is not in the archive'),
+        ({"id": 1, "outcome": "committed", "started": "noon"}, 'the invalid time "noon": use'),
+        ({"id": 1, "outcome": "committed", "op": "updated"}, 'the op "updated": use one of'),
+        ({"outcome": "committed"}, "has no key: add `id` or `key`"),
         ({"id": 1, "outcome": "committed", "space": "twice"}, "which had the ids 513, 514"),
-        ({"id": {"$decimal": "x"}, "outcome": "committed"}, ""),
+        ({"id": {"$decimal": "x"}, "outcome": "committed"}, "a value that cannot be read"),
         ({"id": {"$uuid": "x"}, "outcome": "committed"}, ""),
     ],
 )

@@ -4,7 +4,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from qsync_cli.where import (
 )
 from qsync_client import (
     AccessDenied,
+    ErrorCode,
     InvalidArgument,
     QsyncError,
     RequestFailed,
@@ -72,12 +73,27 @@ _ADDRESS = re.compile(r".+:\d+")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Addresses of members as HOST:PORT, and the user of a verb; `tls` is None for plain ones."""
+    """The members and the user of a verb.
+
+    Attributes:
+        addresses: addresses of members as HOST:PORT; on Kubernetes, of tunnels to them.
+        user: the user.
+        password: its password.
+        tls: None for plain connections.
+        names: names of the members, in the order of `addresses`; empty if they are not known.
+        has_archive: whether the cluster is known to have an archive.
+    """
 
     addresses: list[str]
     user: str
     password: str
     tls: ssl.SSLContext | None = None
+    names: list[str] = field(default_factory=list)
+    has_archive: bool = False
+
+    def members(self) -> list[tuple[str, str]]:
+        """Return name and address of each member. A name that is not known is the address."""
+        return list(zip(self.names or self.addresses, self.addresses, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +160,10 @@ class ConnectionTarget:
                 raise self._absence(failure) from failure
             is_app = self.user is None or self.user == found.username
             password = self.password or (found.password if is_app else "")
-            yield Endpoint(found.addresses, self.user or found.username, password, found.tls)
+            yield Endpoint(
+                found.addresses, self.user or found.username, password, found.tls,
+                found.names, found.has_archive,
+            )  # fmt: skip
 
     def _direct_endpoint(self) -> Endpoint:
         if _ADDRESS.fullmatch(self.cluster):
@@ -196,7 +215,12 @@ class ConnectionTarget:
             yield
         except (SchemaError, InvalidArgument) as error:
             raise Failure(FailureReason.INVALID, str(error)) from error
-        except (RequestFailed, AccessDenied) as error:
+        except AccessDenied as error:
+            remedy = "correct --user and --password"
+            if error.code == ErrorCode.ACCESS_DENIED:
+                remedy = "grant the privilege to the user, or choose another one with --user"
+            raise Failure(FailureReason.REFUSED, f"{error}; {remedy}") from error
+        except RequestFailed as error:
             raise Failure(FailureReason.REFUSED, str(error)) from error
         except BrokenPipeError:
             raise  # of the output
@@ -224,24 +248,26 @@ def on_cluster(verb: Callable[..., None]) -> Callable[..., None]:
 def _local_endpoint(cluster: str, user: str | None, password: str | None) -> Endpoint:
     store = clusters.open_store(cluster)
     clusters.ensure_supervisor(store)
-    members = store.load_state().members.values()
-    ports = [one.tls if store.has_tls else one.iproto for one in members]
-    addresses = [f"{HOST}:{port}" for port in ports if port]
+    members = store.load_state().members
+    ports = {name: one.tls if store.has_tls else one.iproto for name, one in members.items()}
+    names_of = [name for name, port in ports.items() if port]
+    addresses = [f"{HOST}:{ports[name]}" for name in names_of]
     if not addresses:
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"
         )
-    if not any(one.pid for one in members) and clusters.load_cluster(store).spec.hibernate:
+    spec = clusters.load_cluster(store).spec
+    if not any(one.pid for one in members.values()) and spec.hibernate:
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} is stopped: start it with `qsync start {cluster}`"
         )
     # Without TLS, a verb need not load the code of certificates.
     tls = clusters.certificates_of(store).context() if store.has_tls else None
     if user is not None and password is not None:
-        return Endpoint(addresses, user, password, tls)
-    declared = [one.name for one in clusters.load_cluster(store).spec.users]
+        return Endpoint(addresses, user, password, tls, names_of, spec.archive is not None)
+    declared = [one.name for one in spec.users]
     if user is None or user in (clusters.secrets_of(store).username, *declared):
         name, known = login_of(store, user)
     else:  # the database may have users that the manifest does not name
         name, known = user, ""
-    return Endpoint(addresses, name, password or known, tls)
+    return Endpoint(addresses, name, password or known, tls, names_of, spec.archive is not None)

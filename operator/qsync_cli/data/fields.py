@@ -117,6 +117,12 @@ def checked(field: Field, value: object) -> Any:
     return value
 
 
+def is_of_type(kind: str, value: object) -> bool:
+    """Return whether a part of a key may have this value. JSON has one kind of number."""
+    is_valid = _TYPES.get("number" if kind == "double" else kind)
+    return is_valid is None or is_valid(value)
+
+
 def row_of_record(
     space: Space,
     record: Mapping[str, Any] | Sequence[Any],

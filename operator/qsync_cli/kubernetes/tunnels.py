@@ -28,12 +28,14 @@ _READ_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ForwardedPort:
-    """The local ends of the tunnels, and the content of the Secret."""
+    """The local ends of the tunnels, the names of their pods, and the content of the Secret."""
 
     addresses: list[str]
     username: str
     password: str
     tls: ssl.SSLContext | None
+    names: list[str] = field(default_factory=list)
+    has_archive: bool = False
 
 
 @dataclass(slots=True)
@@ -160,7 +162,8 @@ async def _open(where: Where, opened: Callable[[_Tunnels], None]) -> ForwardedPo
     pods = [address.partition(".")[0] for address in fields["addresses"].split(",")]
     addresses = [await tunnels.listen(pod, port) for pod in pods]
     tls = _trusting(fields["ca.crt"]) if is_encrypted else None
-    return ForwardedPort(addresses, fields["username"], fields["password"], tls)
+    has_archive = bool((cluster.get("spec") or {}).get("archive"))
+    return ForwardedPort(addresses, fields["username"], fields["password"], tls, pods, has_archive)
 
 
 def _trusting(authorities: str) -> ssl.SSLContext:

@@ -54,11 +54,13 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do it without a question
 SPACE = "qsync_chaos"
 """Space of the workload; it is created if it is missing."""
 WORKERS = 16
+INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as of a shell."""
 SETTLE_S = 90.0
 """Time in which all members must be up again after a kill."""
 POLL_S = 0.2
 FIRST_WRITES = 50
-"""Acknowledged writes before the first kill."""
+"""Writes with an outcome before the first kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,15 @@ def chaos(
             endpoint = stack.enter_context(target.endpoint())
             lines = stack.enter_context(_open(ledger))
             load = workloads.LedgerWorkload(endpoint, target.cluster, SPACE, lines, WORKERS, rate)
-        kills = asyncio.run(_run(victims, load, every_s, rounds, is_quiet))
+        kills: list[LeaderKill] = []
+        is_interrupted = False
+        try:
+            asyncio.run(_run(victims, load, every_s, rounds, kills, is_quiet=is_quiet))
+        except KeyboardInterrupt:
+            is_interrupted = True
     _report(target, ledger, kills, load, output)
+    if is_interrupted:
+        raise typer.Exit(INTERRUPTED_EXIT)
 
 
 def _check(target: ConnectionTarget, is_leader: bool, ledger: Path | None, is_own: bool) -> None:
@@ -116,7 +125,7 @@ def _check(target: ConnectionTarget, is_leader: bool, ledger: Path | None, is_ow
 def _open(ledger: Path) -> TextIO:
     try:
         return ledgers.open_to_append(ledger)
-    except ledgers.LedgerLineError as error:
+    except ledgers.IncompleteLedgerError as error:
         text = f"cannot append to the ledger {ledger}: {error}; use a new --ledger"
         raise Failure(FailureReason.INVALID, text) from error
     except OSError as error:
@@ -140,21 +149,28 @@ def _victims_of(target: ConnectionTarget, *, is_given: bool) -> "Victims":
         store = clusters.open_store(target.cluster)
         clusters.ensure_supervisor(store)
         return victim_platforms.LocalVictims(store)
+    where = Where(cluster=target.cluster, namespace=target.namespace, context=target.context)
+    victims = victim_platforms.PodVictims(where)
+    victims.look()  # fails if there is no such cluster
     text = f"{target.cluster}: the pod of its leader is deleted in each round."
     require_consent(target.cluster, text, "Delete pods?", "add --yes", is_given=is_given)
-    where = Where(cluster=target.cluster, namespace=target.namespace, context=target.context)
-    return victim_platforms.PodVictims(where)
+    return victims
 
 
 async def _run(
-    victims: "Victims", load: "LedgerWorkload | None", every_s: float, rounds: int, is_quiet: bool
-) -> list[LeaderKill]:
-    """Kill `rounds` leaders under the workload, if there is one."""
+    victims: "Victims",
+    load: "LedgerWorkload | None",
+    every_s: float,
+    rounds: int,
+    kills: list[LeaderKill],
+    *,
+    is_quiet: bool,
+) -> None:
+    """Kill `rounds` leaders under the workload, if there is one. Add each kill to `kills`."""
     writing = asyncio.create_task(load.run()) if load is not None else None
     try:
         if load is not None and writing is not None:
             await _first_writes(load, writing)
-        kills: list[LeaderKill] = []
         for number in range(rounds):
             if number:
                 await asyncio.sleep(every_s)
@@ -164,7 +180,6 @@ async def _run(
             kills.append(kill)
             if not is_quiet:
                 say(_line(kill))
-        return kills
     finally:
         if load is not None and writing is not None:
             load.is_stopping = True
@@ -172,10 +187,21 @@ async def _run(
 
 
 async def _first_writes(load: "LedgerWorkload", writing: "asyncio.Task[None]") -> None:
-    while len(load.operations) < FIRST_WRITES and not writing.done():
+    """Wait for the outcomes of the first writes.
+
+    Raises:
+        Failure: none of them was acknowledged.
+    """
+    while load.writes < FIRST_WRITES and not writing.done():
         await asyncio.sleep(POLL_S)
     if writing.done():
         await writing  # raises its error
+    if not load.committed:
+        raise Failure(
+            FailureReason.REFUSED,
+            f"no leader is killed, because no write to {SPACE} was acknowledged: {load.refusal};"
+            f" use a --user that may write to {SPACE}",
+        )
 
 
 async def _kill_one(victims: "Victims", load: "LedgerWorkload | None") -> LeaderKill:
@@ -185,11 +211,12 @@ async def _kill_one(victims: "Victims", load: "LedgerWorkload | None") -> Leader
         Failure: they are not within `SETTLE_S` seconds.
     """
     before = await _whole(victims, None)
-    killed_at_s = time.time()
+    pause = ledgers.WritePause(time.time())
+    if load is not None:
+        load.pause = pause
     await asyncio.to_thread(victims.kill, before.leader)
     after = await _whole(victims, before)
-    outage = ledgers.outage_ms(load.operations, killed_at_s) if load is not None else None
-    return LeaderKill(before.leader, after.leader, after.term, killed_at_s, outage)
+    return LeaderKill(before.leader, after.leader, after.term, pause.began_s, pause.milliseconds)
 
 
 async def _whole(victims: "Victims", before: "Leadership | None") -> "Leadership":
@@ -226,7 +253,7 @@ def _report(
 ) -> None:
     cluster = target.cluster
     place = f" -n {target.namespace}" if target.namespace is not None else ""
-    outcomes = ledgers.outcomes_of(load.operations) if load is not None else {}
+    outcomes = load.outcomes if load is not None else {}
     document: dict[str, Any] = {
         "cluster": cluster,
         "kills": [

@@ -1,19 +1,21 @@
-"""Ledgers of writes: their files and lines, and the comparison with the rows of a member.
+"""Ledgers of writes in a file, and the comparison of writes with the rows of a member.
 
-A ledger is a file of JSON lines. docs/chaos.md describes the fields of a line. An audit reads the
-same file with `--ledger`.
+`qsync_client.ledger` reads the lines. A ledger and a space may be larger than memory, so both are
+rows of a temporary file (SQLite), which joins them by key. Memory holds one key at a time.
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
-COMMITTED, ROLLED_BACK, REFUSED, UNKNOWN = "committed", "rolled back", "refused", "unknown"
-NOT_SENT = "not sent"
-OUTCOMES = (COMMITTED, ROLLED_BACK, REFUSED, UNKNOWN, NOT_SENT)
+from qsync_client import ledger
+from qsync_client.ledger import COMMITTED, DELETE, UNKNOWN, LedgerWrite
+
 LOST, CHANGED, RESURRECTED, INVENTED = "lost", "changed", "resurrected", "invented"
 PROBLEMS = {
     LOST: "acknowledged, and missing",
@@ -21,89 +23,230 @@ PROBLEMS = {
     RESURRECTED: "refused or rolled back, and present",
     INVENTED: "present without a line of the ledger",
 }
-DELETE = "delete"
+KEYS_SHOWN = 20
 PrimaryKey = str
 """The parts of a primary key as a JSON array."""
+_TABLES = """
+create table writes (
+    space, size integer, key text, line integer, outcome text, deletes integer, row text,
+    value text, started real, ended real, primary key (space, size, key, line)
+) without rowid;
+create table found (size integer, key text, row text, primary key (size, key)) without rowid;
+"""
+# Keys in ascending order of their length: numbers then are in ascending order too.
+_JOINED = """
+select w.size, w.key, w.line, w.outcome, w.deletes, w.row, w.value, w.started, w.ended, f.row
+from writes w left join found f on f.size = w.size and f.key = w.key
+where w.space in ({spaces}) order by w.size, w.key, w.line
+"""
+_UNEXPLAINED = """
+from found f where not exists (
+    select 1 from writes w where w.space in ({spaces}) and w.size = f.size and w.key = f.key
+)
+"""
 
 
-class LedgerLineError(ValueError):
-    """A line of a ledger is invalid; the text begins with its number."""
+@dataclass(slots=True)
+class WrongKeys:
+    """Keys with one problem: their number, and the first ones with a line of each (0: none)."""
+
+    count: int = 0
+    keys: list[PrimaryKey] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def add(self, key: PrimaryKey, line: int = 0) -> None:
+        self.count += 1
+        if len(self.keys) < KEYS_SHOWN:
+            self.keys.append(key)
+            self.lines.append(line)
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerWrite:
-    """One line of a ledger.
+def key_of(parts: list[Any]) -> PrimaryKey:
+    """Return the key with these parts."""
+    return json.dumps(parts)
+
+
+class RowJudgement:
+    """The judgement of one row by the writes of its key, which are added in any order.
+
+    A committed write explains the row unless another committed one began after it had ended. An
+    unknown write may take effect at any time, so it may explain the row too.
+    """
+
+    def __init__(self, found: list[Any] | None) -> None:
+        self._found = found
+        self._last_start_s = -math.inf  # of committed writes
+        self._explained_s = -math.inf  # latest end of a committed write that explains the row
+        self._is_explained = False  # by an unknown write
+        self.has_committed = False
+        self._has_unknown = False
+
+    def add(self, outcome: str, explains: bool, started_s: float, ended_s: float) -> None:
+        if outcome == COMMITTED:
+            self.has_committed = True
+            self._last_start_s = max(self._last_start_s, started_s)
+            if explains:
+                self._explained_s = max(self._explained_s, ended_s)
+        elif outcome == UNKNOWN:
+            self._has_unknown = True
+            self._is_explained |= explains
+
+    @property
+    def problem(self) -> str:
+        """Return the problem of the row, or ""."""
+        is_by_committed = self.has_committed and self._explained_s >= self._last_start_s
+        if is_by_committed or self._is_explained:
+            return ""
+        if self._found is None:
+            return LOST if self.has_committed else ""
+        return CHANGED if self.has_committed or self._has_unknown else RESURRECTED
+
+
+def explains(is_deletion: bool, row: object, value: object, found: list[Any] | None) -> bool:
+    """Return whether a write leaves this row; None is a missing row."""
+    if is_deletion or found is None:
+        return is_deletion and found is None
+    if row is not None:
+        return bool(row == found)
+    return value is None or (len(found) > 1 and bool(found[1] == value))
+
+
+class LedgerFile:
+    """The writes of a ledger by space and key, in a temporary file that ends with this object.
 
     Attributes:
-        space: name or id of the space, None for that of the whole ledger.
-        key: the primary key.
-        outcome: one of `OUTCOMES`.
-        is_deletion: whether the write deleted the row.
-        row: the whole row, if the line has it.
-        value: the second field of the row, if the line has it.
-        started_s: Unix time at which the request was sent; the line's number without a time.
-        ended_s: Unix time at which its outcome was known; the line's number without a time.
-        cluster: name of the cluster, "" if the line has none.
+        outcomes: number of lines by outcome.
+        clusters: names of clusters in the lines.
     """
 
-    space: int | str | None
-    key: PrimaryKey
-    outcome: str
-    is_deletion: bool = False
-    row: list[Any] | None = None
-    value: Any = None
-    started_s: float = 0.0
-    ended_s: float = 0.0
-    cluster: str = ""
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)  # "": a file without a name
+        self._database.executescript(_TABLES)
+        self.outcomes: dict[str, int] = {}
+        self.clusters: set[str] = set()
 
-    def explains(self, found: list[Any] | None) -> bool:
-        """Return whether the write leaves this row; None is a missing row."""
-        if self.is_deletion or found is None:
-            return self.is_deletion and found is None
-        if self.row is not None:
-            return self.row == found
-        return self.value is None or (len(found) > 1 and found[1] == self.value)
+    def __enter__(self) -> "LedgerFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    @classmethod
+    def read(cls, path: Path) -> "LedgerFile":
+        """Return the writes of a file.
+
+        Raises:
+            LedgerLineError: a line is invalid.
+            OSError: the file cannot be read.
+        """
+        found = cls()
+        with path.open("rb") as file:
+            found.add(
+                (number, ledger.write_of(fields, number))
+                for number, fields in ledger.lines_of(file)
+            )
+        return found
+
+    def add(self, writes: Iterable[tuple[int, LedgerWrite]]) -> None:
+        """Add writes with the numbers of their lines."""
+        self._database.execute("begin")
+        self._database.executemany(
+            "insert into writes values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows_of(writes)
+        )
+        self._database.execute("commit")
+
+    def _rows_of(self, writes: Iterable[tuple[int, LedgerWrite]]) -> Iterator[tuple[Any, ...]]:
+        for line, one in writes:
+            self.outcomes[one.outcome] = self.outcomes.get(one.outcome, 0) + 1
+            if one.cluster:
+                self.clusters.add(one.cluster)
+            key = key_of(one.key)
+            started_s = float(line) if one.started_s is None else one.started_s
+            yield (
+                "" if one.space is None else one.space, len(key), key, line, one.outcome,
+                one.op == DELETE, _text_of(one.row), _text_of(one.value), started_s,
+                started_s if one.ended_s is None else one.ended_s,
+            )  # fmt: skip
+
+    def spaces(self) -> list[int | str | None]:
+        """Return the spaces that lines name, and None for lines without one."""
+        rows = self._database.execute("select distinct space from writes order by space")
+        return [None if space == "" else space for (space,) in rows]
+
+    def line_without_space(self) -> int:
+        """Return the number of the first line without a space, 0 if each has one."""
+        sql = "select min(line) from writes where space = ''"
+        return int(self._database.execute(sql).fetchone()[0] or 0)
+
+    def compare(
+        self,
+        spaces: Iterable[int | str | None],
+        rows: Iterable[tuple[PrimaryKey, list[Any]]],
+        *,
+        is_exclusive: bool,
+    ) -> tuple[int, dict[str, WrongKeys]]:
+        """Return the number of rows of one member, and its wrong keys by kind of problem.
+
+        Args:
+            spaces: names of one space in the lines; None for lines without one.
+            rows: the rows of the member.
+            is_exclusive: whether only this ledger's client writes the space. A row without a line
+                is then a problem, too.
+        """
+        names = ["" if one is None else one for one in spaces]
+        self._database.execute("begin")
+        self._database.execute("delete from found")
+        self._database.executemany(
+            "insert or replace into found values (?, ?, ?)",
+            ((len(key), key, json.dumps(row)) for key, row in rows),
+        )
+        self._database.execute("commit")
+        problems = {kind: WrongKeys() for kind in PROBLEMS}
+        for key, line, problem in self._judged(names):
+            problems[problem].add(key, line)
+        if is_exclusive:
+            sql = f"select f.key {_UNEXPLAINED} order by f.size, f.key"
+            for (key,) in self._database.execute(_with_names(sql, names), names):
+                problems[INVENTED].add(key)
+        (count,) = self._database.execute("select count(*) from found").fetchone()
+        return count, {kind: keys for kind, keys in problems.items() if keys.count}
+
+    def _judged(self, names: list[int | str]) -> Iterator[tuple[PrimaryKey, int, str]]:
+        """Yield key, line and problem of each wrong row, in the order of their keys."""
+        joined = self._database.execute(_with_names(_JOINED, names), names)
+        for (_, key), lines in groupby(joined, lambda line: (line[0], line[1])):
+            judgement: RowJudgement | None = None
+            found: list[Any] | None = None
+            first = 0
+            for _, _, line, outcome, deletes, row, value, started_s, ended_s, text in lines:
+                if judgement is None:
+                    found = _value_of(text)
+                    judgement = RowJudgement(found)
+                if outcome == COMMITTED:
+                    first = first or line
+                explained = explains(bool(deletes), _value_of(row), _value_of(value), found)
+                judgement.add(outcome, explained, started_s, ended_s)
+            if judgement is not None and judgement.problem:
+                yield key, first, judgement.problem
 
 
-def key_of(parts: Any) -> PrimaryKey:
-    """Return a key by the value of one part, or the list of several."""
-    return json.dumps([_part_of(one) for one in (parts if isinstance(parts, list) else [parts])])
+def _with_names(sql: str, names: list[int | str]) -> str:
+    return sql.format(spaces=", ".join("?" * len(names)))
 
 
-def _part_of(value: object) -> object:
-    """Return one form of equal numbers: 7 and 7.0 are the same key."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _text_of(value: object) -> str | None:
+    return None if value is None else json.dumps(value)
 
 
-def read_operations(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of all lines. An incomplete last line, of a killed writer, is left out.
-
-    A complete object without a newline after it is a line: its write was acknowledged.
-
-    Raises:
-        LedgerLineError: a complete line is not a JSON object.
-        OSError: the file cannot be read.
-    """
-    found = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                operation = json.loads(line)
-            except (ValueError, RecursionError):
-                operation = None
-            if operation is None and not line.endswith("\n"):
-                break
-            if not isinstance(operation, dict):
-                raise LedgerLineError(f"line {number} is not a JSON object")
-            found.append(operation)
-    return found
+def _value_of(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 def open_to_append(path: Path) -> TextIO:
     """Open a ledger for more lines, or create it.
 
     Raises:
-        LedgerLineError: its last line is incomplete, so the next one would become invalid.
+        ValueError: its last line is incomplete, so the next one would become invalid.
         OSError: the file cannot be written.
     """
     file = path.open("a+", encoding="utf-8")
@@ -114,111 +257,32 @@ def open_to_append(path: Path) -> TextIO:
         is_complete = not path.is_file()
     if not is_complete:
         file.close()
-        raise LedgerLineError("the last line has no newline")
+        raise IncompleteLedgerError("the last line has no newline")
     return file
 
 
-def write_of(operation: Mapping[str, Any], number: int = 1) -> LedgerWrite:
-    """Return the write of a line.
+class IncompleteLedgerError(ValueError):
+    """The last line of a ledger has no newline."""
 
-    Raises:
-        LedgerLineError: a field is missing or invalid.
+
+@dataclass(slots=True)
+class WritePause:
+    """The time that acknowledged writes paused after a fault.
+
+    Attributes:
+        began_s: Unix time of the fault.
+        ended_s: Unix time of the first acknowledgement of a write that began after it.
     """
-    key = operation.get("id", operation.get("key"))
-    if key is None:
-        raise LedgerLineError(f"line {number} has no key: add `id` or `key`")
-    outcome = operation.get("outcome")
-    if outcome not in OUTCOMES:
-        raise LedgerLineError(
-            f"line {number} has the outcome {outcome!r}: use one of {', '.join(OUTCOMES)}"
-        )
-    row = operation.get("row")
-    if row is not None and not isinstance(row, list):
-        raise LedgerLineError(f"line {number} has a row that is not an array: correct `row`")
-    space = operation.get("space")
-    if space is not None and (isinstance(space, bool) or not isinstance(space, int | str)):
-        raise LedgerLineError(
-            f"line {number} has the space {json.dumps(space)}: use a name or an id in `space`"
-        )
-    started_s = _time_of(operation.get("started", number), number)
-    ended_s = _time_of(operation.get("ended", started_s), number)
-    return LedgerWrite(
-        space, key_of(key), outcome, operation.get("op") == DELETE, row,
-        operation.get("value"), started_s, ended_s, str(operation.get("cluster", "")),
-    )  # fmt: skip
 
+    began_s: float
+    ended_s: float | None = None
 
-def _time_of(value: float | str | None, number: int) -> float:
-    try:
-        time_s = math.nan if value is None else float(value)
-    except (TypeError, ValueError, OverflowError):
-        time_s = math.nan
-    if not math.isfinite(time_s):
-        raise LedgerLineError(
-            f"line {number} has an invalid time: use seconds since 1970 in `started` and `ended`"
-        )
-    return time_s
+    def add(self, outcome: str, started_s: float, ended_s: float) -> None:
+        """Add a write."""
+        if outcome == COMMITTED and started_s > self.began_s:
+            self.ended_s = ended_s if self.ended_s is None else min(self.ended_s, ended_s)
 
-
-def outcomes_of(operations: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of operations by outcome."""
-    counts: dict[str, int] = {}
-    for operation in operations:
-        outcome = str(operation["outcome"])
-        counts[outcome] = counts.get(outcome, 0) + 1
-    return counts
-
-
-def outage_ms(operations: Iterable[Mapping[str, Any]], killed_at_s: float) -> float | None:
-    """Return the time from a kill to the first acknowledgement of a write that began after it."""
-    ends = [
-        float(operation["ended"])
-        for operation in operations
-        if operation["outcome"] == COMMITTED and operation["started"] > killed_at_s
-    ]
-    return (min(ends) - killed_at_s) * 1000 if ends else None
-
-
-def compare(
-    writes: Iterable[LedgerWrite], found: Mapping[PrimaryKey, list[Any]], *, is_exclusive: bool
-) -> dict[str, list[PrimaryKey]]:
-    """Return the wrong keys of one member, by kind of problem.
-
-    Args:
-        writes: all writes of one space, in the order of the ledger.
-        found: the rows of the member.
-        is_exclusive: whether only this ledger's client writes the space. A row without a line is
-            then a problem, too.
-    """
-    by_key: dict[PrimaryKey, list[LedgerWrite]] = {}
-    for one in writes:
-        by_key.setdefault(one.key, []).append(one)
-    problems: dict[str, list[PrimaryKey]] = {kind: [] for kind in PROBLEMS}
-    for key, of_key in by_key.items():
-        problem = problem_of(of_key, found.get(key))
-        if problem:
-            problems[problem].append(key)
-    if is_exclusive:
-        problems[INVENTED] = [key for key in found if key not in by_key]
-    return {kind: sorted(keys, key=_order) for kind, keys in problems.items() if keys}
-
-
-def problem_of(writes: list[LedgerWrite], found: list[Any] | None) -> str:
-    """Return the problem of a row whose key these writes have; "" if they explain it.
-
-    A committed write explains the row unless another committed one began after it had ended. An
-    unknown write may take effect at any time, so it may explain the row too.
-    """
-    committed = [one for one in writes if one.outcome == COMMITTED]
-    unknown = [one for one in writes if one.outcome == UNKNOWN]
-    last_s = max((one.started_s for one in committed), default=0.0)
-    possible = [one for one in committed if one.ended_s >= last_s] + unknown
-    if any(one.explains(found) for one in possible):
-        return ""
-    if found is None:
-        return LOST if committed else ""
-    return CHANGED if committed or unknown else RESURRECTED
-
-
-def _order(key: PrimaryKey) -> tuple[int, str]:
-    return len(key), key  # numbers in ascending order
+    @property
+    def milliseconds(self) -> float | None:
+        """Return the length of the pause; None if no acknowledged write began after the fault."""
+        return None if self.ended_s is None else (self.ended_s - self.began_s) * 1000

@@ -5,11 +5,13 @@ import itertools
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TextIO
 
 from qsync_cli.bench import ensure_space, outcome_word
 from qsync_cli.data.connecting import Endpoint
-from qsync_client import Client, Committed, Iterator
+from qsync_cli.proof.ledger import WritePause
+from qsync_client import Client, Committed, Iterator, Outcome
+from qsync_client.ledger import COMMITTED
 
 DEADLINE_S = 15.0
 """Time in which the client repeats an unknown write under its key."""
@@ -28,7 +30,9 @@ class LedgerWorkload:
         lines: the ledger.
         workers: number of concurrent writes.
         rate: writes in a second, 0 for no limit.
-        operations: the lines of this run.
+        outcomes: number of lines of this run by outcome.
+        pause: the pause of acknowledged writes that is being measured, if one is.
+        refusal: reason of the last write that was not acknowledged, "" without one.
     """
 
     endpoint: Endpoint
@@ -37,8 +41,20 @@ class LedgerWorkload:
     lines: TextIO
     workers: int
     rate: float
-    operations: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    pause: WritePause | None = None
+    refusal: str = ""
     is_stopping: bool = False
+
+    @property
+    def writes(self) -> int:
+        """Return the number of writes whose outcome is recorded."""
+        return sum(self.outcomes.values())
+
+    @property
+    def committed(self) -> int:
+        """Return the number of acknowledged writes."""
+        return self.outcomes.get(COMMITTED, 0)
 
     async def run(self) -> None:
         """Write until `is_stopping`. Each worker waits for its outcome."""
@@ -64,18 +80,26 @@ class LedgerWorkload:
             number = next(numbers)
             value = f"value-{number}".ljust(VALUE_BYTES, ".")
             outcome = await client.insert(space, [number, value])
-            self._record({
-                "cluster": self.cluster, "space": space, "id": number, "value": value,
-                "outcome": outcome_word(outcome), "started": started_s, "ended": time.time(),
-            })  # fmt: skip
+            self._record(space, number, value, started_s, outcome)
             if not isinstance(outcome, Committed):
                 await asyncio.sleep(0.01)  # a refusal may return at once
             if pause_s:
                 await asyncio.sleep(max(0.0, started_s + pause_s - time.time()))
 
-    def _record(self, operation: dict[str, Any]) -> None:
-        self.operations.append(operation)
-        self.lines.write(json.dumps(operation) + "\n")
+    def _record(
+        self, space: int, number: int, value: str, started_s: float, outcome: Outcome
+    ) -> None:
+        word, ended_s = outcome_word(outcome), time.time()
+        line = {
+            "cluster": self.cluster, "space": space, "id": number, "value": value,
+            "outcome": word, "started": started_s, "ended": ended_s,
+        }  # fmt: skip
+        self.lines.write(json.dumps(line) + "\n")
+        self.outcomes[word] = self.outcomes.get(word, 0) + 1
+        if self.pause is not None:
+            self.pause.add(word, started_s, ended_s)
+        if not isinstance(outcome, Committed):
+            self.refusal = outcome.reason
 
     async def _flush(self) -> None:
         while True:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,17 @@ from qsync_testing.pages import scripts_of
 from qsync_testing.paths import ROOT
 
 DEMO_S = 10.0
+MANIFEST_WITH_USER = """
+apiVersion: qsync.dev/v1alpha1
+kind: QsyncCluster
+metadata: {name: shop}
+spec: {replicas: 1, users: [{name: ann, passwordSecret: ann}]}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: ann}
+stringData: {password: first}
+"""
 
 
 @pytest.fixture
@@ -96,6 +109,17 @@ def test_verify_finds_a_planted_loss_on_every_member(home: Home, tmp_path: Path)
     assert "orders: acknowledged, and missing: 1 row, such as [1002]" in shown.stdout
     assert "3 of 3 members contradict the ledger" in shown.stdout
     assert "next: keep the ledger" in shown.stdout
+    assert re.search(r"^demo-0 +\d+ +orders: ", shown.stdout, re.MULTILINE), "the member's name"
+    table = shown.stdout.partition("\n")[2].partition("\ndemo: Violated")[0]
+    assert max(map(len, table.splitlines())) <= 80
+
+    line = {"space": "orders", "key": "1001", "row": ["1001", "ada"], "outcome": "committed"}
+    file.write_text(json.dumps(line) + "\n")
+    said = home.refuse("verify", file, "demo")
+    assert 'line 1 has the key ["1001"] that is no unsigned' in said
+    assert "correct --user and --password" in home.refuse(
+        "verify", file, "demo", "--user", "app", "--password", "wrong"
+    )
 
 
 def test_verify_names_the_mistake_of_a_ledger(home: Home, tmp_path: Path) -> None:
@@ -104,7 +128,7 @@ def test_verify_names_the_mistake_of_a_ledger(home: Home, tmp_path: Path) -> Non
     file.write_text("")
     assert "no complete line" in home.refuse("verify", file)
     file.write_text('{"id": 1, "outcome": "done"}\n')
-    assert "line 1 has the outcome 'done'" in home.refuse("verify", file)
+    assert 'line 1 has the outcome "done"' in home.refuse("verify", file)
     file.write_text('{"id": 1, "outcome": "committed"}\n')
     assert "names no cluster: add CLUSTER" in home.refuse("verify", file)
 
@@ -121,6 +145,33 @@ def test_chaos_asks_for_a_fault_and_a_ledger(home: Home, tmp_path: Path) -> None
     words = ("chaos", "demo", "--kill-leader", "--no-workload")
     home.environment |= {"KUBECONFIG": "", "HOME": str(tmp_path)}
     assert "(NotFound)" in home.refuse(*words)
-    refused = home.refuse(*words, "-n", "shop")
-    assert "its leader is deleted" in refused
-    assert "add --yes (Refused)" in refused
+    done = home.run(*words, "-n", "shop")
+    assert "(Unreachable)" in done.stderr
+    assert "its leader is deleted" not in done.stdout + done.stderr, "no question before a look"
+
+
+@pytest.mark.timeout(200)
+def test_interrupted_chaos_prints_its_summary(home: Home, tmp_path: Path) -> None:
+    home.do("demo")
+    words = ("--kill-leader", "--every", "100s", "--ledger", str(tmp_path / "l.jsonl"))
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "qsync_cli.main", "chaos", "demo", *words],
+        env=home.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "killed demo-" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, rest
+    assert "demo: 1 leader killed; " in rest
+    assert "next: qsync verify" in rest
+
+
+@pytest.mark.timeout(200)
+def test_chaos_without_rights_names_a_remedy(home: Home, tmp_path: Path) -> None:
+    manifest = tmp_path / "shop.yaml"
+    manifest.write_text(MANIFEST_WITH_USER)
+    home.do("apply", "-f", manifest)
+    words = ("chaos", "shop", "--kill-leader", "--ledger", str(tmp_path / "l.jsonl"))
+    said = home.refuse(*words, "--user", "ann")
+    assert "use a user that may create spaces" in said or "grant the privilege" in said, said
