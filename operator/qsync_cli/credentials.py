@@ -72,5 +72,5 @@ async def _of_user(
     if password is None:
         text = f"Secret {name} of user {user} has no key `password`: create it"
         raise Failure(FailureReason.NOT_FOUND, text)
-    place = f"{found['host']}:{found['port']}"
+    place = str(found["uri"]).rpartition("@")[2]
     return {"username": user, "password": password, "uri": f"{user}:{password}@{place}"}

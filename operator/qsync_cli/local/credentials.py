@@ -10,6 +10,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, say
 from qsync_local.ports import HOST
+from qsync_operator.resources.secrets import TLS_PARAMETER
 
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
@@ -48,6 +49,9 @@ def credentials(name: NameArgument, user: UserOption = None, output: OutputOptio
         ports = {one: record.tls for one, record in store.load_state().members.items()}
         authority = store.certificates / "ca.crt"
         shown["tlsPort"] = ports[first.name]
+        if cluster.spec.tls.clients == "Require":
+            login = f"{username}:{quote(password, safe='')}"
+            shown["uri"] = f"tarantool://{login}@{HOST}:{ports[first.name]}?{TLS_PARAMETER}"
         shown["tlsAddresses"] = [f"{HOST}:{ports[member.name]}" for member in members]
         shown["caFile"] = str(authority)
         if output in (Output.json, Output.yaml):

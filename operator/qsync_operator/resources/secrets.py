@@ -14,6 +14,9 @@ from qsync_operator.resources.labels import (
 )
 from qsync_operator.resources.state import ClusterState
 
+TLS_PARAMETER = "transport=ssl"
+"""Parameter of Tarantool's URIs for a connection with TLS."""
+
 
 def _is_owned(cluster: QsyncCluster) -> bool:
     """Return whether the Secrets are deleted with the cluster.
@@ -42,6 +45,9 @@ def build_app_secret(
     port, username = ports(cluster)[0], cluster.spec.auth.username
     encrypted = {"ca.crt": authorities, "tlsPort": str(tls_port(cluster))}
     addresses = [client_address(cluster, name) for name in state.of_kind("voter")]
+    place = f"{host}:{port}"
+    if cluster.spec.tls.clients == "Require":
+        place = f"{host}:{tls_port(cluster)}?{TLS_PARAMETER}"
     return build(
         cluster,
         "v1",
@@ -55,7 +61,7 @@ def build_app_secret(
                 "password": password,
                 "host": host,
                 "port": str(port),
-                "uri": f"{username}:{password}@{host}:{port}",
+                "uri": f"{username}:{password}@{place}",
                 "addresses": ",".join(addresses),
                 **(encrypted if cluster.spec.tls.clients != "Off" else {}),
             }

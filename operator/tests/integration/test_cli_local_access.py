@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -125,6 +126,9 @@ def test_members_with_tls_refuse_clients_that_use_none_or_another_authority(
         home.do(*verb)
 
     found = credentials(home)
+    secret = quote(found["password"], safe="")
+    place = f"{found['host']}:{found['tlsPort']}?transport=ssl"
+    assert found["uri"] == f"tarantool://app:{secret}@{place}"
     address = f"{found['host']}:{found['port']}"
     login = ("--user", "app", "--password", found["password"])
     get = ("get", address, "orders", "1", *login)
