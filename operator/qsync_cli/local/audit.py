@@ -104,34 +104,38 @@ def audit(
 
 
 def archive_now(store: "ClusterFiles") -> list[str]:
-    """Make all running members archive their confirmed rows. Return the failures."""
+    """Make all running members archive their confirmed rows. Return warnings of failures."""
     members = store.load_state().members
+    if clusters.load_cluster(store).spec.hibernate and not any(one.pid for one in members.values()):
+        return [f"{store.name} is stopped, so the audit ends before rows that are not archived yet"]
     secret, certificates = clusters.secrets_of(store).cluster, clusters.certificates_of(store)
 
-    async def ask_all() -> list[str]:
+    async def ask_all() -> dict[str, str]:
         links = members_links.NodeLinks(secret, certificates.context)
 
-        async def ask(member: str, port: int) -> str:
+        async def ask(port: int) -> str:
             try:
                 await links.post(f"{ports.HOST}:{port}", "/archive", {})
             except members_links.LinkError as error:
-                return (
-                    f"{member} did not archive its newest rows, so the audit ends before "
-                    f"them: {error}"
-                )
+                return str(error)
             return ""
 
         try:
-            asked = [
-                ask(member, record.admin)
+            asked = {
+                member: ask(record.admin)
                 for member, record in members.items()
                 if record.kind != "anonymous"
-            ]
-            return [text for text in await asyncio.gather(*asked) if text]
+            }
+            errors = await asyncio.gather(*asked.values())
+            return dict(zip(asked, errors, strict=True))
         finally:
             await links.close()
 
-    return asyncio.run(ask_all())
+    failed = {member: error for member, error in asyncio.run(ask_all()).items() if error}
+    if not failed:
+        return []
+    reasons = "; ".join(dict.fromkeys(failed.values()))
+    return [f"the audit ends before rows that {', '.join(failed)} did not archive: {reasons}"]
 
 
 def _run(
