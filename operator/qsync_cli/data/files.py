@@ -28,7 +28,8 @@ from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_client import Row, Space
 
-CELL_BYTES_MAX = 32 << 20
+RECORD_CHARACTERS_MAX = 16 << 20
+"""Size of a record of CSV, whose cells need several times as much memory. A tuple has 1 MiB."""
 LINE_BYTES_MAX = 64 << 20
 
 
@@ -165,14 +166,17 @@ def _read_text(
                 yield _json_row(number, line, space)
         return
     text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-    csv.field_size_limit(CELL_BYTES_MAX)
-    lines = csv.reader(text)
+    csv.field_size_limit(RECORD_CHARACTERS_MAX)
+    records = _RecordLines(text)
+    lines = csv.reader(records)
     try:
         header = next(lines, None)
         if header is None:
             return
         _check_header(header, space)
+        records.begin()
         for cells in lines:
+            records.begin()
             advance()
             if cells:
                 yield _csv_row(lines.line_num, header, cells, space)
@@ -182,6 +186,42 @@ def _read_text(
         ) from error
     finally:
         text.detach()
+
+
+class _RecordLines:
+    """The lines of a CSV file. Those of one record, which quotes may join, have a bounded size."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self._number = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin another record."""
+        self._left = RECORD_CHARACTERS_MAX
+        self._first = self._number + 1
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        """Return the next line.
+
+        Raises:
+            Failure: the record is too long for memory.
+        """
+        line = self._text.readline(self._left + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self._left -= len(line)
+        if self._left < 0:
+            raise Failure(
+                FailureReason.INVALID,
+                f"line {self._first} has more than {RECORD_CHARACTERS_MAX >> 20} MiB of cells: "
+                "write one row in each line, and close each quotation mark",
+            )
+        return line
 
 
 def _bounded_lines(file: IO[bytes]) -> Iterator[bytes]:

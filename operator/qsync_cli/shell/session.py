@@ -18,7 +18,7 @@ from qsync_cli.data.connecting import Endpoint
 from qsync_cli.data.reading import iterator_of, named
 from qsync_cli.data.schema import document_of
 from qsync_cli.data.values import json_of, operation_of, row_of, table_of, value_of
-from qsync_cli.output import plain_table
+from qsync_cli.output import plain_table, shortened
 from qsync_cli.shell.completion import WATCHED
 from qsync_cli.shell.grammar import VERBS, ShellCommand, SyntaxFailed
 from qsync_client import (
@@ -40,6 +40,8 @@ from qsync_client import (
 from qsync_node.format.body import FIRST_USER_SPACE
 
 PAGE_ROWS = 100
+ANSWER_CHARACTERS_MAX = 1000
+"""Length of the text of a failed command."""
 KeyedWrite = Callable[[RequestKey], Outcome]
 
 
@@ -48,10 +50,13 @@ class Leave(Exception):  # noqa: N818  # a request of the user
 
 
 class FailedRequest(Exception):  # noqa: N818  # an answer
-    """A command had no effect, or its outcome is unknown; the text is the answer."""
+    """A command had no effect, or its outcome is unknown; the text is the answer.
+
+    A text may contain a name of any length and with any characters: it is shortened and escaped.
+    """
 
     def __init__(self, text: str, is_unknown: bool = False) -> None:
-        super().__init__(text)
+        super().__init__(shortened(text, ANSWER_CHARACTERS_MAX))
         self.is_unknown = is_unknown
 
 

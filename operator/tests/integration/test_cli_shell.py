@@ -210,6 +210,14 @@ def refusal(session: ShellSession, line: str) -> str:
     return str(failed.value)
 
 
+def test_names_in_answers_are_shortened_and_escaped() -> None:
+    session, _ = opened()
+    for line in ("describe NAME", "NAME orders", "get orders 1 --NAME"):
+        said = refusal(session, line.replace("NAME", "\x1b[31m" + "x" * 10_000))
+        assert said.isprintable()
+        assert len(said) <= 1000
+
+
 def test_answer_of_a_write_is_its_outcome() -> None:
     session, client = opened()
     assert ask(session, "insert orders [1]") == "committed at 43"

@@ -335,6 +335,37 @@ def test_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         list(read_rows(path, FileFormat.jsonl, SPACE, nothing))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,name\n1," + "," * 200,
+        "id,name\n1,a\n2," + "a" * 200,
+        'id,name\n1,"' + "a\n" * 100,
+        "id," * 100,
+    ],
+)
+def test_endless_record_of_csv_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Cells need more memory than their text, and a quotation mark may join all lines."""
+    monkeypatch.setattr(files, "RECORD_CHARACTERS_MAX", 100)
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(Failure, match=r"line \d has more than .* of cells: write one row"):
+        list(read_rows(path, FileFormat.csv, SPACE, lambda _: None))
+
+
+def test_size_of_each_record_of_csv_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "RECORD_CHARACTERS_MAX", 40)
+    path = tmp_path / "rows.csv"
+    path.write_text("id,name\n" + "".join(f'{number},"a\nb"\n' for number in range(100)))
+    rows = list(read_rows(path, FileFormat.csv, SPACE, lambda _: None))
+    assert len(rows) == 100
+    assert not any(read.error for read in rows)
+
+
 def test_deeply_nested_argument_is_wrong_usage() -> None:
     with pytest.raises(typer.BadParameter, match="has no value"):
         value_of("[" * 100_000)
