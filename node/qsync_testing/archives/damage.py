@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qsync_node.archive.description import describe
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
@@ -408,7 +409,7 @@ def false_manifest(copy: Copy, manifest: Manifest, entry: FileEntry, field: str)
     """Change one field of a file's manifest entry, and return the path of the file."""
     replica_id = max(entry.lsns or entry.vclock)
     lsn, before = entry.vclock[replica_id], entry.start_vclock.get(replica_id, 0)
-    lies = {
+    lies: dict[str, dict[str, Any]] = {
         "timestamp_max": {"timestamp_max": entry.timestamp_max + 1},
         "lsns": {"lsns": {**entry.lsns, replica_id: (lsn, lsn + 1)}},
         "spaces": {"spaces": [*entry.spaces, 777]},
