@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from qsync_cli.local import audit
+from qsync_local.store import ClusterFiles
 from qsync_testing.operator.local_clusters import Home
 
 
@@ -26,6 +28,15 @@ def test_an_audit_needs_an_archive_and_its_ledger(tmp_path: Path) -> None:
     cluster(home, json.dumps({"archive": {"url": f"file://{tmp_path}/nowhere"}}))
     said = home.refuse("local", "audit", "orders", "--ledger", tmp_path / "no.jsonl")
     assert "(NotFound)" in said
+
+
+def test_stopped_cluster_has_one_warning(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    cluster(home, '{"hibernate": true, "archive": {"url": "file:///nowhere"}}')
+    members = {f"orders-{n}": {"kind": "voter", "iproto": 1, "admin": 1} for n in range(3)}
+    (tmp_path / "orders" / "state.json").write_text(json.dumps({"members": members}))
+    (text,) = audit.archive_now(ClusterFiles(tmp_path / "orders"))
+    assert text.startswith("orders is stopped, so the audit ends before rows")
 
 
 def test_audits_are_listed_and_their_pages_found(tmp_path: Path) -> None:

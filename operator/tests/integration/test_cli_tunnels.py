@@ -186,6 +186,20 @@ def test_changes_and_files_pass_through_pods(home: Home, tmp_path: Path) -> None
     assert len(home.do("tail", "orders").splitlines()) >= 200
 
 
+def test_verify_names_pods_and_not_their_tunnels(
+    home: Home, server: ApiServer, tmp_path: Path
+) -> None:
+    home.do("put", "orders", "orders", '[7, "eve", 1]')
+    ledger = tmp_path / "ledger.jsonl"
+    line = {"space": "orders", "key": 7, "value": "eve", "outcome": "committed"}
+    ledger.write_text(json.dumps(line) + "\n")
+    shown = home.do("verify", ledger, "orders")
+    lines = shown.splitlines()
+    named = [line.split()[0] for line in lines if line.endswith("as recorded")]
+    assert sorted(named) == sorted(server.members)
+    assert "127.0.0.1" not in shown
+
+
 def test_member_whose_pod_is_gone_is_passed_over(home: Home, server: ApiServer) -> None:
     server.members |= {next(iter(server.members)): 1}
     assert home.do("put", "orders", "orders", '[2, "bob", 1]').startswith("committed at")

@@ -314,6 +314,23 @@ def test_a_local_cluster_keeps_the_nodes_own_guest() -> None:
     assert node_settings(cluster_of(guest=False).spec, "voter", "h", 1, 2)["guest"] is False
 
 
+@pytest.mark.parametrize(
+    ("tls", "place"),
+    [
+        ({}, ":3301"),
+        ({"clients": "Require"}, ":3302?transport=ssl"),
+    ],
+)
+def test_uri_of_the_application_has_tls_where_clients_require_it(
+    tls: dict[str, Any], place: str
+) -> None:
+    cluster = cluster_of(tls=tls)
+    objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, [])
+    found = decoded(one(objects, "Secret", "orders-app"))
+    assert found["uri"].startswith("app:p@orders-leader.")
+    assert found["uri"].endswith(place)
+
+
 def test_metrics_are_read_over_tls() -> None:
     cluster = cluster_of(monitoring={"podMonitor": True})
     objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, ["PodMonitor"])
