@@ -44,20 +44,29 @@ from qsync_broker.calls import AppendCall, until_result
 from qsync_broker.description import describe
 from qsync_broker.fragments import content_name
 from qsync_broker.grouping import SMALL
+from qsync_broker.http_requests import (
+    OFFSET_MAX,
+    PROXIED,
+    append_of,
+    journal_of,
+    limit_of,
+    read_of,
+    revision_of,
+    target_of,
+)
 from qsync_broker.keyspace import KeySpace
-from qsync_broker.labels import LabelSelector, LabelSet, parse_selector, with_name
+from qsync_broker.labels import LabelSelector, LabelSet, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from qsync_broker.overview import overview
-from qsync_broker.problems import refused, shown
+from qsync_broker.problems import refused
 from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
 from qsync_broker.refusals import explain, explain_not_yet
-from qsync_broker.registers import registers_problem
 from qsync_broker.replica import FragmentPart, JournalReplica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
 from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
 from qsync_broker.server import BrokerServer
-from qsync_broker.spec import JournalSpec, name_problem
+from qsync_broker.spec import JournalSpec
 from qsync_broker.status import Status, refusal
 from qsync_node.format.journals import BrokerId, JournalRow
 
@@ -71,15 +80,11 @@ MOVED_S = 5.0
 MOVED_PAUSE_S = 0.05
 REGISTERS_HEADER_MAX = 4 << 10
 """Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
-PROXIED = "X-Qsync-Proxied"
-LEVELS = ("NONE", "PARTIAL", "FULL")
-"""Levels of suspension, by their numbers."""
 CLUSTER = "X-Qsync-Cluster"
 """Header of answers below /debug: the UUID of the broker's cluster."""
+LEVELS = ("NONE", "PARTIAL", "FULL")
+"""Levels of suspension, by their numbers."""
 log = logging.getLogger("qsync.broker")
-_REGISTERS_HEADERS = ("X-Registers-Check", "X-Registers-Union", "X-Registers-Subtract")
-_OFFSET_MAX = (1 << 63) - 1
-_DIGITS_MAX = 20
 
 _CODES = {
     Status.OK: HTTPStatus.NO_CONTENT,
@@ -165,14 +170,15 @@ class HttpGateway:
         )
 
     def _overview(self, request: web.Request, claims: Claims) -> web.Response:
-        limit = request.query["limit"]
-        if not limit.isascii() or not limit.isdigit() or len(limit) > _DIGITS_MAX:
-            return refused(400, f"limit {shown(limit)} is invalid: use a number of journals")
+        try:
+            limit = limit_of(request)
+        except ValueError as error:
+            return refused(400, str(error))
         core, part = self._server.core, request.query.get("part", "")
         # Reading the labels of thousands of journals takes long; most tokens select all of them.
         is_restricted = claims.selector != LabelSelector()
         permits = partial(_is_permitted, claims) if is_restricted else None
-        found = overview(core, permits, part, int(limit))
+        found = overview(core, permits, part, limit)
         return web.json_response(found, headers={CLUSTER: self._server.cluster})
 
     def _authorize(self, request: web.Request, capability: Capability) -> Claims:
@@ -183,7 +189,7 @@ class HttpGateway:
             _HiddenError: the token does not select the journal.
         """
         claims = self._authorizer.verify(_token(request), capability)
-        row = self._keys.journals.get(_journal_of(request))
+        row = self._keys.journals.get(journal_of(request))
         if row is not None and not claims.permits(_labels(row)):
             raise _HiddenError
         return claims
@@ -193,7 +199,7 @@ class HttpGateway:
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Append the body to a journal."""
         try:
-            append = _append_of(request)
+            append = append_of(request)
             self._authorize(request, Capability.APPEND)
             if append.accepts_loss:
                 self._authorize(request, Capability.APPLY)
@@ -213,7 +219,7 @@ class HttpGateway:
                 text = f"the content did not arrive within {BODY_S:g} s: send it faster"
                 return refused(408, text, {"Connection": "close"})
         if (body or (body is None and length)) and append.suspend >= Suspend.IF_FLUSHED:
-            if _journal_of(request) in self._keys.journals:
+            if journal_of(request) in self._keys.journals:
                 # Before the suspension: a refused request changes nothing.
                 return refused(403, explain(append, Status.NOT_ALLOWED))
         if body == b"" and (append.union or append.subtract):
@@ -262,7 +268,7 @@ class HttpGateway:
         self._batched_bytes += length
         try:
             self._authorize(request, Capability.APPEND)
-            base = _append_of(request)
+            base = append_of(request)
             async with asyncio.timeout(BODY_S):
                 body = await request.read()
             items = decode_items(body, base)
@@ -303,7 +309,7 @@ class HttpGateway:
     def _appended(
         self, request: web.Request, append: Append, result: Appended, *, has_content: bool
     ) -> web.Response:
-        resolution, name = result.resolution, _journal_of(request)
+        resolution, name = result.resolution, journal_of(request)
         if result.error:
             text = f"an append to {name} failed: {result.error}"
             if ";" not in result.error:
@@ -365,7 +371,7 @@ class HttpGateway:
         """
         row = self._keys.brokers.get(broker)
         if row is None:
-            text = f"a request to {_journal_of(request)} failed: its broker has left; retry"
+            text = f"a request to {journal_of(request)} failed: its broker has left; retry"
             return refused(503, text)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
@@ -376,7 +382,7 @@ class HttpGateway:
             if name.lower() not in ("host", "content-length", "transfer-encoding", "connection")
         }
         headers[PROXIED] = str(self._keys.revision)
-        url = row.endpoint.rstrip("/") + _target(request)
+        url = row.endpoint.rstrip("/") + target_of(request)
         try:
             tls = self._server.tls
             async with self._session.request(
@@ -414,9 +420,9 @@ class HttpGateway:
         """Read a journal, or describe it (HEAD)."""
         server, name = self._server, request.match_info["journal"]
         try:
-            offset, is_blocking = _read_of(request)
+            offset, is_blocking = read_of(request)
             claims = self._authorize(request, Capability.READ)
-            revision = _number(request.headers.get(PROXIED, "0"), PROXIED)
+            revision = revision_of(request)
             async with asyncio.timeout(REVISION_S):
                 await server.revision(revision)
         except ValueError as error:
@@ -437,13 +443,13 @@ class HttpGateway:
             may_proxy=PROXIED not in request.headers,
         )
         if found.status is not Status.OK:
-            text = refusal(_journal_of(request), found.status)
+            text = refusal(journal_of(request), found.status)
             return refused(_CODES[found.status], text, self._route_headers(request, found))
         row = found.journal
         assert row is not None
         if not JournalSpec.from_row(row.name, row.spec).is_readable:
             cause = "the flags of the journal permit no reads"
-            text = refusal(_journal_of(request), Status.NOT_ALLOWED, cause)
+            text = refusal(journal_of(request), Status.NOT_ALLOWED, cause)
             return refused(403, text, self._route_headers(request, found))
         replica = server.core.replica(name)
         if replica is not None and PROXIED not in request.headers:
@@ -480,7 +486,7 @@ class HttpGateway:
             text = explain_not_yet(replica.journal, offset, replica.visible_end)
             return refused(_CODES[status], text, headers)
         offset = position.offset
-        headers["Content-Range"] = f"bytes {offset}-{_OFFSET_MAX}/{_OFFSET_MAX}"
+        headers["Content-Range"] = f"bytes {offset}-{OFFSET_MAX}/{OFFSET_MAX}"
         headers |= _fragment_headers(position.part)
         headers["Trailer"] = "X-Close-Error"
         response = web.StreamResponse(status=HTTPStatus.PARTIAL_CONTENT, headers=headers)
@@ -518,7 +524,7 @@ class HttpGateway:
         token += "".join(f'endpoints:"{endpoint}" ' for endpoint in endpoints)
         headers = {"X-Route-Token": token}
         if route.primary >= 0:
-            headers["Location"] = endpoints[route.primary].rstrip("/") + _target(request)
+            headers["Location"] = endpoints[route.primary].rstrip("/") + target_of(request)
         return headers
 
 
@@ -543,12 +549,6 @@ class _WantedBytes(NamedTuple):
     claims: Claims
 
 
-def _target(request: web.Request) -> str:
-    """Return path and query as the client has sent them, without the host of an absolute URL."""
-    path = request.raw_path
-    return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
-
-
 def _token(request: web.Request) -> str:
     return request.headers.get("Authorization", "")
 
@@ -566,93 +566,4 @@ def _unauthorized(error: AuthError) -> web.Response:
 
 
 def _not_found(request: web.Request) -> web.Response:
-    return refused(404, refusal(_journal_of(request), Status.JOURNAL_NOT_FOUND))
-
-
-def _journal_of(request: web.Request) -> str:
-    return str(request.match_info["journal"]).partition(";")[0]
-
-
-def _check_name(request: web.Request) -> None:
-    """Raise ValueError if the path is no name of a journal."""
-    problem = name_problem(request.match_info["journal"])
-    if problem:
-        raise ValueError(problem)
-
-
-def _registers(request: web.Request, header: str) -> LabelSet | None:
-    text = request.headers.get(header)
-    if text is None:
-        return None
-    pairs = [part.strip().partition("=") for part in text.split(",")]
-    if not all(name.strip() and separator for name, separator, _ in pairs):
-        raise ValueError(f"invalid {header} {shown(text)}: use NAME=VALUE, separated by commas")
-    registers = LabelSet.of((name.strip(), value.strip()) for name, _, value in pairs)
-    problem = registers_problem(registers)
-    if problem:
-        raise ValueError(f"invalid {header}: {problem}")
-    return registers
-
-
-def _check_of(request: web.Request) -> LabelSelector | None:
-    """Return the check of the registers. Raises ValueError."""
-    unknown = {name for name in request.headers if name.title().startswith("X-Registers")}
-    unknown -= {name for name in unknown if name.title() in _REGISTERS_HEADERS}
-    if unknown:
-        names = ", ".join(_REGISTERS_HEADERS)
-        raise ValueError(f"unknown header {shown(min(unknown))}: use one of {names}")
-    text = request.headers.get("X-Registers-Check")
-    try:
-        return parse_selector(text) if text is not None else None
-    except ValueError as error:
-        raise ValueError(f"invalid X-Registers-Check: {error}") from None
-
-
-def _append_of(request: web.Request) -> Append:
-    """Return the append that a request describes. Raises ValueError for invalid arguments."""
-    _check_name(request)
-    unknown = set(request.query)
-    if unknown:
-        raise ValueError(f"unknown argument {shown(min(unknown))}: appends accept none")
-    suspend = request.headers.get("X-Suspend", "RESUME").upper()
-    if suspend not in Suspend.__members__:
-        raise ValueError(
-            f"invalid X-Suspend {shown(suspend)}: use one of {', '.join(Suspend.__members__)}"
-        )
-    accepts_loss = request.headers.get("X-Accept-Loss", "false").lower()
-    if accepts_loss not in ("true", "false"):
-        raise ValueError(f"invalid X-Accept-Loss {shown(accepts_loss)}: use true or false")
-    if accepts_loss == "true" and (request.method != "PUT" or request.can_read_body):
-        raise ValueError("X-Accept-Loss: only an append without content may accept a loss")
-    return Append(
-        request.match_info["journal"],
-        offset=_number(request.headers.get("X-Offset", "0"), "X-Offset"),
-        check=_check_of(request),
-        union=_registers(request, "X-Registers-Union"),
-        subtract=_registers(request, "X-Registers-Subtract"),
-        suspend=Suspend[suspend],
-        may_proxy=PROXIED not in request.headers,
-        min_revision=_number(request.headers.get(PROXIED, "0"), PROXIED),
-        accepts_loss=accepts_loss == "true",
-    )
-
-
-def _read_of(request: web.Request) -> tuple[int, bool]:
-    """Return offset and mode of a read. Raises ValueError for invalid arguments."""
-    _check_name(request)
-    query = request.query
-    unknown = set(query) - {"offset", "block"}
-    if unknown:
-        raise ValueError(f"unknown argument {shown(min(unknown))}: use offset and block")
-    block = query.get("block", "false").lower()
-    if block not in ("true", "false", "1", "0"):
-        raise ValueError(f"invalid block {shown(block)}: use true or false")
-    return _number(query.get("offset", "0"), "offset", -1), block in ("true", "1")
-
-
-def _number(text: str, name: str, least: int = 0) -> int:
-    is_number = text.isascii() and text.removeprefix("-").isdigit() and len(text) <= _DIGITS_MAX
-    value = int(text) if is_number else least - 1
-    if not least <= value <= _OFFSET_MAX:
-        raise ValueError(f"invalid {name} {shown(text)}: use a number of bytes")
-    return value
+    return refused(404, refusal(journal_of(request), Status.JOURNAL_NOT_FOUND))
