@@ -154,7 +154,11 @@ class Appends:
 
     def judge_lines(self, result: AuditResult) -> None:
         """Judge appends by their offsets."""
-        result.counts["ledgerAppends"] = self._ordered.count()
+        count = self._ordered.count()
+        result.counts["ledgerAppends"] = count
+        if not count:
+            text = "no ledger has an acknowledged append, so the audit proves nothing about appends"
+            result.gaps.append(Gap([5], text))
         overlapping = self._ordered.where("begin < before")
         result.violation_count += max(overlapping.count() - LISTED_MAX, 0)
         for row in overlapping.orderBy("journal", "begin").limit(LISTED_MAX).collect():

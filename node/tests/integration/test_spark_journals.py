@@ -289,6 +289,15 @@ def test_appends_that_are_not_persisted_are_incomplete(
     assert "is no archived journal" in result.gaps[1].message
 
 
+def test_ledger_without_an_acknowledged_append_proves_nothing(
+    session: "SparkSession", store: JournalStore
+) -> None:
+    store.write([])
+    result = prove(session, store)
+    assert found(result) == []
+    assert ["proves nothing about appends" in gap.message for gap in result.gaps] == [True]
+
+
 def test_deleted_fragments_are_explained_by_the_retention_only(
     session: "SparkSession", store: JournalStore
 ) -> None:
