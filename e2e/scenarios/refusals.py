@@ -11,6 +11,9 @@ from qsync_testing.paths import ROOT
 
 ARCHIVE = {"url": "s3://bucket/orders"}
 PRIMARY = {"name": "primary", "parts": [{"field": 1, "type": "string"}]}
+FORMAT = [{"name": "id", "type": "string"}, {"name": "name", "type": "string"}]
+BY_MISSPELT = {"name": "by_name", "parts": [{"field": "nmae"}]}
+BY_NAME = {"name": "by_name", "unique": False, "parts": [{"field": "name"}, {"field": 1}]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 5, "replication": {"quorum": 2}}, "is below a majority of the replicas"),
     ({"replicas": 3, "replication": {"quorum": 4}}, "it can never be reached"),
@@ -38,6 +41,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "resources.requests exceed resources.limits",
     ),
     ({"spaces": [{"name": "s", "indexes": [PRIMARY]}] * 2}, "Duplicate value"),
+    (
+        {"spaces": [{"name": "s", "format": FORMAT, "indexes": [PRIMARY, BY_MISSPELT]}]},
+        "s.by_name: nmae; correct the name, or declare the field",
+    ),
+    ({"spaces": [{"name": "s", "indexes": [BY_MISSPELT]}]}, "s.by_name: nmae"),
     ({"journals": {"authKeysFile": "/keys"}}, "journals.authKeysFile is not supported"),
     ({"journals": {}, "tls": {"clients": "Require"}}, "set journals.tls as well"),
     ({"journals": {"port": 8081}}, "must differ from the ports of members"),
@@ -54,6 +62,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 TAKEN: list[dict[str, Any]] = [
     {},
     {"replicas": 4},
+    {"spaces": [{"name": "s", "format": FORMAT, "indexes": [PRIMARY, BY_NAME]}]},
     {"replicas": 5, "replication": {"quorum": 5}},
     {"replication": {"quorum": "N/2 + 1", "synchroTimeout": "1m30s"}},
     {"archive": ARCHIVE, "audit": {"schedule": "*/15 0-6 * jan-mar MON"}},

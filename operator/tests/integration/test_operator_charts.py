@@ -58,6 +58,19 @@ def test_url_of_runbooks_reaches_the_operator() -> None:
     assert "runbookUrl" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [([], 1), (["--set", "crds.install=false"], 0)],
+)
+def test_policy_of_schemas_comes_with_the_definitions(arguments: list[str], count: int) -> None:
+    found = template(ROOT / "charts" / "qsync-operator", "--no-hooks", *arguments)
+    policies = [one for one in found if one["kind"] == "ValidatingAdmissionPolicy"]
+    bindings = [one for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert len(policies) == len(bindings) == count
+    for policy, binding in zip(policies, bindings, strict=True):
+        assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+
+
 def test_the_plain_manifests_are_those_of_the_chart() -> None:
     done = subprocess.run(
         ["make", "-s", "-C", str(ROOT), "manifests", "MANIFESTS=/dev/stdout"],
