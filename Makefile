@@ -106,7 +106,8 @@ check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, 
 	$(BIN)/mypy node/qsync_testing node/tests node/spec e2e
 	$(BIN)/mypy operator/tests
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q node/tests/unit/test_imports.py node/tests/unit/test_class_names.py node/tests/unit/test_shared_helpers.py
+	$(BIN)/python -m pytest -q node/tests/unit/test_imports.py node/tests/unit/test_class_names.py node/tests/unit/test_shared_helpers.py \
+	  node/tests/unit/test_any.py
 	$(BIN)/vale $(PROSE)
 
 SEEDS ?= 0..9999

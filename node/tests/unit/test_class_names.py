@@ -85,3 +85,12 @@ def test_name_with_two_meanings_is_found(one: str, two: str) -> None:
 )
 def test_constants_and_parameters_of_commands_are_not_types(source: str) -> None:
     assert duplicates({"one.py": source, "two.py": source}) == []
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """Pytest imports them by their names alone, and refuses the second of two."""
+    found = defaultdict(list)
+    for part in PARTS:
+        for path in (ROOT / part).rglob("test_*.py"):
+            found[path.name].append(str(path.relative_to(ROOT)))
+    assert [paths for paths in found.values() if len(paths) > 1] == []

@@ -220,7 +220,7 @@ class LedgerFile:
             first = 0
             for _, _, line, outcome, deletes, row, value, started_s, ended_s, text in lines:
                 if judgement is None:
-                    found = _value_of(text)
+                    found = json.loads(text) if text is not None else None
                     judgement = RowJudgement(found)
                 if outcome == COMMITTED:
                     first = first or line
@@ -238,8 +238,9 @@ def _text_of(value: object) -> str | None:
     return None if value is None else json.dumps(value)
 
 
-def _value_of(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+def _value_of(text: str | None) -> object:
+    value: object = None if text is None else json.loads(text)
+    return value
 
 
 def open_to_append(path: Path) -> TextIO:
