@@ -286,5 +286,6 @@ def test_flood_of_connections_retains_no_memory(cluster: ProcessCluster) -> None
         wait_until("all are closed", lambda: node.status()["term"] > 0)
         return int(process.memory_info().rss)
 
-    first = flood()
+    # A busy node holds more of the connections at once, and keeps that memory for the next ones.
+    first = max(flood() for _ in range(2))
     assert flood() - first < 32 * MIB
