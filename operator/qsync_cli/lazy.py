@@ -26,7 +26,8 @@ from typer.models import CommandInfo
 
 DEFERRED = ("qsync_", "rich.")
 """Beginnings of the names of modules that are executed when they are first used."""
-DEFERRED_PACKAGES = ("yaml",)
+DEFERRED_PACKAGES = ("yaml", "importlib.metadata")
+"""Packages that are executed then, too. Pydantic reads metadata only to find its plugins."""
 MARKUP: Literal["rich"] = "rich"
 
 
