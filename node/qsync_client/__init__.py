@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         StatementFailed,
         TransactionLost,
     )
-    from qsync_client.keys import RequestKey
+    from qsync_client.keys import FirstUse, RequestKey
     from qsync_client.outcomes import Committed, Outcome, Refused, RolledBack, Unknown
     from qsync_client.pool import Member
     from qsync_client.protocol.codes import ErrorCode
@@ -43,7 +43,7 @@ _MODULES = {
         "StatementFailed",
         "TransactionLost",
     ),
-    "keys": ("RequestKey",),
+    "keys": ("FirstUse", "RequestKey"),
     "outcomes": ("Committed", "Outcome", "Refused", "RolledBack", "Unknown"),
     "pool": ("Member",),
     "protocol.codes": ("ErrorCode",),
@@ -61,6 +61,7 @@ __all__ = [
     "Committed",
     "ErrorCode",
     "Field",
+    "FirstUse",
     "Index",
     "InvalidArgument",
     "Iterator",

@@ -40,7 +40,7 @@ from types import TracebackType
 from typing import Any
 
 from qsync_client.errors import RequestFailed
-from qsync_client.keys import Keys, RequestKey
+from qsync_client.keys import GivenKey, Keys, RequestKey
 from qsync_client.outcomes import Committed, Outcome
 from qsync_client.pool import Member, Pool, check_options, members_of
 from qsync_client.protocol.constants import Iterator
@@ -156,7 +156,7 @@ class Client:
         fields: FieldValues,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Insert a tuple. A tuple with the same key in a unique index is `Refused` (3).
 
@@ -168,7 +168,7 @@ class Client:
             request_key: a key of `new_key`, to repeat a write of this or another process. None
                 draws a new key. The client assumes that an earlier attempt may have been logged:
                 a refusal before the lookup of the key is `Unknown`, and an exception reports
-                nothing about earlier attempts.
+                nothing about earlier attempts. `FirstUse(key)` states that there is none.
 
         Returns:
             `Committed` with the new tuple, or another outcome.
@@ -181,7 +181,7 @@ class Client:
         fields: FieldValues,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Insert a tuple, or replace the one with the same primary key.
 
@@ -204,7 +204,7 @@ class Client:
         *,
         index: int | str = 0,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Change fields of one tuple.
 
@@ -232,7 +232,7 @@ class Client:
         operations: Operations,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Insert a tuple, or apply operations to the one with the same primary key.
 
@@ -257,7 +257,7 @@ class Client:
         *,
         index: int | str = 0,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Delete one tuple.
 
@@ -280,7 +280,7 @@ class Client:
         content: bytes,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Publish to a journal in a transaction of its own.
 
@@ -507,7 +507,7 @@ class Client:
         return await self._session.read_schema(self._session.deadline())
 
     async def _write(
-        self, space: int | str, make: Make, retry: bool, key: RequestKey | None
+        self, space: int | str, make: Make, retry: bool, key: GivenKey | None
     ) -> Outcome:
         return await self._session.until_known(
             space, make, is_keyed=retry, given=key, is_repeated=retry

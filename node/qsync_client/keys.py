@@ -29,6 +29,21 @@ class RequestKey(NamedTuple):
     mark: int
 
 
+class FirstUse(NamedTuple):
+    """A key that no attempt has used, neither of this process nor of another one.
+
+    A write with it is known to be refused if its first attempt is.
+
+    Attributes:
+        key: the key, drawn by `new_key`. Repeat the write with the key alone.
+    """
+
+    key: RequestKey
+
+
+GivenKey = RequestKey | FirstUse
+
+
 def checked_key(key: RequestKey) -> RequestKey:
     """Return a key of the caller.
 

@@ -6,7 +6,8 @@ A request is in one of two states:
     UNCERTAIN  an attempt may have been logged; its outcome is `unknown`
 
 A request with a key of the caller begins UNCERTAIN: another attempt, perhaps of another process,
-may have used the key. A request with a new key, or without one, begins FRESH.
+may have used the key. A request with a new key, without one, or with a `FirstUse` of the caller
+begins FRESH.
 
 Transitions by the outcome of an attempt:
 
@@ -112,15 +113,18 @@ class RetryStep(Enum):
 class Retry:
     """The attempts of one request."""
 
-    def __init__(self, *, is_keyed: bool = True, is_key_given: bool = False) -> None:
+    def __init__(
+        self, *, is_keyed: bool = True, is_key_given: bool = False, is_first: bool = False
+    ) -> None:
         """Begin in FRESH, or in UNCERTAIN with a key of the caller.
 
         Args:
             is_keyed: True if the request carries a key.
             is_key_given: True if the caller supplied the key; it must not be replaced.
+            is_first: True if no other attempt can have used that key.
         """
         self._may_renew = is_keyed and not is_key_given
-        self._is_uncertain = is_key_given
+        self._is_uncertain = is_key_given and not is_first
         self.unknown: Unknown | None = None
         """The outcome of an attempt of this call that may have been logged."""
         self._last: Outcome | None = None

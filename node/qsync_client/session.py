@@ -18,7 +18,7 @@ from qsync_client.errors import (
     hopeless_error,
     text_of,
 )
-from qsync_client.keys import MARK_AGE_S, Keys, RequestKey, checked_key
+from qsync_client.keys import MARK_AGE_S, FirstUse, GivenKey, Keys, RequestKey, checked_key
 from qsync_client.link import Link
 from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
 from qsync_client.pool import Pool
@@ -201,7 +201,7 @@ class Session:
         make: Make,
         *,
         is_keyed: bool = False,
-        given: RequestKey | None = None,
+        given: GivenKey | None = None,
         is_read: bool = False,
         is_repeated: bool = True,
     ) -> Outcome:
@@ -211,17 +211,20 @@ class Session:
             space: the space.
             make: builds the request; called again after the schema changed.
             is_keyed: True to draw an idempotency key.
-            given: key of the caller.
+            given: key of the caller; a `FirstUse` begins FRESH (`qsync_client.retry`).
             is_read: True if a member of the client's zone may answer.
             is_repeated: False to return the outcome of the first attempt that was executed.
         """
         loop = asyncio.get_running_loop()
         deadline = self.deadline()
-        if given is not None:
-            given = checked_key(given)
+        is_first = given is None or isinstance(given, FirstUse)
+        key = given.key if isinstance(given, FirstUse) else given
+        if key is not None:
+            key = checked_key(key)
         request = await self.request(space, make, deadline)
-        key = given if given or not is_keyed else await self.new_key(deadline)
-        retry = Retry(is_keyed=key is not None, is_key_given=given is not None)
+        if key is None and is_keyed:
+            key = await self.new_key(deadline)
+        retry = Retry(is_keyed=key is not None, is_key_given=given is not None, is_first=is_first)
         waits = Waits()
         while True:
             outcome = await self._attempt(request, key, deadline, retry.unknown, is_read)

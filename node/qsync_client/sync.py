@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from qsync_client import client as asynchronous
 from qsync_client.errors import ClientClosed, QsyncError
-from qsync_client.keys import RequestKey
+from qsync_client.keys import GivenKey, RequestKey
 from qsync_client.outcomes import Outcome, RolledBack
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Iterator as IndexIterator
@@ -201,7 +201,7 @@ class SyncClient:
         fields: FieldValues,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Insert a tuple. See `Client.insert`."""
         return self._loop.run(
@@ -214,7 +214,7 @@ class SyncClient:
         fields: FieldValues,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Insert a tuple, or replace the one with the same primary key. See `Client.replace`."""
         return self._loop.run(
@@ -229,7 +229,7 @@ class SyncClient:
         *,
         index: int | str = 0,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Change fields of one tuple. See `Client.update`."""
         return self._loop.run(
@@ -245,7 +245,7 @@ class SyncClient:
         operations: Operations,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Insert a tuple, or update the one with the same primary key. See `Client.upsert`."""
         return self._loop.run(
@@ -259,7 +259,7 @@ class SyncClient:
         *,
         index: int | str = 0,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Delete one tuple. See `Client.delete`."""
         return self._loop.run(
@@ -272,7 +272,7 @@ class SyncClient:
         content: bytes,
         *,
         retry: bool = True,
-        request_key: RequestKey | None = None,
+        request_key: GivenKey | None = None,
     ) -> Outcome:
         """Publish to a journal in a transaction of its own. See `Client.publish`."""
         return self._loop.run(

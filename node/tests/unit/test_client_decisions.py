@@ -83,6 +83,16 @@ def test_key_of_the_caller_is_never_replaced() -> None:
     assert retry.outcome == EXPIRED
 
 
+def test_refusal_of_the_first_use_of_a_key_is_known() -> None:
+    retry = Retry(is_key_given=True, is_first=True)
+    refused = Refused(int(ErrorCode.MEMORY_ISSUE), "no room")
+    assert retry.after(refused) is RetryStep.RETURN
+    assert retry.outcome == refused
+    again = Retry(is_key_given=True)
+    assert again.after(refused) is RetryStep.RETRY
+    assert isinstance(again.outcome, Unknown)
+
+
 @pytest.mark.parametrize(
     ("code", "kind"), [(42, AccessDenied), (45, AccessDenied), (47, AccessDenied),
                        (35, SchemaError), (36, SchemaError)],

@@ -18,6 +18,7 @@ from qsync_cli.output import say
 from qsync_client import (
     Committed,
     ErrorCode,
+    FirstUse,
     Outcome,
     Refused,
     RequestKey,
@@ -25,6 +26,7 @@ from qsync_client import (
     SyncClient,
     Unknown,
 )
+from qsync_client.keys import GivenKey
 
 UNKNOWN_EXIT = 3
 RowArgument = Annotated[
@@ -121,12 +123,12 @@ def _write(
     target: ConnectionTarget,
     request_key: str,
     output: Output | None,
-    send: Callable[[SyncClient, RequestKey], Outcome],
+    send: Callable[[SyncClient, GivenKey], Outcome],
 ) -> None:
     given = _key_of(request_key) if request_key else None
     with target.connect() as client:
         key = given or client.new_key()
-        outcome = send(client, key)
+        outcome = send(client, given or FirstUse(key))
     _print_outcome(outcome, key, output, is_retry=given is not None)
 
 

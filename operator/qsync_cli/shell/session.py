@@ -24,6 +24,7 @@ from qsync_cli.shell.grammar import VERBS, ShellCommand, SyntaxFailed
 from qsync_client import (
     Committed,
     ErrorCode,
+    FirstUse,
     Outcome,
     QsyncError,
     Refused,
@@ -37,12 +38,13 @@ from qsync_client import (
     TransactionLost,
     Unknown,
 )
+from qsync_client.keys import GivenKey
 from qsync_node.format.body import FIRST_USER_SPACE
 
 PAGE_ROWS = 100
 ANSWER_CHARACTERS_MAX = 1000
 """Length of the text of a failed command."""
-KeyedWrite = Callable[[RequestKey], Outcome]
+KeyedWrite = Callable[[GivenKey], Outcome]
 
 
 class Leave(Exception):  # noqa: N818  # a request of the user
@@ -265,7 +267,7 @@ class ShellSession:
     def _send(self, key: RequestKey, write: KeyedWrite, *, is_retry: bool) -> str:
         self._unknown = (key, write)  # until the outcome is known, also after Ctrl-C
         try:
-            outcome = write(key)
+            outcome = write(key if is_retry else FirstUse(key))
         except QsyncError:
             if not is_retry:
                 self._unknown = None  # nothing was sent

@@ -199,3 +199,10 @@ def test_json_in_one_line_has_no_control_character_and_can_be_read_again() -> No
     assert "ümläut" in text
     assert value_of(text) == value
     text.encode()  # also bytes that are not UTF-8 can be printed
+
+
+def test_write_that_no_attempt_has_logged_is_refused_and_not_unknown(home: Home) -> None:
+    """A member refuses such a tuple before it looks for the key of the write."""
+    deep = "[" * 200 + "]" * 200
+    done = home.run("put", "orders", "orders", f'[77, "deep", 1, {deep}]')
+    assert (done.returncode, "refused: " in done.stderr) == (1, True), done.stderr
