@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from qsync_cli import clusters
+from qsync_cli.failure import Failure
 from qsync_cli.kubernetes import names, orders
 from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import print_document, print_table, say
+from qsync_cli.output import print_document, print_table, say, warn
 from qsync_cli.where import ContextOption, NamespaceOption, Where
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ def list_clusters(
     where = Where(namespace=namespace, context=context)
     found = [] if where.is_kubernetes_chosen else list(map(_local, clusters.all_stores()))
     if where.is_kubernetes_chosen or names.has_kubeconfig():
-        found += list(map(_remote, orders.every(where)))
+        try:
+            found += list(map(_remote, orders.every(where)))
+        except Failure as failure:
+            if not found:
+                raise
+            warn(f"clusters on Kubernetes are missing: {failure}")
     if output in (Output.json, Output.yaml):
         print_document(found, output)
         return

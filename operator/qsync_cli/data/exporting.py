@@ -81,7 +81,8 @@ def export(
     where = f" to {output}" if output is not None else ""
     text = f"exported {counted(rows)} of {found.name}{where}"
     if consistent:
-        text += f", as they were at index {index}; next: qsync tail --from {index + 1}"
+        follow = f"qsync tail {target.cluster} {found.name} --from {index + 1}"
+        text += f", as they were at index {index}; next: {follow}"
     typer.echo(text, err=True)
 
 

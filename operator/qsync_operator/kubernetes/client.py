@@ -6,6 +6,7 @@ they convert manifests to another form than the one that users read.
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +31,11 @@ PORT_DATA, PORT_ERRORS = 0, 1
 PORT_BYTES = 2
 
 
+def kubeconfig_path() -> str:
+    """Return the path of the kubeconfig. An empty variable counts as none, as for kubectl."""
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
 class KubernetesApi:
     """The API over HTTP; open it with `connect` or `connect_as`, and close it."""
 
@@ -43,7 +49,7 @@ class KubernetesApi:
         try:
             config.load_incluster_config(configuration)
         except config.ConfigException:
-            await config.load_kube_config(client_configuration=configuration)
+            await config.load_kube_config(kubeconfig_path(), client_configuration=configuration)
         return cls(ApiClient(configuration))
 
     @classmethod
@@ -58,7 +64,9 @@ class KubernetesApi:
         """
         configuration = Configuration()
         try:
-            await config.load_kube_config(context=context, client_configuration=configuration)
+            await config.load_kube_config(
+                kubeconfig_path(), context=context, client_configuration=configuration
+            )
         except config.ConfigException as error:
             try:
                 config.load_incluster_config(configuration)
@@ -296,7 +304,7 @@ def current_namespace(context: str | None) -> str:
         ApiError: the context does not exist.
     """
     try:
-        contexts, active = config.list_kube_config_contexts()
+        contexts, active = config.list_kube_config_contexts(kubeconfig_path())
     except config.ConfigException as error:
         if context is None:
             return "default"  # inside a pod

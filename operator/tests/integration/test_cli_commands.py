@@ -23,6 +23,7 @@ from qsync_cli.lazy import LazyCommand
 from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
 from qsync_cli.output import plain_table
+from qsync_local.store import Secrets
 from qsync_operator.api.jobs import QsyncAudit
 from qsync_operator.api.manifest import parse_cluster
 from qsync_operator.kubernetes.api import ApiError
@@ -338,3 +339,26 @@ def test_installing_packages_restores_the_service_policy(
     assert policy.exists() == has_policy
     if has_policy:
         assert policy.read_text() == "the machine's own"
+
+
+def test_list_shows_local_clusters_if_kubernetes_does_not_answer(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QSYNC_HOME", str(home.directory))
+    document = yaml.safe_load((EXAMPLES / "three-nodes.yaml").read_text())
+    store_of("orders").directory.mkdir(parents=True)
+    store_of("orders").save_secrets(Secrets("secret", "app", "password"))
+    store_of("orders").save_cluster(parse_cluster(document, "here"))
+    kube = Path(home.environment["HOME"]) / ".kube"
+    kube.mkdir(parents=True)
+    (kube / "config").write_text(yaml.safe_dump({
+        "apiVersion": "v1", "kind": "Config", "current-context": "gone",
+        "clusters": [{"name": "gone", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "gone", "user": {"token": "none"}}],
+        "contexts": [{"name": "gone", "context": {"cluster": "gone", "user": "gone"}}],
+    }))  # fmt: skip
+    done = home.run("list")
+    assert done.returncode == 0
+    assert "orders" in done.stdout
+    assert done.stderr.startswith("warning: clusters on Kubernetes are missing: cannot connect")
+    assert "cannot connect" in home.refuse("list", "--context", "gone")

@@ -98,7 +98,8 @@ def test_consistent_export_continues_as_changes(home: Home, tmp_path: Path) -> N
     file = tmp_path / "orders.jsonl"
     done = home.run("export", "orders", "orders", "--consistent", "-o", file)
     home.do("put", "orders", "orders", '[100001, "later", 1]')
-    changes = home.do("tail", "orders", "orders", "--from", done.stderr.split()[-1]).splitlines()
+    printed = done.stderr.partition("next: qsync ")[2].split()
+    changes = home.do(*printed).splitlines()
     assert [json.loads(line)["row"]["id"] for line in changes] == [100001]
 
 
