@@ -24,6 +24,7 @@ from qsync_cli.shell.session import FailedRequest, Leave, ShellSession
 from qsync_client import (
     Committed,
     Field,
+    FirstUse,
     Index,
     Outcome,
     Refused,
@@ -167,7 +168,7 @@ class ShellClient:
         self.drawn += 1
         return RequestKey("c", self.drawn, 5)
 
-    def insert(self, space: object, row: object, request_key: RequestKey) -> Outcome:
+    def insert(self, space: object, row: object, request_key: RequestKey | FirstUse) -> Outcome:
         self.log.append(request_key)
         return self.outcome
 
@@ -236,14 +237,15 @@ def test_unknown_write_is_repeated_with_its_key() -> None:
     assert said == "unknown: no answer; `retry` repeats it with the same key, c/1/5"
     client.outcome = Committed([], 43)
     assert ask(session, "retry") == "committed at 43"
-    assert client.log == [RequestKey("c", 1, 5)] * 2
+    key = RequestKey("c", 1, 5)
+    assert client.log == [FirstUse(key), key]
     assert "no write has" in refusal(session, "retry")
 
 
 def test_interrupted_write_can_be_repeated() -> None:
     session, client = opened()
 
-    def interrupt(*_: object, request_key: RequestKey) -> Outcome:
+    def interrupt(*_: object, request_key: RequestKey | FirstUse) -> Outcome:
         client.log.append(request_key)
         raise KeyboardInterrupt
 
@@ -252,13 +254,14 @@ def test_interrupted_write_can_be_repeated() -> None:
         ask(session, "insert orders [1]")
     with pytest.raises(KeyboardInterrupt):
         ask(session, "retry")
-    assert client.log == [RequestKey("c", 1, 5)] * 2
+    key = RequestKey("c", 1, 5)
+    assert client.log == [FirstUse(key), key]
 
 
 def test_write_that_was_not_sent_is_not_repeated() -> None:
     session, client = opened()
 
-    def refuse(*_: object, request_key: RequestKey) -> Outcome:
+    def refuse(*_: object, request_key: RequestKey | FirstUse) -> Outcome:
         raise SchemaError(36, "no such space")
 
     client.insert = refuse  # type: ignore[assignment]  # a double
