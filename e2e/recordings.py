@@ -252,7 +252,7 @@ def _writing(home: Home) -> Iterator[None]:
     arguments = ["bench", "orders", "--in-flight", "1", "--seconds", "600", "--keep"]
     command = [sys.executable, "-m", "qsync_cli.main", *arguments]
     with subprocess.Popen(command, env=home.environment, stdout=subprocess.DEVNULL) as process:
-        time.sleep(SETTLE_S)
+        time.sleep(SETTLE_S)  # the load begins: no event reports its first figures
         try:
             yield
         finally:

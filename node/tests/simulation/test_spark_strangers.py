@@ -307,14 +307,19 @@ def test_a_manifest_that_contradicts_its_rolled_back_rows(copy: Copy) -> None:
     assert [gap.file for gap in result.gaps] == [path]
 
 
-def test_manifests_that_state_rows_after_the_end_of_their_files(copy: Copy) -> None:
-    """The audit must not state that it read up to an index which no file has."""
-    true = plain_audit(copy.folder)
+def raise_last_indexes(copy: Copy) -> None:
+    """Let each manifest state that its last segment contains 1,000 more rows."""
     for manifest in copy.full_members():
         entry = manifest.of_kind(SEGMENT)[-1]
         changed = replace(entry, last_index=entry.last_index + 1000)
         manifest.files[manifest.files.index(entry)] = changed
         copy.save(manifest)
+
+
+def test_manifests_that_state_rows_after_the_end_of_their_files(copy: Copy) -> None:
+    """The audit must not state that it read up to an index which no file has."""
+    true = plain_audit(copy.folder)
+    raise_last_indexes(copy)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE, result.violations
     ends = [gap for gap in result.gaps if "the file ends with index" in gap.message]
@@ -345,11 +350,7 @@ def test_false_last_index_of_a_file_with_an_anomaly_is_not_audited(copy: Copy) -
     entry = member.of_kind(SEGMENT)[-1]
     rows = copy.rows(member, entry)
     copy.store_rows(member, entry, [*rows[:2], rows[1], *rows[2:]])  # repeats a row
-    for manifest in copy.full_members():
-        entry = manifest.of_kind(SEGMENT)[-1]
-        changed = replace(entry, last_index=entry.last_index + 1000)
-        manifest.files[manifest.files.index(entry)] = changed
-        copy.save(manifest)
+    raise_last_indexes(copy)
     result = plain_audit(copy.folder)
     assert result.verdict == VIOLATED
     assert result.audited_index == true.audited_index
