@@ -51,6 +51,10 @@ class HandshakeFailed(QsyncError):  # noqa: N818  # a decision: nothing is wrong
     """The other end is no member of the cluster, or refuses this one; the text is the cause."""
 
 
+class OwnAddress(HandshakeFailed):
+    """The address is this member's own, as another member knows it."""
+
+
 class HelloRefused(QsyncError):  # noqa: N818  # a decision: nothing is wrong with this member
     """A HELLO is not accepted.
 
@@ -155,7 +159,7 @@ class Opening:
     def _greeted(self, greeting: Greeting) -> None:
         me = self._me
         if greeting.instance_uuid == me.uuid:
-            raise HandshakeFailed("the address leads to the member itself")
+            raise OwnAddress("the address leads to the member itself")
         self._peer_uuid = greeting.instance_uuid
         if me.has_certificate and is_marked(me.secret, greeting.salt):
             self._binding = certificate_binding(self._certificate())
@@ -228,7 +232,7 @@ def answer_hello(
         raise HelloRefused(
             ErrorCode.REPLICASET_UUID_MISMATCH,
             f"Replica set UUID mismatch: expected {me.replicaset_uuid}, "
-            f"got {fields.get(_REPLICASET)}",
+            f"got {fields.get(_REPLICASET)}; configure the expected replicaset_uuid",
         )
     if uuid == me.uuid:
         raise HelloRefused(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")

@@ -194,6 +194,7 @@ class Admin:
                 "order_schemes": [ORDER_SCHEME],
                 "wal_mode": server.config.wal_mode,
                 "figures": server.figures(),
+                "refused_links": server.peers.refusals.of_targets,
             }
         )
 

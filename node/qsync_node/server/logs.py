@@ -23,6 +23,8 @@ _LEVEL_OF = {
     "acknowledged_rows_missing": "error",
     "subscription_refused": "debug",
     "link_lost": "debug",
+    "link_refused": "warning",
+    "hello_refused": "warning",
 }
 
 

@@ -7,8 +7,9 @@ its body.
 
 import asyncio
 import os
+import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from qsync_node.format.frame import encode_error, encode_ok
 from qsync_node.peering.addresses import AddressBook
@@ -19,6 +20,7 @@ from qsync_node.peering.handshake import (
     HandshakeFailed,
     HelloRefused,
     Opening,
+    OwnAddress,
     PeerIdentity,
     answer_hello,
 )
@@ -26,21 +28,36 @@ from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink
+from qsync_node.server.refusals import Refusals
 from qsync_node.server.services import Newcomer
 from qsync_node.server.sessions import Sessions
 from qsync_node.server.tls import Certificates
 
 
+class LinkFailure(NamedTuple):
+    """A connection to a member was not opened.
+
+    Attributes:
+        reason: the cause.
+        is_refusal: whether it persists until a person changes the configuration.
+    """
+
+    reason: str
+    is_refusal: bool = False
+
+
 class Dialer(asyncio.Protocol):
     """The socket of a connection that this member opens: the handshake, then a `PeerLink`."""
 
-    def __init__(self, peers: "Peers", name: str, done: "asyncio.Future[str]") -> None:
+    def __init__(
+        self, peers: "Peers", name: str, done: "asyncio.Future[LinkFailure | None]"
+    ) -> None:
         """Begin before the connection is open.
 
         Args:
             peers: the connections of this member.
             name: name of the member to which it connects.
-            done: gets the reason why the handshake has failed, or "" after a success.
+            done: gets the failure of the handshake, or None after a success.
         """
         self.link: PeerLink | None = None
         self._peers = peers
@@ -66,29 +83,33 @@ class Dialer(asyncio.Protocol):
         try:
             hello, found = self._opening.receive(data)
         except HandshakeFailed as failed:
-            self._finish(str(failed))
+            self._finish(LinkFailure(str(failed), not isinstance(failed, OwnAddress)))
             self._transport.abort()
             return
         if hello:
             self._transport.write(hello)
         if found is not None:
             self.link = self._peers.establish(self._transport, found, is_mine=True)
-            self._finish("")
+            self._finish(None)
             if found.rest:
                 self.link.feed(found.rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.link is not None:
             self.link.lost()
-        self._finish("the connection broke during the handshake")
+        self._finish(LinkFailure("the connection broke during the handshake"))
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, failure: LinkFailure | None) -> None:
         if not self._done.done():
-            self._done.set_result(reason)
+            self._done.set_result(failure)
 
 
 class Peers:
-    """The connections of a member: one opened to each known address, and accepted ones."""
+    """The connections of a member: one opened to each known address, and accepted ones.
+
+    Attributes:
+        refusals: refused handshakes.
+    """
 
     def __init__(
         self,
@@ -118,6 +139,7 @@ class Peers:
         self._feed = feed
         self._log = log
         self._listening_at = address
+        self.refusals = Refusals(log)
         self._loop = asyncio.get_running_loop()
         self._certificates: Certificates | None = None
         self._book = AddressBook(config.name)
@@ -147,6 +169,7 @@ class Peers:
             task = self._tasks.pop(attempt, None)
             if task is not None:
                 task.cancel()
+        self.refusals.keep_targets(self._book.targets.keys())
         self._dial()
 
     def _dial(self) -> None:
@@ -214,25 +237,30 @@ class Peers:
 
     async def _attempt(self, attempt: Attempt) -> None:
         """Connect, wait until the link is lost, and arrange the next attempt."""
-        reason = await self._connect(attempt)
+        failure = await self._connect(attempt)
         self._tasks.pop(attempt, None)
         now_s = self._loop.time()
-        if reason:
-            self._log("link_lost", peer=attempt.name, address=attempt.address, reason=reason)
-            self._dialling.on_failed(attempt, now_s)
-        else:
+        if failure is None:
             self._dialling.on_lost(attempt, now_s)
+        else:
+            self._dialling.on_failed(attempt, now_s)
+            name, address, reason = attempt.name, attempt.address, failure.reason
+            if failure.is_refusal:
+                self.refusals.on_dialled(name, address, reason, now_s)
+                self.refusals.keep_targets(self._book.targets.keys())
+            else:
+                self._log("link_lost", peer=name, address=address, reason=reason)
         self._dial()
 
-    async def _connect(self, attempt: Attempt) -> str:
+    async def _connect(self, attempt: Attempt) -> LinkFailure | None:
         """Connect, and wait until the link is lost.
 
         Returns:
-            the reason of a failure to connect, or "" after a link was lost.
+            the failure to connect, or None after a link was lost.
         """
         loop = self._loop
         tls = self._certificates.dialling if self._certificates is not None else None
-        done: asyncio.Future[str] = loop.create_future()
+        done: asyncio.Future[LinkFailure | None] = loop.create_future()
         try:
             host, port = split_address(attempt.address)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
@@ -243,13 +271,16 @@ class Peers:
                     ssl=tls,
                     server_hostname="" if tls else None,
                 )
-                reason = await done
+                failure = await done
         except (OSError, TimeoutError, ConfigError) as error:
-            return str(error) or type(error).__name__
-        if reason or dialer.link is None:
-            return reason
+            # Of the TLS errors, only a refused certificate is not caused by a lost connection.
+            is_refusal = isinstance(error, ssl.SSLCertVerificationError)
+            return LinkFailure(str(error) or type(error).__name__, is_refusal)
+        if failure is not None or dialer.link is None:
+            return failure
+        self.refusals.on_linked(attempt.name)
         await self._links.until_lost(dialer.link.number)
-        return ""
+        return None
 
     def accept(self, session: Newcomer, sync: int, fields: dict[int, Any]) -> None:
         """Check and answer a HELLO; if it is valid, turn the session into a peer link."""
@@ -265,6 +296,8 @@ class Peers:
                 is_member=session.connection.is_member,
             )
         except HelloRefused as refusal:
+            host = str((transport.get_extra_info("peername") or ("unknown",))[0])
+            self.refusals.on_accepted(host, str(refusal), self._loop.time())
             transport.write(encode_error(sync, 1, int(refusal.code), str(refusal)))
             transport.close()
             return

@@ -1,5 +1,6 @@
 """An anonymous replica with a list of spaces: real processes, sockets and files."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from qsync_testing.raw import Raw
 from qsync_testing.startup import run_node, sentence
 
 ORDERS, PRIVATE = 800, 801
+OTHER_SET = "0f3cd8a2-2f4e-4f3a-9d53-000000000000"
 SELECT, INSERT, FETCH_SNAPSHOT = 1, 2, 69
 
 
@@ -118,6 +120,40 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: ProcessCluster, reader: N
 
 def log_of(reader: NodeProcess) -> list[str]:
     return (reader.folder / f"{reader.name}.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "cause"),
+    [
+        ("secret", "another secret", "configure the same secret on all members"),
+        ("replicaset_uuid", OTHER_SET, f"got {OTHER_SET}; configure the expected"),
+    ],
+)
+def test_reader_with_a_wrong_setting_and_its_members_log_the_cause(
+    cluster: ProcessCluster, reader: NodeProcess, setting: str, value: str, cause: str
+) -> None:
+    reader.settings[setting] = value
+    reader.start(cluster.peers)
+    member = cluster.nodes[0]
+
+    def causes(node: NodeProcess, event: str) -> list[str]:
+        lines = [json.loads(line) for line in log_of(node)]
+        found = [str(line["reason"]) for line in lines if line["event"] == event]
+        return [reason for reason in found if cause in reason]
+
+    wait_until("the reader to log the cause", lambda: len(causes(reader, "link_refused")) == 2)
+    wait_until("the member to log it", lambda: len(causes(member, "hello_refused")) == 1)
+    wait_until("more attempts", lambda: refused_handshakes(reader) > 8)
+    assert len(causes(reader, "link_refused")) == 2  # one for each member
+    assert len(causes(member, "hello_refused")) == 1
+    assert refused_handshakes(member) > 0
+    assert all(cause in reason for reason in reader.status()["refused_links"].values())
+
+
+def refused_handshakes(node: NodeProcess) -> float:
+    lines = node.admin().get("/metrics", 5)[1].splitlines()
+    (value,) = (line.split()[1] for line in lines if line.startswith("qsync_refused_handshakes_t"))
+    return float(value)
 
 
 def test_no_reservation_exceeds_the_budget(cluster: ProcessCluster, reader: NodeProcess) -> None:

@@ -1,16 +1,22 @@
 """The commands of docs/quickstart.md work as printed."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from qsync_node.adminport import AdminPort
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.pages import scripts_of
 from qsync_testing.paths import ROOT
+from qsync_testing.ports import free_port
+from qsync_testing.processes import wait_until
 
 
 @pytest.fixture
@@ -20,11 +26,8 @@ def home(tmp_path: Path) -> Iterator[Home]:
     home.close()
 
 
-def scripts() -> list[list[str]]:
-    """Return the commands of the page, in their order."""
-    return scripts_of(
-        (ROOT / "docs" / "quickstart.md").read_text().partition("## On Kubernetes")[0]
-    )
+PAGE = (ROOT / "docs" / "quickstart.md").read_text()
+READER = re.compile(r"```yaml\n(directory: .*?)```", re.DOTALL)
 
 
 @pytest.mark.timeout(240)
@@ -32,7 +35,7 @@ def test_the_quickstart_works_as_printed(home: Home) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "QSYNC_HOME": str(home.directory), "PATH": path}
     printed = []
-    for script in scripts():
+    for script in scripts_of(PAGE):
         done = subprocess.run(
             script,
             cwd=ROOT,
@@ -49,3 +52,34 @@ def test_the_quickstart_works_as_printed(home: Home) -> None:
     assert "last failover: orders-" in everything
     assert "orders-1 leads in term" in everything
     assert home.all_pids() == []
+
+
+def test_reader_starts_with_the_values_that_the_page_names(home: Home, tmp_path: Path) -> None:
+    home.do("apply", "-f", ROOT / "docs" / "examples" / "three-nodes.yaml")
+    status = home.status("orders")["status"]
+    secrets = json.loads((home.directory / "orders" / "secrets.json").read_text())
+    (printed,) = READER.findall(PAGE)
+    admin = f"127.0.0.1:{free_port()}"
+    settings = {
+        **yaml.safe_load(printed),
+        "directory": str(tmp_path / "reader"),
+        "listen": f"127.0.0.1:{free_port()}",
+        "admin_listen": admin,
+        "peers": {member["name"]: member["address"] for member in status["members"]},
+        "replicaset_uuid": status["replicasetUUID"],
+        "secret": secrets["cluster"],
+    }
+    path = tmp_path / "reader.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "qsync_node", "--config", str(path)]
+    reader = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+
+        def follows() -> bool:
+            found = json.loads(AdminPort(admin).get("/status", 5)[1])
+            return str(found["applier"]) == "following"
+
+        wait_until("the reader follows", follows)
+    finally:
+        reader.kill()
+        reader.wait()
