@@ -21,6 +21,7 @@ from qsync_operator.plan import status as statuses
 
 if TYPE_CHECKING:
     from qsync_local.certificates import MemberCertificates
+    from qsync_local.store import ManifestFacts
     from qsync_operator.api.cluster import QsyncCluster
     from qsync_operator.api.status import ClusterStatus
     from qsync_operator.plan.observed import Observed
@@ -102,8 +103,20 @@ def certificates_of(store: ClusterFiles) -> "MemberCertificates":
 def load_cluster(store: ClusterFiles) -> "QsyncCluster":
     cluster = store.load_cluster()
     if cluster is None:
-        raise Failure(FailureReason.NOT_FOUND, f"cluster {store.name} was deleted")
+        raise _deletion_of(store)
     return cluster
+
+
+def facts_of(store: ClusterFiles) -> "ManifestFacts":
+    """Return the part of the manifest that verbs on rows need."""
+    facts = store.load_facts()
+    if facts is None:
+        raise _deletion_of(store)
+    return facts
+
+
+def _deletion_of(store: ClusterFiles) -> Failure:
+    return Failure(FailureReason.NOT_FOUND, f"cluster {store.name} was deleted")
 
 
 def ensure_supervisor(store: ClusterFiles) -> bool:

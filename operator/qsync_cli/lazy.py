@@ -17,18 +17,23 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
+from qsync_cli.parameters import CONTEXT, QuickCommand, quickened
+
+if TYPE_CHECKING:
+    from typer._click import Context
+    from typer._click.core import Parameter
+
 DEFERRED = ("qsync_", "rich.")
 """Beginnings of the names of modules that are executed when they are first used."""
 DEFERRED_PACKAGES = ("yaml", "importlib.metadata")
 """Packages that are executed then, too. Pydantic reads metadata only to find its plugins."""
-MARKUP: Literal["rich"] = "rich"
 
 
 class LazyCommand(NamedTuple):
@@ -48,18 +53,32 @@ class LazyCommand(NamedTuple):
 
     @property
     def epilog(self) -> str:
-        return "Example: " + " · ".join(self.examples)
+        """Return the examples, each in a line that is not wrapped: that is what \b means."""
+        return "\n".join(("\b", "Examples:", *(f"  {example}" for example in self.examples)))
 
     def summary(self) -> TyperCommand:
         """Return a command that can be listed but not run."""
-        return TyperCommand(self.name, help=self.help, epilog=self.epilog, rich_markup_mode=MARKUP)
+        return TyperCommand(
+            self.name,
+            help=self.help,
+            short_help=self.help,  # in full: otherwise a long one ends with dots
+            epilog=self.epilog,
+            rich_markup_mode=None,
+        )
 
     def load(self) -> Any:
         """Import the module and return the command."""
         module, _, function = self.function.partition(":")
         callback = getattr(importlib.import_module(f"qsync_cli.{module}"), function)
-        info = CommandInfo(self.name, cls=TyperCommand, callback=callback, epilog=self.epilog)
-        return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=MARKUP)
+        info = CommandInfo(
+            self.name,
+            cls=QuickCommand,
+            callback=callback,
+            epilog=self.epilog,
+            context_settings=CONTEXT,
+            options_metavar="[OPTIONS]",
+        )
+        return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
 
 
 def group_of(table: Sequence[LazyCommand]) -> type[TyperGroup]:
@@ -73,6 +92,9 @@ def group_of(table: Sequence[LazyCommand]) -> type[TyperGroup]:
             listed = {name: command.summary() for name, command in lazy.items()}
             super().__init__(commands={**listed, **(commands or {})}, **attributes)
             self._is_listing = False
+
+        def get_params(self, ctx: "Context") -> "list[Parameter]":
+            return quickened(super().get_params(ctx))
 
         def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]  # typer's own type of contexts is private
             if cmd_name in lazy and not self._is_listing:

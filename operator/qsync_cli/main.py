@@ -13,6 +13,7 @@ from qsync_cli import lazy
 from qsync_cli.commands import COMMANDS, LOCAL
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals.commands import JOURNALS
+from qsync_cli.parameters import CONTEXT
 from qsync_node import __version__
 
 app = typer.Typer(
@@ -21,18 +22,24 @@ app = typer.Typer(
     add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
 )
+_LOCAL_HELP = "Manage clusters of local processes, with the same manifests as on Kubernetes."
 local_app = typer.Typer(
     cls=lazy.group_of(LOCAL),
-    help="Manage clusters of local processes, with the same manifests as on Kubernetes.",
+    help=_LOCAL_HELP,
     no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
 )
-app.add_typer(local_app, name="local")
+app.add_typer(local_app, name="local", short_help=_LOCAL_HELP)
 journals_app = typer.Typer(
     cls=lazy.group_of(JOURNALS),
     help="Read and write journals, through any broker of a cluster.",
     no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
 )
 app.add_typer(journals_app, name="journals")
 

@@ -132,6 +132,21 @@ class Secrets:
     password: str
 
 
+@dataclass(frozen=True, slots=True)
+class ManifestFacts:
+    """The part of a manifest that verbs on rows need.
+
+    Attributes:
+        is_hibernated: whether its members are stopped.
+        has_archive: whether it has an archive.
+        password_secrets: names of the Secrets with passwords, by user.
+    """
+
+    is_hibernated: bool
+    has_archive: bool
+    password_secrets: dict[str, str]
+
+
 class ClusterFiles:
     """The files of one cluster."""
 
@@ -182,6 +197,21 @@ class ClusterFiles:
     def load_cluster(self) -> "QsyncCluster | None":
         document = self._read("cluster.json")
         return clusters.QsyncCluster.model_validate(document) if document is not None else None
+
+    def load_facts(self) -> ManifestFacts | None:
+        """Return a part of the manifest, without the models, whose import takes long.
+
+        The manifest was validated when it was saved.
+        """
+        document = self._read("cluster.json")
+        if document is None:
+            return None
+        spec = document["spec"]
+        return ManifestFacts(
+            is_hibernated=bool(spec.get("hibernate")),
+            has_archive=spec.get("archive") is not None,
+            password_secrets={one["name"]: one["passwordSecret"] for one in spec.get("users", ())},
+        )
 
     def load_retained(self) -> "QsyncCluster | None":
         """Return the last manifest of a deleted cluster whose data is kept."""

@@ -256,18 +256,17 @@ def _local_endpoint(cluster: str, user: str | None, password: str | None) -> End
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} has no members yet: retry when it is Ready"
         )
-    spec = clusters.load_cluster(store).spec
-    if not any(one.pid for one in members.values()) and spec.hibernate:
+    facts = clusters.facts_of(store)
+    if not any(one.pid for one in members.values()) and facts.is_hibernated:
         raise Failure(
             FailureReason.NOT_READY, f"{cluster} is stopped: start it with `qsync start {cluster}`"
         )
     # Without TLS, a verb need not load the code of certificates.
     tls = clusters.certificates_of(store).context() if store.has_tls else None
     if user is not None and password is not None:
-        return Endpoint(addresses, user, password, tls, names_of, spec.archive is not None)
-    declared = [one.name for one in spec.users]
-    if user is None or user in (clusters.secrets_of(store).username, *declared):
+        return Endpoint(addresses, user, password, tls, names_of, facts.has_archive)
+    if user is None or user in (clusters.secrets_of(store).username, *facts.password_secrets):
         name, known = login_of(store, user)
     else:  # the database may have users that the manifest does not name
         name, known = user, ""
-    return Endpoint(addresses, name, password or known, tls, names_of, spec.archive is not None)
+    return Endpoint(addresses, name, password or known, tls, names_of, facts.has_archive)

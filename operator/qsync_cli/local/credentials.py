@@ -10,7 +10,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, say
 from qsync_local.ports import HOST
-from qsync_operator.resources.secrets import TLS_PARAMETER
+from qsync_operator.api.ports import TLS_PARAMETER
 
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
@@ -69,9 +69,9 @@ def login_of(store: "ClusterFiles", user: str | None) -> tuple[str, str]:
     Raises:
         Failure: the manifest has no such user.
     """
-    secrets, cluster = clusters.secrets_of(store), clusters.load_cluster(store)
+    secrets = clusters.secrets_of(store)
     name = user if user is not None else secrets.username
-    declared = {one.name: one.password_secret for one in cluster.spec.users}
+    declared = clusters.facts_of(store).password_secrets
     if name in declared:
         found = store.load_manifest_secrets().get(declared[name], {}).get("password")
         if found is None:

@@ -6,3 +6,5 @@ DEFAULT_TLS = 3302
 DEFAULT_BROKER = 8080
 PEER_PORT = 8082
 """Port of brokers for each other; `crds.rules` refuses it for anything else."""
+TLS_PARAMETER = "transport=ssl"
+"""Parameter of Tarantool's URIs for a connection with TLS."""

@@ -3,6 +3,7 @@
 import base64
 
 from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.ports import TLS_PARAMETER
 from qsync_operator.resources.config import client_address
 from qsync_operator.resources.labels import (
     KubernetesObject,
@@ -13,9 +14,6 @@ from qsync_operator.resources.labels import (
     tls_port,
 )
 from qsync_operator.resources.state import ClusterState
-
-TLS_PARAMETER = "transport=ssl"
-"""Parameter of Tarantool's URIs for a connection with TLS."""
 
 
 def _is_owned(cluster: QsyncCluster) -> bool:

@@ -50,32 +50,14 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_every_help_has_an_example(home: Home, command: list[str]) -> None:
     text = home.do(*command, "--help")
-    assert "Example: qsync " + " ".join(command) in re.sub(r"\s+", " ", text)
+    _, _, examples = text.partition("\n  Examples:\n")
+    assert f"    qsync {' '.join(command)}" in examples
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *LOCAL, *JOURNALS], ids=lambda c: c.function)
 def test_listed_help_is_the_first_line_of_the_docstring(command: LazyCommand) -> None:
     loaded = command.load()
     assert loaded.help.partition("\n\n")[0].replace("\n", " ").strip() == command.help
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["local", "--help"], ["fence", "--help"], ["cat", "--help"]]
-)
-def test_simple_command_loads_nothing_heavy(arguments: list[str]) -> None:
-    script = (
-        "import sys\n"
-        "from qsync_cli.main import main\n"
-        f"sys.argv[1:] = {arguments!r}\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'aiohttp', 'cryptography', 'grpc', 'kopf', 'kubernetes', 'pyspark'}\n"
-        "print('heavy:', sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.endswith("heavy: []\n")
 
 
 @pytest.mark.parametrize("namespace", [["orders"], ["-n", "shop"]])
@@ -115,19 +97,6 @@ def test_deferred_modules_are_the_real_ones() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "False", "3", "True", "True", "1"]
-
-
-def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys\n"
-        "from qsync_cli.main import app\n"
-        "heavy = {'aiohttp', 'pydantic', 'yaml', 'asyncio', 'kopf', 'kubernetes', 'pyspark'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

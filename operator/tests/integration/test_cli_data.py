@@ -165,23 +165,6 @@ def test_any_member_is_a_target_by_its_address(home: Home, tmp_path: Path) -> No
     assert "(Refused)" in said
 
 
-def test_verb_on_a_local_cluster_loads_nothing_heavy(home: Home) -> None:
-    script = (
-        "import sys\n"
-        "from qsync_cli.main import main\n"
-        "sys.argv[1:] = ['spaces', 'orders']\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'aiohttp', 'cryptography', 'kubernetes', 'obstore', 'prompt_toolkit'}\n"
-        "print('heavy:', sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=home.environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.endswith("heavy: []\n")
-
-
 @pytest.mark.parametrize(("words", "found"), [("qsync get o", "orders"), ("qsync tail x", "")])
 def test_names_of_local_clusters_are_completed(home: Home, words: str, found: str) -> None:
     completing = {"_QSYNC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
