@@ -1,6 +1,7 @@
 """`qsync cat`: rows of xlog, snap and rollback files, whatever state they are in."""
 
 import sys
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,13 @@ import yaml
 from qsync_cli.failure import Failure, FailureReason
 from qsync_node.format import cat as format_cat
 from qsync_node.format import row, xlog
+from qsync_node.format.keys import Key, Type
+
+_ELSEWHERE = ("replica_id", "lsn", "type", "timestamp")
+"""Fields of a header with a place of their own in a line."""
+_TYPES = {int(one): one.name.removeprefix("RAFT_") for one in Type}
+_KEYS = {str(int(key)): key.name.lower() for key in Key}
+_RAFT_KEYS = {"0": "term", "1": "vote", "2": "state", "3": "vclock"}
 
 
 class Format(StrEnum):
@@ -28,7 +36,10 @@ FormatOption = Annotated[Format, typer.Option("-o", "--output", help="Output for
 
 
 def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
-    """Print the rows of files like `tarantoolctl cat --show-system`, and report damage."""
+    """Print the rows of log and snapshot files, and report damage.
+
+    The text names types and keys. JSON and YAML have the form of `tarantoolctl cat --show-system`.
+    """
     unreadable = [file for file in files if not file.is_file()]
     if unreadable:
         names = ", ".join(map(str, unreadable))
@@ -70,11 +81,20 @@ def _shown(record: dict[str, Any], output: Format) -> str:
 
 def shown_as_text(record: dict[str, Any]) -> str:
     """Return a row as one line."""
-    header = record["HEADER"]
-    body = record.get("BODY", {})
+    header, body = record["HEADER"], record.get("BODY", {})
+    kind = header["type"]
     place = f"{header.get('replica_id', 0)}:{header.get('lsn', 0)}"
-    fields = " ".join(
-        f"{k}={v}" for k, v in header.items() if k not in ("replica_id", "lsn", "type")
-    )
-    shown = format_cat.to_json(body) if body else ""
-    return f"{place:>12} {header['type']!s:<8} {fields} {shown}".rstrip()
+    fields = [f"{k}={v}" for k, v in header.items() if k not in _ELSEWHERE]
+    if "timestamp" in header:
+        at = datetime.fromtimestamp(header["timestamp"]).isoformat(" ", timespec="milliseconds")
+        fields.insert(0, at)
+    if body:
+        fields.append(format_cat.to_json(_named(body, is_raft=kind == Type.RAFT)))
+    return f"{place:>12} {_TYPES.get(kind, kind)!s:<8} {' '.join(fields)}".rstrip()
+
+
+def _named(body: dict[str, object] | list[object], *, is_raft: bool) -> dict[str, object]:
+    """Return a body with names in place of numbers. A list begins with the value of key 1."""
+    items = body.items() if isinstance(body, dict) else enumerate(body, 1)
+    names = _RAFT_KEYS if is_raft else _KEYS
+    return {names.get(str(key), str(key)): value for key, value in items if value is not None}

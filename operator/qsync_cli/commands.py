@@ -457,7 +457,7 @@ COMMANDS = (
     LazyCommand(
         "cat",
         "cat:cat",
-        "Print the rows of files like `tarantoolctl cat --show-system`, and report damage.",
+        "Print the rows of log and snapshot files, and report damage.",
         ("qsync cat 00000000000000000000.xlog -o json",),
     ),
     LazyCommand(

@@ -7,14 +7,12 @@ import typer
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.local import events as local_events
 from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import print_document, print_table
+from qsync_cli.output import print_document
 from qsync_cli.where import Where, aimed
 from qsync_operator.views.events import event_row, is_event_of
 
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import KubernetesSession
-
-FIELDS = ("time", "type", "reason", "object", "message")
 
 
 @aimed
@@ -33,7 +31,7 @@ def events(where: Where, output: OutputOption = None) -> None:
     if output in (Output.json, Output.yaml):
         print_document(found, output)
         return
-    print_table([f.upper() for f in FIELDS], [[event[f] for f in FIELDS] for event in found])
+    local_events.print_events(found)
 
 
 async def read_events(session: "KubernetesSession", where: Where) -> list[dict[str, str]]:

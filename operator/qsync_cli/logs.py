@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli import loglines
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.local import logs as local_logs
@@ -82,7 +83,7 @@ async def _read(
                 if is_document:
                     found[name].append(text)
                 else:
-                    sys.stdout.write(f"{prefix}{text}\n")
+                    sys.stdout.write(f"{prefix}{loglines.shown(text)}\n")
             sys.stdout.flush()
 
     if follow:

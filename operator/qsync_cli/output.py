@@ -5,10 +5,11 @@ and people's eyes both read.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import rich.console
 import rich.progress
@@ -59,8 +60,10 @@ def warn(text: str) -> None:
     sys.stderr.write(f"warning: {text}\n")
 
 
-def console() -> "Console":
-    return rich.console.Console(highlight=False)
+def console(width: int | None = None) -> "Console":
+    """Return the console of tables. NO_COLOR demands text without any escape sequence."""
+    system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return rich.console.Console(highlight=False, color_system=system, width=width)
 
 
 @contextmanager
@@ -112,14 +115,16 @@ def print_document(document: object, output: Output) -> None:
     sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
 
-def print_table(titles: OutputRow, rows: list[OutputRow]) -> None:
+def print_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> None:
     """Print a table; on a narrow terminal its lines wrap, and no cell is shortened."""
-    if sys.stdout.isatty():
-        shown = console()
-        shown.width = max(shown.width, sum(_widths(titles, rows)) + GAP * len(titles))
-        shown.print(rich_table(titles, rows))
-    else:
-        say(plain_table(titles, rows))
+    if not sys.stdout.isatty():
+        say(plain_table(titles, rows, gap))
+        return
+    wide = console(sum(_widths(titles, rows)) + gap * len(titles))
+    with wide.capture() as captured:
+        wide.print(rich_table(titles, rows, gap))
+    # Without the spaces after short cells of the last column: they wrap, too.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def _widths(titles: OutputRow, rows: list[OutputRow]) -> list[int]:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-import rich.console
 import rich.text
 import typer
 
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output
-from qsync_cli.output import plain_table, print_document, rich_table, say
+from qsync_cli.output import console, plain_table, print_document, rich_table, say
 from qsync_operator.views import statusview
 from qsync_operator.views.statusview import View
 
@@ -81,7 +80,7 @@ def print_views(views: list[View], output: Output | None, *, is_list: bool = Fal
     if output in (Output.json, Output.yaml):
         print_document(_document(views, is_list), output)
     elif sys.stdout.isatty():
-        _console().print(_styled(views, output is Output.wide), end="", soft_wrap=True)
+        sys.stdout.write(_styled(views, output is Output.wide))
     else:
         say(text_of(views, output is Output.wide))
 
@@ -102,13 +101,9 @@ def _document(views: list[View], is_list: bool) -> Any:
     return {"apiVersion": "v1", "kind": "List", "items": items} if is_list else items[0]
 
 
-def _console() -> rich.console.Console:
-    return rich.console.Console(highlight=False)
-
-
 def _styled(views: list[View], is_wide: bool) -> str:
     """Return the clusters as they appear on a terminal: with colours, and no cell shortened."""
-    wide = rich.console.Console(highlight=False, width=1000)
+    wide = console(1000)
     with wide.capture() as captured:
         for position, view in enumerate(views):
             if position:

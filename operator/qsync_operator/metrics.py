@@ -92,7 +92,8 @@ def note_status(namespace: str, cluster: str, before: ClusterStatus, now: Cluste
     old, new = before.last_failover, now.last_failover
     if new is not None and (old is None or old.at != new.at):
         failovers.inc()
-        PAUSE.observe(new.unavailable_milliseconds / 1000)
+        if new.unavailable_milliseconds > 0:  # or else it was not measured
+            PAUSE.observe(new.unavailable_milliseconds / 1000)
 
 
 def note_audits(

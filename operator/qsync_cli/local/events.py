@@ -3,6 +3,7 @@
 from qsync_cli import clusters
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table
+from qsync_operator.views.times import local_time
 
 
 def events(name: NameArgument, output: OutputOption = None) -> None:
@@ -13,5 +14,11 @@ def events(name: NameArgument, output: OutputOption = None) -> None:
     if output in (Output.json, Output.yaml):
         print_document(found, output)
         return
+    print_events(found)
+
+
+def print_events(events: list[dict[str, str]]) -> None:
+    """Print events as a table, with local times."""
     fields = ("time", "type", "reason", "object", "message")
-    print_table([f.upper() for f in fields], [[event[f] for f in fields] for event in found])
+    rows = [[local_time(event["time"]), *(event[f] for f in fields[1:])] for event in events]
+    print_table([f.upper() for f in fields], rows, gap=2)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli import clusters
+from qsync_cli import clusters, loglines
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document
@@ -73,7 +73,7 @@ def _print(paths: dict[str, Path], follow: bool, tail: int | None) -> None:
     if tail is not None:
         for prefix, path in paths.items():
             for line in last_lines(path, tail):
-                sys.stdout.write(f"{prefix}{line}\n")
+                sys.stdout.write(f"{prefix}{loglines.shown(line)}\n")
             offsets[prefix] = path.stat().st_size if path.exists() else 0
     while True:
         for prefix, path in paths.items():
@@ -94,5 +94,6 @@ def _print_from(path: Path, prefix: str, offset: int) -> int:
             if not line.endswith(b"\n"):
                 break
             offset += len(line)
-            sys.stdout.write(prefix + line.decode(errors="replace"))
+            text = line.decode(errors="replace").removesuffix("\n")
+            sys.stdout.write(f"{prefix}{loglines.shown(text)}\n")
     return offset

@@ -72,7 +72,8 @@ class LastFailover(StatusModel):
     at: str = ""
     """Time at which the operator observed the new leader."""
     unavailable_milliseconds: float = 0
-    """Time without a member that accepted writes, as observed by the operator."""
+    """Time without a member that accepted writes, as observed by the operator; 0 if not measured.
+    """
     rolled_back_rows: int = 0
     """Number of rows that the previous leader had to discard."""
 

@@ -6,7 +6,7 @@ and the slower actions.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -82,7 +82,7 @@ class Controller:
             self.has_acted = False
             return observed
         observed, planned = await self._keep(cluster, observed, planned)
-        await self._publish(cluster, planned.status)
+        await self._publish(cluster, planned.status, planned.actions)
         for action in planned.actions:
             if not isinstance(action, Nominate):
                 refusals.append(await self._act(cluster, action))
@@ -142,11 +142,15 @@ class Controller:
             return
         await self._reporter.report(EventReason.FAILOVER, cluster.name, failover_sentence(new))
 
-    async def _publish(self, cluster: QsyncCluster, status: ClusterStatus) -> None:
+    async def _publish(
+        self, cluster: QsyncCluster, status: ClusterStatus, actions: Sequence[Action]
+    ) -> None:
         """Publish changes at once, and changed numbers alone every `numbers_every_s` seconds."""
         if status.phase != self.status.phase:
             shown = status.condition("Degraded" if status.phase == "Degraded" else "Ready")
             why = shown.message if shown is not None else ""
+            if why in map(str, actions):  # an event of its own follows, with the same text
+                why = f"the phase is {status.phase}"
             await self._reporter.report(f"Phase{status.phase}", cluster.name, why)
         before = failures(self.status)
         for member, why in failures(status).items():

@@ -9,25 +9,34 @@ from qsync_operator.api.reasons import EventReason
 if TYPE_CHECKING:
     from qsync_operator.api.status import LastFailover
 
-_SENTENCE = re.compile(r"(\S+) leads after (\S*) \((\w+)\): writes paused for ([\d.e+]+) ms")
+_SENTENCE = re.compile(r"(\S+) leads after (\S*) \((\w+)\)(?:: writes paused for ([\d.e+]+) ms)?")
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One change of leader. `paused_ms` is the time without a member that accepted writes."""
+    """One change of leader.
+
+    `paused_ms` is the time without a member that accepted writes; None if it was not measured,
+    because the change was shorter than the time between two observations.
+    """
 
     time: str
     leader: str
     before: str
     reason: str
-    paused_ms: float
+    paused_ms: float | None
 
 
 def failover_sentence(failover: "LastFailover") -> str:
-    return (
-        f"{failover.to} leads after {failover.from_} ({failover.reason}): writes"
-        f" paused for {failover.unavailable_milliseconds:g} ms"
-    )
+    paused = pause_of(failover)
+    change = f"{failover.to} leads after {failover.from_} ({failover.reason})"
+    return f"{change}: writes paused for {paused}" if paused else change
+
+
+def pause_of(failover: "LastFailover") -> str:
+    """Return the time without a member that accepted writes, or "" if it was not measured."""
+    measured = failover.unavailable_milliseconds
+    return f"{measured:g} ms" if measured > 0 else ""
 
 
 def read_failover(event: dict[str, str]) -> TimelineEntry | None:
@@ -36,4 +45,4 @@ def read_failover(event: dict[str, str]) -> TimelineEntry | None:
     if event["reason"] != EventReason.FAILOVER or found is None:
         return None
     leader, before, reason, paused = found.groups()
-    return TimelineEntry(event["time"], leader, before, reason, float(paused))
+    return TimelineEntry(event["time"], leader, before, reason, float(paused) if paused else None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.histogram import quantile
+from qsync_operator.views.failovers import failover_sentence
 from qsync_operator.views.statusview import StatusRow, View
 
 if TYPE_CHECKING:
@@ -81,10 +82,7 @@ def live_sample(
     failover, audit = status.last_failover, status.last_audit
     text = ""
     if failover is not None:
-        text = (
-            f"{failover.to} leads after {failover.from_} ({failover.reason}), writes paused"
-            f" {failover.unavailable_milliseconds:g} ms"
-        )
+        text = failover_sentence(failover)
     return LiveSample(
         at_s=at_s,
         clock=clock,

@@ -8,9 +8,12 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from qsync_operator.views.failovers import pause_of
+from qsync_operator.views.times import local_time
+
 if TYPE_CHECKING:
     from qsync_operator.api.cluster import QsyncCluster
-    from qsync_operator.api.status import ClusterStatus, MemberStatus
+    from qsync_operator.api.status import ClusterStatus, LastFailover, MemberStatus
 
 Table = tuple[list[str], list[list[str]]]
 UNKNOWN = "-"
@@ -115,14 +118,21 @@ def summary(cluster: "QsyncCluster", phase: str = "") -> list[str]:
         f"{cluster.name}: {shown} · {_leadership(status)} · quorum {status.quorum} · {confirmed}",
         *problems(cluster),
     ]
-    failover = status.last_failover
-    if failover is not None:
-        lines.append(
-            f"last failover: {failover.from_} -> {failover.to} ({failover.reason}), writes paused"
-            f" {failover.unavailable_milliseconds:g} ms, {failover.rolled_back_rows} rows rolled"
-            f" back, {failover.at}"
-        )
+    if status.last_failover is not None:
+        lines += failover_lines(status.last_failover)
     return lines
+
+
+def failover_lines(failover: "LastFailover") -> list[str]:
+    """Return the last change of leader, and a line with its effect, if that is known."""
+    change = f"{failover.from_} -> {failover.to} ({failover.reason})"
+    effects = []
+    if paused := pause_of(failover):
+        effects.append(f"writes paused for {paused}")
+    if failover.rolled_back_rows:
+        effects.append(f"{failover.rolled_back_rows} rows rolled back")
+    lines = [f"last failover: {change} at {local_time(failover.at)}"]
+    return [*lines, f"  {', '.join(effects)}"] if effects else lines
 
 
 def _leadership(status: "ClusterStatus") -> str:

@@ -58,6 +58,9 @@ function drawTotals(data) {
   Object.values(tiles).forEach((text, i) => show(list.children[i].lastChild, text));
 }
 
+// A change that is shorter than the time between two observations is not measured.
+const pause = (ms) => (ms === null ? "not measured" : `${count(ms)} ms`);
+
 function drawCharts(data) {
   const column = (i) => data.points.map((point) => point[i]);
   const times = column(0), now = new Date(data.time).getTime();
@@ -80,7 +83,7 @@ function drawCharts(data) {
   });
   const failovers = data.failovers.map((one) => ({
     at: new Date(one.time).getTime(), paused_ms: one.paused_ms,
-    title: `${clock(one.time)}: ${one.leader} after ${one.before}, ${count(one.paused_ms)} ms`,
+    title: `${clock(one.time)}: ${one.leader} after ${one.before}, ${pause(one.paused_ms)}`,
   }));
   timeline(get("chart-failovers"), {
     failovers, now, clock, label: `${failovers.length} failovers, listed below`,
@@ -106,7 +109,7 @@ function drawLists(data) {
   fill("failovers", [["Time", "time"], ["Change", "title"], ["Reason", "word"], ["Writes paused", "number"]],
     data.failovers.map((one) => [
       { text: clock(one.time), hint: one.time }, `${one.before || "no leader"} → ${one.leader}`,
-      one.reason, `${count(one.paused_ms)} ms`,
+      one.reason, pause(one.paused_ms),
     ]));
   const spaces = data.spaces?.largest ?? [];
   fill("spaces", [["Space", "title"], ["Id", "number"], ["Rows", "number"], ["Size", "number"], ["Waits for", "word"]],

@@ -1,11 +1,14 @@
 """Every verb has `-o json`, or a stated reason to have none."""
 
+import io
+import sys
+
 import pytest
 
 from qsync_cli.commands import COMMANDS, LOCAL
 from qsync_cli.journals.commands import JOURNALS
 from qsync_cli.lazy import LazyCommand
-from qsync_cli.output import plain_table
+from qsync_cli.output import plain_table, print_table
 
 WITHOUT = {
     "export": "-o names the file, and --format its form",
@@ -32,3 +35,26 @@ def test_only_existing_verbs_are_exempt() -> None:
 def test_names_with_control_characters_are_escaped_in_tables() -> None:
     table = plain_table(["FIELD"], [["a\x1b[31mb"], ["line\nbreak"]])
     assert table.splitlines() == ["FIELD", "a\\u001b[31mb", "line\\nbreak"]
+
+
+class TerminalText(io.StringIO):
+    """Standard output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_table_on_a_terminal_has_no_trailing_spaces_and_obeys_no_color(
+    monkeypatch: pytest.MonkeyPatch, no_color: str
+) -> None:
+    terminal = TerminalText()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for name, value in {"NO_COLOR": no_color, "COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    print_table(["ROLE", "MESSAGE"], [["leader", "x" * 200], ["follower", "short"]])
+    lines = terminal.getvalue().splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    assert lines[2].endswith("short")
+    assert ("\x1b" in terminal.getvalue()) is not bool(no_color)

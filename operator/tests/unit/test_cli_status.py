@@ -1,6 +1,7 @@
 """The status of a cluster: its problems, one table for both platforms, and watching."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -10,11 +11,20 @@ import typer
 
 from qsync_cli import clusters, statuses
 from qsync_cli.options import Output
+from qsync_operator.api.status import LastFailover
 from qsync_operator.plan.observed import DISK_FULL, DISK_LOW, Memory
 from qsync_operator.plan.planner import plan
+from qsync_operator.views.failovers import failover_sentence, read_failover
 from qsync_operator.views.podview import Look
 from qsync_operator.views.podview import view_of as kubernetes_view
-from qsync_operator.views.statusview import ClusterHealth, View, health_of, table, view_of
+from qsync_operator.views.statusview import (
+    ClusterHealth,
+    View,
+    failover_lines,
+    health_of,
+    table,
+    view_of,
+)
 from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, formed
 
@@ -218,6 +228,34 @@ def test_both_platforms_have_the_same_columns_within_80() -> None:
     )  # fmt: skip
     text = statuses.text_of([replace(local, rows=[row])], False)
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("fields", "effect"),
+    [
+        ({}, []),
+        ({"unavailable_milliseconds": 57.2}, ["  writes paused for 57.2 ms"]),
+        ({"rolled_back_rows": 3}, ["  3 rows rolled back"]),
+    ],
+)
+def test_last_failover_has_a_local_time_and_only_effects_that_are_known(
+    fields: dict[str, Any], effect: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    at = "2026-11-27T15:47:31.199+00:00"
+    last = LastFailover(from_="orders-0", to="orders-1", reason="ProcessEnded", at=at, **fields)
+    first, *rest = failover_lines(last)
+    monkeypatch.undo()
+    time.tzset()
+    assert first == "last failover: orders-0 -> orders-1 (ProcessEnded) at 2026-11-28 00:47:31"
+    assert len(first) <= 80
+    assert rest == effect
+    sentence = failover_sentence(last)
+    assert ("writes paused" in sentence) is bool(last.unavailable_milliseconds)
+    found = read_failover({"time": at, "reason": "Failover", "message": sentence})
+    assert found is not None
+    assert found.paused_ms == (last.unavailable_milliseconds or None)
 
 
 @pytest.mark.parametrize(
