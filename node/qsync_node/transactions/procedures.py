@@ -20,6 +20,7 @@ from qsync_node.format.keys import KEY_FUNCTION_NAME, KEY_TUPLE, Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.console import CONSOLE_PROCEDURE, evaluate
+from qsync_node.transactions.info import box_info
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stages import RequestStage
@@ -177,50 +178,7 @@ class Procedures:
     # --- queries ------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """Return the parts of Tarantool's box.info that apply here, with Qsync's own fields."""
-        context = self.context
-        replica = self.replica
-        now = self.status.report()
-        return {
-            "version": "2.11.0-qsync",
-            "id": now["replica_id"],
-            "uuid": self.context.uuid,
-            "name": self.context.settings.name,
-            "ro": bool(self.status.read_only_reason()),
-            "ro_reason": now["ro_reason"],
-            "lsn": context.tail.vclock.get(context.replica_id, 0),
-            "vclock": dict(context.tail.vclock),
-            "signature": context.tail.last_index,
-            "status": _tarantool_status(now),
-            "cluster": {"uuid": now["replicaset_uuid"]},
-            "replication": {
-                member["replica_id"]: {
-                    "id": member["replica_id"],
-                    "uuid": member["uuid"],
-                    "name": member["name"],
-                    "lsn": context.tail.vclock.get(member["replica_id"], 0),
-                }
-                for member in now["members"]
-            },
-            "election": {
-                "state": replica.election.role.value,
-                "term": now["term"],
-                "leader": now["leader_id"],
-                "leader_name": now["leader_name"],
-                "vote": context.ballot.vote,
-            },
-            "synchro": {
-                "quorum": now["quorum"],
-                "queue": {
-                    "owner": now["limbo"]["owner_id"],
-                    "term": now["last_term"],
-                    "len": now["limbo"]["len"],
-                    "age": now["limbo"]["age_ns"] / 1e9,
-                    "confirmed_index": now["confirmed_index"],
-                },
-            },
-            "memory": {"data": now["memory_bytes"]},
-        }
+        return box_info(self.replica, self.status.report())
 
     def stat(self) -> dict[str, Any]:
         return {name: {"total": total} for name, total in sorted(self.counters.items())}
@@ -489,10 +447,3 @@ def _dig(value: object, path: list[str], name: str) -> object:
             raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
         value = value[part]
     return value
-
-
-def _tarantool_status(now: dict[str, Any]) -> str:
-    """Return Tarantool's status; `orphan` means that the member has no contact with its quorum."""
-    if now["role"] == "joining":
-        return "loading"
-    return "orphan" if now["is_orphan"] else "running"

@@ -320,6 +320,35 @@ def test_durations_and_errors_are_counted_by_type(cluster: ProcessCluster, raw: 
     assert grown["qsync_write_seconds_sum"] < 60
 
 
+def info_of(node: NodeProcess) -> dict[str, Any]:
+    raw = Raw(node.address)
+    assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
+    code, body = raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.info", Key.TUPLE: []})
+    assert code == 0
+    found: dict[str, Any] = body[Key.DATA][0]
+    return found
+
+
+def test_box_info_has_the_streams_of_members_as_in_tarantool(cluster: ProcessCluster) -> None:
+    leader = cluster.leader()
+
+    def have_all() -> bool:
+        info = info_of(leader)
+        others = [one for one in info["replication"].values() if one["id"] != info["id"]]
+        streams = [one["downstream"] for one in others]
+        return all(one == {"status": "follow", "vclock": info["vclock"]} for one in streams)
+
+    wait_until("all followers have all rows", have_all)
+    info = info_of(leader)
+    own = info["replication"][info["id"]]
+    assert set(own) == {"id", "uuid", "name", "lsn"}
+    assert own["lsn"] == info["lsn"] > 0
+    follower = next(node for node in cluster.nodes if node is not leader)
+    streams = info_of(follower)["replication"]
+    assert streams[info["id"]]["upstream"] == {"status": "follow"}
+    assert not any("downstream" in one for one in streams.values())
+
+
 def test_administrators_call_what_tarantool_calls_so(cluster: ProcessCluster, raw: Raw) -> None:
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     assert raw.ask(Type.CALL, {Key.FUNCTION_NAME: "box.snapshot", Key.TUPLE: []}) == (
