@@ -27,6 +27,12 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         help="path or URL of a ledger of appends to journals; may be repeated",
         metavar="FILE",
     )
+    parser.add_argument(
+        "--unarchived",
+        default="",
+        help="why confirmed rows may be missing in the archive: the audit is then Incomplete",
+        metavar="REASON",
+    )
 
 
 def add_compaction_arguments(parser: argparse.ArgumentParser) -> None:

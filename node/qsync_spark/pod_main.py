@@ -184,7 +184,14 @@ def run_audit(
     from qsync_spark.report.page import write_report
 
     archive = load_archive(arguments.archive)
-    result = audit(spark, archive, arguments.cluster, progress=note, appends=arguments.appends)
+    result = audit(
+        spark,
+        archive,
+        arguments.cluster,
+        progress=note,
+        appends=arguments.appends,
+        unarchived=arguments.unarchived,
+    )
     alone = [host for host in result.hosts if host == socket.gethostname()]
     if alone:
         raise RuntimeError("tasks ran in the driver: an audit on Kubernetes requires executors")

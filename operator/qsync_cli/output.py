@@ -76,7 +76,13 @@ def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., 
         yield lambda done, said="": None
         return
 
-    with rich.progress.Progress(console=rich.console.Console(stderr=True), transient=True) as bar:
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TimeElapsedColumn(),
+    )
+    stderr = rich.console.Console(stderr=True)
+    with rich.progress.Progress(*columns, console=stderr, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, said="": bar.update(
             task, completed=done, description=f"{what}: {said}" if said else what

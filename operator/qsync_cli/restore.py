@@ -1,6 +1,7 @@
 """`qsync restore`: a new local cluster from a point of an archive."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,6 @@ from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local import apply
 from qsync_cli.options import NameArgument, NoWaitOption, OutputOption, TimeoutOption
-from qsync_cli.output import warn
 from qsync_local import restoration
 from qsync_operator.api import cluster as api_cluster
 from qsync_operator.api import manifest
@@ -105,14 +105,14 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     apply.bring_up(
         manifest.ClusterManifest(cluster, given.secrets if given else {}), no_wait, timeout, output
     )
-    _say_what_was_compared(clusters.store_of(name).directory)
+    _print_notes(name, clusters.store_of(name).directory)
 
 
-def _say_what_was_compared(directory: Path) -> None:
-    """Print to standard error, because standard output may be a document."""
+def _print_notes(name: str, directory: Path) -> None:
+    """Print the comparison to standard error, because standard output may be a document."""
     file = directory / restoration.RESTORED_NAME
     for note in json.loads(file.read_text())["notes"] if file.exists() else ():
-        warn(note)
+        sys.stderr.write(f"{name}: {note}\n")
 
 
 def _moment(text: str) -> str:

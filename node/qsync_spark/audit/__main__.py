@@ -106,6 +106,7 @@ def _audit(
             arguments.lag_allowed,
             progress,
             arguments.appends,
+            arguments.unarchived,
         )
     finally:
         spark.stop()

@@ -130,6 +130,21 @@ def test_archive_ledger_and_report_are_in_one_store(whole: Path, tmp_path: Path)
     assert json.loads((audits / "by-hand" / "audit.json").read_text()) == found
 
 
+def test_audit_of_an_archive_that_may_lack_confirmed_rows_is_incomplete(whole: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "qsync_spark.audit", "--archive", f"file://{whole}",
+            "--engine", "process", "--unarchived", "all volumes are gone",
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "Incomplete"
+    (gap,) = found["incomplete"]
+    assert gap["message"].endswith("are unknown: all volumes are gone")
+
+
 def test_without_a_master_spark_logs_as_little_as_with_a_local_one() -> None:
     """Its scheduler may report tasks that end while it stops."""
     text = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -86,13 +86,12 @@ def audit(
     if appends and (cluster.spec.journals is None or not cluster.spec.journals.enabled):
         text = f"{name} has no journals: leave out --appends"
         raise Failure(FailureReason.INVALID, text)
-    for text in archive_now(store):
-        warn(text)
+    unarchived = _unarchived(store)
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = store.directory / "audits" / started
     words = ["--ledger", ledger] if ledger is not None else []
     words += [word for place in appends or () for word in ("--appends", place)]
-    words += ["--engine", engine.value]
+    words += ["--engine", engine.value, "--unarchived", unarchived]
     found = _run(cluster.spec.archive.url, name, words, folder, output)
     found["report"] = str(folder / "report.html")
     if output in (Output.json, Output.yaml):
@@ -103,11 +102,46 @@ def audit(
         raise typer.Exit(1)
 
 
-def archive_now(store: "ClusterFiles") -> list[str]:
-    """Make all running members archive their confirmed rows. Return warnings of failures."""
-    members = store.load_state().members
-    if clusters.load_cluster(store).spec.hibernate and not any(one.pid for one in members.values()):
-        return [f"{store.name} is stopped, so the audit ends before rows that are not archived yet"]
+class ArchivingOutcome(NamedTuple):
+    """The outcome of a request to archive all confirmed rows.
+
+    Attributes:
+        warnings: failures of members.
+        unarchived: why confirmed rows may be missing in the archive, so that an audit of it cannot
+            pass; "" if a majority of the voters archived them, or the cluster is stopped.
+    """
+
+    warnings: list[str]
+    unarchived: str = ""
+
+
+def _unarchived(store: "ClusterFiles") -> str:
+    """Make all members archive their rows, and return why some may be missing, or ""."""
+    archived = archive_now(store)
+    if not archived.unarchived:
+        for text in archived.warnings:
+            warn(text)
+    return archived.unarchived
+
+
+def archive_now(store: "ClusterFiles") -> ArchivingOutcome:
+    """Make all running members archive their confirmed rows."""
+    state = store.load_state()
+    members = state.members
+    voters = [member for member, record in members.items() if record.kind == "voter"]
+    spec = clusters.load_cluster(store).spec
+    url = spec.archive.url if spec.archive is not None else "URL"
+    gone = [member for member in voters if not any(store.data_directory(member).glob("*.snap"))]
+    if state.is_formed and voters and len(gone) == len(voters):
+        return ArchivingOutcome(
+            [],
+            f"the data of {', '.join(gone)} is gone; restore the directories, or create a new "
+            f"cluster with `qsync restore NEW --archive {url}`",
+        )
+    if spec.hibernate and not any(one.pid for one in members.values()):
+        return ArchivingOutcome(
+            [f"{store.name} is stopped, so the audit ends before rows that are not archived yet"]
+        )
     secret, certificates = clusters.secrets_of(store).cluster, clusters.certificates_of(store)
 
     async def ask_all() -> dict[str, str]:
@@ -133,9 +167,16 @@ def archive_now(store: "ClusterFiles") -> list[str]:
 
     failed = {member: error for member, error in asyncio.run(ask_all()).items() if error}
     if not failed:
-        return []
+        return ArchivingOutcome([])
     reasons = "; ".join(dict.fromkeys(failed.values()))
-    return [f"the audit ends before rows that {', '.join(failed)} did not archive: {reasons}"]
+    text = f"the audit ends before rows that {', '.join(failed)} did not archive: {reasons}"
+    if len([member for member in voters if member not in failed]) * 2 > len(voters):
+        return ArchivingOutcome([text])
+    unarchived = (
+        f"fewer than a majority of the voters archived their rows ({reasons}); start the members "
+        f"(`qsync status {store.name}` names their problems), then audit again"
+    )
+    return ArchivingOutcome([text], unarchived)
 
 
 def _run(
@@ -148,7 +189,8 @@ def _run(
     ]  # fmt: skip
     said = folder / "audit.json"
     is_quiet = output in (Output.json, Output.yaml)
-    run_job("auditing", "qsync_spark.audit", words, is_quiet, said.exists, folder)
+    starts = "reading the archive"
+    run_job("auditing", "qsync_spark.audit", words, is_quiet, said.exists, folder, starts)
     found: dict[str, Any] = json.loads(said.read_text())
     return found
 

@@ -59,7 +59,7 @@ def compact(  # as many as there are options
         base.duration_ns(age or "0s")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    for text in archive_now(store):
+    for text in archive_now(store).warnings:
         warn(text)
     folder = store.directory / "compactions"
     result = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S.%fZ')}.json"

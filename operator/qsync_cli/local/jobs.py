@@ -19,13 +19,19 @@ def run_job(  # what differs between jobs
     is_quiet: bool,
     done: Callable[[], bool],
     folder: Path | None,
+    starts: str = "starting Spark",
 ) -> None:
     """Run `python -m module` with a progress bar. `done` returns whether its result exists.
+
+    The bar shows `starts` until the job reports its first step. If standard error is no terminal, a
+    line replaces the bar.
 
     Raises:
         Failure: the job failed. The text is its last sentence, or names the file in `folder` with
             its output. Without `folder`, the file is in a new temporary folder.
     """
+    if not is_quiet and not sys.stderr.isatty():
+        sys.stderr.write(f"{what}: {starts} ...\n")  # instead of a progress bar
     command = [sys.executable, "-m", module, "--progress", "--lifeline", *words]
     said: list[str] = []
     with (
@@ -39,6 +45,7 @@ def run_job(  # what differs between jobs
         ) as process,
     ):
         assert process.stderr is not None
+        advance(0.0, starts)
         for line in process.stderr:
             step = _step_of(line)
             if step is not None:

@@ -49,8 +49,9 @@ PAUSE = (
 KEPT_FINDINGS = (Reason.NO_LEADER, Reason.HIBERNATED, Reason.PAUSED)
 """Reasons that describe a cluster better than the refusal of one of its objects."""
 DATA_LOST = (
-    "all data of the cluster is lost: every volume is new or gone. Restore the old volumes. To "
-    "create an empty cluster instead, delete this one with its volumes and its identity "
+    "all data of the cluster is lost: every volume is new or gone. Restore the old volumes, or "
+    "create a new cluster from the archive (`qsync restore`, bootstrap.fromArchive). To create an "
+    "empty cluster instead, delete this one with its volumes and its identity "
     "(docs/operations.md) and apply it again"
 )
 

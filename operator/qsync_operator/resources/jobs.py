@@ -10,6 +10,7 @@ from typing import Any, Literal
 from qsync_operator.api.base import duration_ns, quantity
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.jobs import AuditSpec, CompactionSpec, RunSpec
+from qsync_operator.api.reasons import Reason
 from qsync_operator.api.spec import JobSpec, SparkSpec
 from qsync_operator.resources.labels import CLUSTER_LABEL, MANAGER, KubernetesObject, build
 from qsync_operator.resources.pods import archive_credentials
@@ -236,7 +237,8 @@ def _driver(
                 "imagePullPolicy": "IfNotPresent",
                 "args": [
                     verb, "--cluster", cluster.name, "--archive", archive.url, *arguments,
-                    *_retention(cluster, kind), *_spark_arguments(spark),
+                    *_unarchived(cluster, kind), *_retention(cluster, kind),
+                    *_spark_arguments(spark),
                 ],
                 "env": _environment(cluster, kind, image),
                 **_credentials(cluster, kind),
@@ -250,6 +252,14 @@ def _driver(
         ],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }  # fmt: skip
+
+
+def _unarchived(cluster: QsyncCluster, kind: RunKind) -> list[str]:
+    """Return why an audit cannot pass: after the loss of all data, only the archive remains."""
+    degraded = cluster.status.condition("Degraded")
+    if kind != "audit" or degraded is None or degraded.reason != Reason.DATA_LOST:
+        return []
+    return ["--unarchived", degraded.message]
 
 
 def _retention(cluster: QsyncCluster, kind: RunKind) -> list[str]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.jobs import AuditStatus, CompactionStatus
 from qsync_operator.api.spec import SparkSpec
+from qsync_operator.api.status import Condition
 from qsync_operator.jobs.reconciler import JobReconciler, audit_overdue_s, refuse_run
 from qsync_operator.jobs.results import PROGRESS, VIOLATIONS, judge
 from qsync_operator.jobs.schedule import overdue_at
@@ -118,6 +119,24 @@ def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
     arguments = made["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[:5] == ["audit", "--cluster", "orders", "--archive", ARCHIVE["url"]]
     assert "spark.executor.instances=3" in arguments
+
+
+def test_audit_after_the_loss_of_all_data_cannot_pass() -> None:
+    stage = RunStage(audit={"schedule": "15 * * * *"})
+    found = {"type": "Degraded", "status": "True", "reason": "DataLost", "message": "all is lost"}
+    stage.cluster.status.conditions = [Condition.model_validate(found)]
+    stage.put(audit())
+    stage.put({**audit("fold"), "kind": "QsyncCompaction"})
+    stage.reconcile()
+
+    def arguments(name: str) -> list[str]:
+        pod = stage.api.named("Job", name)["spec"]["template"]["spec"]
+        words: list[str] = pod["containers"][0]["args"]
+        return words
+
+    at = arguments("by-hand").index("--unarchived")
+    assert arguments("by-hand")[at + 1] == "all is lost"
+    assert "--unarchived" not in arguments("fold")
 
 
 def test_a_run_of_the_schedule_gets_an_object_once() -> None:
