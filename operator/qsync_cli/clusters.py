@@ -1,6 +1,5 @@
 """Local clusters as commands see them: find, look at, and keep a supervisor alive."""
 
-import asyncio
 import contextlib
 import re
 import subprocess
@@ -10,25 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qsync_cli.failure import Failure, FailureReason
-from qsync_local import certificates, processes
-from qsync_local import platform as platforms
+from qsync_local import certificates, looking, processes, views
 from qsync_local.store import ClusterFiles, Secrets, home
-from qsync_operator.api import names
 from qsync_operator.api.patterns import NAME_PATTERN
-from qsync_operator.plan import observed as observations
-from qsync_operator.plan import planner
-from qsync_operator.plan import status as statuses
+from qsync_operator.views import statusview
 
 if TYPE_CHECKING:
     from qsync_local.certificates import MemberCertificates
     from qsync_local.store import ManifestFacts
     from qsync_operator.api.cluster import QsyncCluster
-    from qsync_operator.api.status import ClusterStatus
-    from qsync_operator.plan.observed import Observed
 
 SUPERVISOR_START_S = 15.0
-_WITH_WRITES = ("Degraded", "Scaling", "RollingOut", "Progressing")
-"""Phases that a cluster without a leader does not have."""
 _HARMLESS = frozenset({"VotersFenced", "DiskLow", "ArchiveFailing"})
 """Reasons of Degraded that no change of the manifest waits for."""
 
@@ -145,52 +136,16 @@ def ensure_supervisor(store: ClusterFiles) -> bool:
 
 def look(store: ClusterFiles) -> "QsyncCluster":
     """Return the current cluster: live answers of its nodes, and the supervisor's findings."""
+    import asyncio  # noqa: PLC0415  # heavy, and not needed if a supervisor answers
+
     cluster = load_cluster(store)
-    saved = store.load_status()
-    cluster.status = asyncio.run(_fresh_status(store, cluster, saved))
+    cluster.status = asyncio.run(looking.look(store, secrets_of(store), cluster))
     return cluster
 
 
-async def _fresh_status(
-    store: ClusterFiles, cluster: "QsyncCluster", saved: "ClusterStatus"
-) -> "ClusterStatus":
-    platform = platforms.LocalPlatform(store, secrets_of(store), is_read_only=True)
-    try:
-        observed = await platform.observe(cluster, observations.Memory(), saved)
-    finally:
-        await platform.close()
-    return merge(cluster, observed, saved)
-
-
-def merge(cluster: "QsyncCluster", observed: "Observed", saved: "ClusterStatus") -> "ClusterStatus":
-    """Merge live numbers and roles with phase and conditions of the supervisor.
-
-    A condition that contradicts the live answers is outdated, and corrected.
-    """
-    wanted = names.wanted_members(cluster.name, cluster.spec)
-    finding = planner.live_finding(cluster, observed, time.monotonic_ns())
-    fresh = statuses.build_status(cluster, observed, wanted, finding, time.time())
-    is_current = saved.observed_generation == cluster.metadata.generation
-    degraded = saved.condition("Degraded")
-    # Only the supervisor tests the ports of members that do not run.
-    is_blocked = degraded is not None and degraded.reason == "PortInUse"
-    if (
-        is_current
-        and not is_blocked
-        and (saved.phase == "Ready" or (not fresh.leader and saved.phase in _WITH_WRITES))
-    ):
-        return fresh
-    messages = {member.name: member.message for member in saved.members}
-    for member in fresh.members:
-        if member.role == "down":
-            member.message = messages.get(member.name)
-    return fresh.model_copy(
-        update={
-            "phase": saved.phase,
-            "conditions": saved.conditions,
-            "observed_generation": saved.observed_generation,
-        }
-    )
+def view_of(store: ClusterFiles) -> statusview.View:
+    """Return the current view of a cluster, from its supervisor if that answers."""
+    return views.served_view(store) or statusview.view_of(look(store))
 
 
 def is_settled(cluster: "QsyncCluster") -> bool:

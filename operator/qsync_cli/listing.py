@@ -39,7 +39,7 @@ def list_clusters(
 
 def _local(store: "ClusterFiles") -> dict[str, Any]:
     """Return the line of a local cluster, without a start of its supervisor."""
-    return _line(store.name, "local", clusters.look(store).document())
+    return _line(store.name, "local", clusters.view_of(store).document)
 
 
 def _remote(document: dict[str, Any]) -> dict[str, Any]:

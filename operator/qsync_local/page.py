@@ -14,13 +14,17 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from qsync_local.brokerpage import LocalBrokers
+from qsync_local.looking import look
 from qsync_local.ports import PAGE_PORTS, NoFreePort, choose_port, is_free
 from qsync_local.store import ClusterFiles, PageAddress
+from qsync_local.views import VIEW_PATH, document_of
 from qsync_operator.api.reasons import EventReason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.members.links import NodeLinks, ask_each
+from qsync_operator.plan.observed import SchemaView
 from qsync_operator.views.live import live_sample
 from qsync_operator.views.statusview import view_of
 from qsync_web.journals import PageJournals
@@ -210,19 +214,37 @@ def _time_of(name: str) -> str:
         return ""
 
 
+async def _current_view(store: ClusterFiles, schema: SchemaView) -> dict[str, Any]:
+    """Return the document that `qsync_local.views` reads."""
+    cluster, secrets_of_members = store.load_cluster(), store.load_secrets()
+    if cluster is None or secrets_of_members is None:
+        raise PageError(f"cluster {store.name} was deleted")
+    cluster.status = await look(store, secrets_of_members, cluster, schema)
+    return document_of(view_of(cluster))
+
+
 async def serve_page(
     store: ClusterFiles,
     status: Callable[[], ClusterStatus],
     context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    schema: Callable[[], SchemaView] = SchemaView,
 ) -> PageServer | None:
     """Serve the page at the port of the last time, or at another one if that is in use.
 
-    Returns None, after a line in the log, if no port is available.
+    Args:
+        store: files of the cluster.
+        status: returns the last status of the supervisor.
+        context: returns the TLS context of connections to members.
+        schema: returns the last comparison of the spaces with the manifest.
+
+    Returns:
+        The server; None, after a line in the log, if no port is available.
     """
     known = store.load_page()
     token = known.token if known is not None else secrets.token_urlsafe(24)
     refusal = f"open the address that `qsync web {store.name}` prints: it contains a token"
-    server = PageServer(LocalSource(store, status, context), token, refusal)
+    views = {VIEW_PATH: lambda: _current_view(store, schema())}
+    server = PageServer(LocalSource(store, status, context), token, refusal, views)
     try:
         port = (
             known.port if known is not None and is_free(known.port) else choose_port((), PAGE_PORTS)

@@ -136,6 +136,10 @@ class LocalPlatform:
         """Return the TLS context of connections to members, or None if they have no TLS."""
         return self._certificates.context()
 
+    def schema(self) -> SchemaView:
+        """Return the last comparison of the spaces with the manifest."""
+        return self._spaces.view
+
     async def close(self) -> None:
         await self._links.close()
 

@@ -122,7 +122,9 @@ async def _supervise(store: ClusterFiles) -> None:
         loop.add_signal_handler(number, stopping.set)
     platform = LocalPlatform(store, secrets)
     supervisor = Supervisor(store, platform)
-    page = await serve_page(store, lambda: supervisor.controller.status, platform.context)
+    page = await serve_page(
+        store, lambda: supervisor.controller.status, platform.context, platform.schema
+    )
     try:
         await supervisor.run(stopping)
     finally:

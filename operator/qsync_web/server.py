@@ -10,8 +10,10 @@ Policy allows no other script, and no script at all in reports.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -49,20 +51,29 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+DocumentSource = Callable[[], Awaitable[dict[str, Any]]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class PageServer:
     """The server of one platform."""
 
-    def __init__(self, source: PageSource, token: str = "", refusal: str = "") -> None:
+    def __init__(
+        self,
+        source: PageSource,
+        token: str = "",
+        refusal: str = "",
+        documents: Mapping[str, DocumentSource] = MappingProxyType({}),
+    ) -> None:
         """Prepare the server.
 
         Args:
             source: the platform.
             token: must be in the first address and then in a cookie; "" for none.
             refusal: answer to requests without the token: how to get an address with it.
+            documents: other documents, by path. Each function returns one, or raises PageError.
         """
+        self._documents = documents
         self._source = source
         self._watching = Watching(source)
         self._token = token
@@ -86,6 +97,7 @@ class PageServer:
                 web.get("/api/cluster", self._cluster),
                 web.get("/api/journals", self._journals),
                 web.get("/report", self._report),
+                *(web.get(path, self._document) for path in self._documents),
             ]
         )
         self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=IDLE_S)
@@ -176,6 +188,12 @@ class PageServer:
         except PageError as error:
             return web.json_response({"error": str(error)}, status=502)
         return web.json_response(found)
+
+    async def _document(self, request: web.Request) -> web.Response:
+        try:
+            return web.json_response(await self._documents[request.path]())
+        except PageError as error:
+            return web.json_response({"error": str(error)}, status=502)
 
     def _settings(self) -> dict[str, str | float]:
         return {"interval_s": self._source.interval_s, "hint": self._source.hint}

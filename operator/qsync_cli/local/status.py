@@ -43,4 +43,4 @@ def show(
 def look(name: str | None) -> list[statusview.View]:
     """Return a cluster, or all of them, as they are now."""
     stores = [cli_clusters.open_store(name)] if name is not None else cli_clusters.all_stores()
-    return [statusview.view_of(cli_clusters.look(store)) for store in stores]
+    return [cli_clusters.view_of(store) for store in stores]

@@ -22,7 +22,7 @@ class SpaceReconciler:
     ) -> None:
         self._secret = secret
         self._context = context
-        self._view = SchemaView()
+        self.view = SchemaView()
         self._compared: tuple[int, float] = (-1, 0.0)
 
     async def observe(self, cluster: QsyncCluster, leader: str | None) -> SchemaView:
@@ -33,20 +33,20 @@ class SpaceReconciler:
             leader: address of the writable leader, or None if there is none.
         """
         if not cluster.spec.spaces:
-            self._view = SchemaView(is_known=True)
-            return self._view
+            self.view = SchemaView(is_known=True)
+            return self.view
         generation, at_s = self._compared
         is_fresh = generation == cluster.metadata.generation and (
             time.monotonic() - at_s < COMPARE_AGAIN_S
         )
         if leader is None or is_fresh:
-            return self._view
+            return self.view
         try:
-            self._view = await in_thread(self._compare, leader, cluster)
+            self.view = await in_thread(self._compare, leader, cluster)
             self._compared = (cluster.metadata.generation, time.monotonic())
         except DatabaseError:
-            self._view = SchemaView()
-        return self._view
+            self.view = SchemaView()
+        return self.view
 
     async def create(self, cluster: QsyncCluster, leader: str, names: tuple[str, ...]) -> None:
         """Create the named spaces.

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from qsync_cli.clusters import look
+from qsync_local import views
+from qsync_local.store import ClusterFiles, PageAddress
+from qsync_local.views import served_view
+from qsync_operator.views.statusview import view_of
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
 
@@ -88,5 +93,31 @@ def test_verbs_on_a_local_cluster_load_nothing_slow(home: Home) -> None:
             ["describe", "orders", "orders"],
         ):
             assert loaded(home, *verb) == set(), verb
+        # The supervisor answers: not even an event loop is needed.
+        assert loaded(home, "list") == set()
+        for verb in (["status", "orders"], ["status", "orders", "-o", "json"]):
+            assert loaded(home, *verb, of=SLOW | {"asyncio"}) == set(), verb
+        check_views(home)
     finally:
-        home.run("destroy", "orders", "--delete-data", "--yes")
+        home.close()
+
+
+def check_views(home: Home) -> None:
+    """The view of the supervisor is that of the command; one of another version is not used."""
+    store = ClusterFiles(home.directory / "orders")
+    served = served_view(store)
+    assert served is not None
+    own = view_of(look(store))
+    assert (served.rows, served.health) == (own.rows, own.health)
+    assert served.lines == own.lines
+    page = store.load_page()
+    assert page is not None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(views, "__version__", "0.0.0")
+        assert served_view(store) is None
+    store.save_page(PageAddress(page.port, "another token"))
+    assert served_view(store) is None
+    store.save_page(page)
+    home.kill_supervisors()
+    assert served_view(store) is None
+    assert "orders: Ready" in home.do("status", "orders")

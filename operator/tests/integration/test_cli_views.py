@@ -64,5 +64,12 @@ def test_switchover_restart_events_and_logs(tmp_path: Path) -> None:
         logs = on_terminal(home, "logs", "orders", old)
         assert re.search(r"^[-0-9]{10} [:0-9]{8}\.\d{3} leader term=\d+ ", logs, re.M), logs
         assert '"event": "leader"' in home.do("logs", "orders", old)
+
+        text = (EXAMPLES / "three-nodes.yaml").read_text()
+        manifest = tmp_path / "less.yaml"
+        manifest.write_text(re.sub(".*(total, type|by_customer).*\n", "", text))
+        home.do("apply", "-f", manifest)
+        for kept in ("field total", "index by_customer"):
+            assert f"{kept} of space orders is not in the manifest" in home.do("status", "orders")
     finally:
         home.close()

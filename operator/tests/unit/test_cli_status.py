@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import typer
 
-from qsync_cli import clusters, statuses
+from qsync_cli import statuses
 from qsync_cli.options import Output
+from qsync_local import looking
 from qsync_operator.api.status import LastFailover
 from qsync_operator.plan.observed import DISK_FULL, DISK_LOW, Memory
 from qsync_operator.plan.planner import plan
@@ -178,7 +179,7 @@ def test_live_answers_replace_what_a_supervisor_wrote_before() -> None:
     observed = replace(world.observe(), memory=Memory())
     for phase in ("Ready", "Degraded"):
         old = saved.model_copy(update={"phase": phase})
-        cluster.status = clusters.merge(cluster, observed, old)
+        cluster.status = looking.merge(cluster, observed, old)
         view = view_of(cluster)
         assert view.lines[0] == "c: Unavailable · no leader · quorum 2 · confirmed unknown"
         assert view.health is ClusterHealth.UNAVAILABLE
