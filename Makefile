@@ -20,11 +20,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
 $(VENV)/.test: pyproject.toml $(HELPERS) locks/test.txt $(SERVICES) | $(BIN)/python
+	@echo "installing locks/test.txt into $(VENV): about 0.9 GB in all, in one to two minutes ..."
 	$(LOCKED) locks/test.txt
 	$(EDITABLE)
 	touch $@
 
 $(VENV)/.all: pyproject.toml $(HELPERS) locks/all.txt $(SERVICES) | $(BIN)/python
+	@echo "installing locks/all.txt into $(VENV): 1.6 GB, in two to three minutes ..."
 	$(LOCKED) locks/all.txt
 	$(EDITABLE)
 	touch $@ $(VENV)/.test $(VENV)/.audit
@@ -36,6 +38,7 @@ hooks:                        ## checks subjects of commits; nothing to do outsi
 
 # The audit at the demo's end reads a small archive: it needs neither PySpark (400 MB) nor Java.
 $(VENV)/.audit: locks/audit.txt | $(VENV)/.test
+	@echo "installing locks/audit.txt into $(VENV), for the audit ..."
 	$(LOCKED) locks/audit.txt
 	touch $@
 

@@ -97,7 +97,7 @@ def show_members(cluster: LocalCluster) -> None:
 
 def run(cluster: LocalCluster, folder: Path) -> int:
     started = time.monotonic()
-    console.print("[bold]1.[/] qsync local apply -f docs/examples/three-nodes.yaml")
+    console.print("[bold]1.[/] qsync apply -f docs/examples/three-nodes.yaml")
     cluster.apply(folder / "archive")
     console.print(f"   three members are ready after {time.monotonic() - started:.1f} s")
     show_members(cluster)
@@ -110,7 +110,7 @@ def run(cluster: LocalCluster, folder: Path) -> int:
         str(space), "--ledger", str(ledger),
     ]  # fmt: skip
     environment = {**os.environ, "QSYNC_PASSWORD": credentials["password"]}
-    console.print(f"[bold]2.[/] {WRITES} writes through asynctnt, over all members")
+    console.print(f"[bold]2.[/] {WRITES:,} writes through asynctnt, over all members")
     writer = subprocess.Popen(
         [sys.executable, str(HERE / "writer.py"), *common, "--count", str(WRITES), "--rate", "3000",
          "--workers", "32"],
@@ -158,9 +158,9 @@ def run(cluster: LocalCluster, folder: Path) -> int:
 
 def audit(cluster: LocalCluster, ledger: Path) -> int:
     """Audit the archive, and keep the report where it outlives the cluster."""
-    console.print("[bold]5.[/] qsync local audit orders: proofs from the archived logs")
+    console.print("[bold]5.[/] qsync audit orders: proofs from the archived logs")
     try:
-        said = cluster.qsync("local", "audit", cluster.name, "--ledger", str(ledger),
+        said = cluster.qsync("audit", cluster.name, "--ledger", str(ledger),
                              timeout_s=AUDIT_S)  # fmt: skip
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         console.print(f"[red]FAILED[/] {str(error)[:500]}")
@@ -175,19 +175,32 @@ def audit(cluster: LocalCluster, ledger: Path) -> int:
     return 0
 
 
+def sum_of(outcomes: dict[str, int], writes: int) -> str:
+    """Return the number of each outcome, so that their sum is the number of writes."""
+    counts = {**outcomes, "not sent (no connection to the member)": writes - sum(outcomes.values())}
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+
+
+def rows_of(rows: int, outcomes: dict[str, int]) -> str:
+    """Return the rows of a member, and how many of them are unknown writes that took effect."""
+    unknown = rows - outcomes.get("committed", 0)
+    if unknown <= 0:
+        return f"{rows:,} rows"
+    return f"{rows:,} rows ({unknown:,} of the unknown writes took effect)"
+
+
 def report(check: "subprocess.CompletedProcess[str]", found: dict[str, Any], took_s: float) -> int:
     outcomes = found.get("outcomes", {})
     for address, member in found.get("members", {}).items():
-        problems = member["problems"] or "no row is lost, changed or unknown"
-        console.print(f"   {address}: {member['rows']} rows, {problems}")
-    told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
-    console.print(f"   clients received: {told}")
+        problems = member["problems"] or "no acknowledged write is lost or changed"
+        console.print(f"   {address}: {rows_of(member['rows'], outcomes)}; {problems}")
+    console.print(f"   of {WRITES:,} writes: {sum_of(outcomes, WRITES)}")
     if check.returncode or outcomes.get("committed", 0) < 10_000:
         console.print(f"[red]FAILED[/] {check.stderr.strip()[-500:]}")
         return 1
     committed = outcomes["committed"]
     console.print(
-        f"[green]OK[/] every member has all {committed} acknowledged writes ({took_s:.0f} s)"
+        f"[green]OK[/] every member has all {committed:,} acknowledged writes ({took_s:.0f} s)"
     )
     return 0
 

@@ -145,7 +145,8 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=100)
     parser.add_argument("--timeout", type=float, default=10)
     arguments = parser.parse_args()
-    logging.getLogger("asynctnt").setLevel(logging.CRITICAL)
+    for name in ("asynctnt", "asyncio"):  # both report a killed member once more
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with open(arguments.ledger, "a") as ledger:
         asyncio.run(Writer(arguments, ledger).run())
     return 0
