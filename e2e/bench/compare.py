@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from e2e.bench.plot import PICTURE, draw, medians
+from e2e.bench.plot import PICTURE, draw, medians, origin_of
 from e2e.bench.systems import ALL, System
 from qsync_testing.paths import ROOT
 
@@ -149,7 +149,8 @@ def write(lines: list[str], results: dict[tuple[str, int], list[Any]], arguments
     ]
     _, mark, rest = page.read_text().partition("\n## ")  # what `make costs` wrote stays
     page.write_text("\n".join([*head, *lines]) + "\n" + mark + rest)
-    draw(*medians(page.read_text()), PICTURE)
+    text = page.read_text()
+    draw(*medians(text), origin_of(text), PICTURE)
 
 
 if __name__ == "__main__":

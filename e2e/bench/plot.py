@@ -53,12 +53,22 @@ def heights(ends: dict[str, float]) -> dict[str, float]:
     return placed
 
 
-def draw(in_flight: list[int], rates: dict[str, list[float]], path: Path) -> None:
+def origin_of(page: str) -> str:
+    """Return the version, the date and the machine of the measurements."""
+    run = re.search(r"^`make bench`, ([\d-]+), (\d+ cores, \w+)", page, re.MULTILINE)
+    version = re.search(r"^- (qsync [\d.]+)", page, re.MULTILINE)
+    assert run is not None
+    assert version is not None
+    return f"{version[1].rstrip('.')}, {run[1]}, {run[2]}"
+
+
+def draw(in_flight: list[int], rates: dict[str, list[float]], origin: str, path: Path) -> None:
     """Write the plot as SVG.
 
     Args:
         in_flight: numbers of writes in flight.
         rates: writes per second of each system, one per number.
+        origin: version, date and machine, for the second line of the title.
         path: the file.
     """
     mpl.rcParams.update(
@@ -99,7 +109,8 @@ def draw(in_flight: list[int], rates: dict[str, list[float]], path: Path) -> Non
     axes.set_xticks(in_flight, [str(number) for number in in_flight])
     axes.set_yticks([1_000, 10_000], ["1,000", "10,000"])
     axes.set_xlabel("writes in flight")
-    axes.set_title("durable quorum writes per second", fontsize=12, loc="left")
+    axes.set_title("durable quorum writes per second", fontsize=12, loc="left", pad=22)
+    axes.text(0, 1.02, origin, transform=axes.transAxes, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=GREY, alpha=0.25)
     figure.tight_layout()
@@ -107,4 +118,5 @@ def draw(in_flight: list[int], rates: dict[str, list[float]], path: Path) -> Non
 
 
 if __name__ == "__main__":
-    draw(*medians(PAGE.read_text()), PICTURE)
+    text = PAGE.read_text()
+    draw(*medians(text), origin_of(text), PICTURE)

@@ -54,6 +54,10 @@ def test_the_page_works_as_printed(home: Home, tmp_path: Path) -> None:
         assert done.returncode == 0, (script, done.stdout, done.stderr, home.logs())
         printed.append(done.stdout)
     everything = "\n".join(printed)
+    lines = "".join(printed[1:3]).splitlines()  # of `chaos` and the first `verify`
+    proposals = [line for line in lines if line.startswith("next: ")]
+    assert len(proposals) == 2
+    assert set(proposals) <= set((ROOT / "docs" / "chaos.md").read_text().splitlines())
     assert everything.count("killed demo-") == 3
     assert everything.count("demo: Passed. Each of ") == 2
     assert "qsync destroy demo --delete-data --yes" in printed[0], "how to remove it"

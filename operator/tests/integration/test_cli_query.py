@@ -1,6 +1,10 @@
 """`qsync query`: the tables that a statement names, nothing else, and nothing is written."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +20,7 @@ from qsync_cli.data.connecting import ConnectionTarget
 from qsync_cli.failure import Failure
 from qsync_node.archive import reader
 from qsync_testing.operator.local_clusters import Home
-from qsync_testing.paths import EXAMPLES
+from qsync_testing.paths import EXAMPLES, ROOT
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,27 @@ def test_statement_reads_its_tables_only(tmp_path: Path) -> None:
         ):
             with pytest.raises(Failure, match="the statement failed"):
                 query._run(connection, statement)
+
+
+def test_duckdb_reads_the_newest_tables_as_the_page_prints(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    for index, customer in ((9, "ann"), (10, "bob")):
+        made = folder / "compactions" / f"{index:020}-1-aa"
+        written(made / "spaces" / "512-orders", "a.parquet", customer=[customer])
+        (made / "manifest.json").touch()
+    written(
+        folder / "compactions" / f"{11:020}-1-aa" / "spaces" / "512-orders", "a", customer=["x"]
+    )
+    page = (ROOT / "docs" / "spark.md").read_text()
+    (block,) = re.findall(r"```console\n(NEWEST=.*?)```", page, re.DOTALL)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", block.replace("/var/archive/orders", str(folder))],
+        capture_output=True, text=True, check=False, env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "bob" in done.stdout
+    assert "ann" not in done.stdout
 
 
 def test_compacted_tables_are_those_of_the_newest_compaction(

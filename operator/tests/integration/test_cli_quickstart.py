@@ -54,6 +54,22 @@ def test_the_quickstart_works_as_printed(home: Home) -> None:
     assert home.all_pids() == []
 
 
+def test_upgrade_of_a_local_cluster_as_printed_keeps_its_rows(home: Home) -> None:
+    home.do("apply", "-f", ROOT / "docs" / "examples" / "three-nodes.yaml")
+    home.do("put", "orders", "orders", '[1, "ada", 2.5]')
+    before = home.supervisor_pids()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "QSYNC_HOME": str(home.directory), "PATH": path}
+    for script in scripts_of((ROOT / "docs" / "upgrades.md").read_text()):
+        done = subprocess.run(
+            script, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+            timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, (script, done.stderr)
+    assert "ada" in home.do("get", "orders", "orders", "1")
+    assert home.supervisor_pids() != before
+
+
 def test_reader_starts_with_the_values_that_the_page_names(home: Home, tmp_path: Path) -> None:
     home.do("apply", "-f", ROOT / "docs" / "examples" / "three-nodes.yaml")
     status = home.status("orders")["status"]
