@@ -4,6 +4,7 @@ The outcome of a request is a value, not an exception (`outcomes.py`). An except
 request was never sent, or that no retry can make it succeed.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from qsync_client.protocol.codes import ErrorCode
@@ -91,5 +92,10 @@ def hopeless_error(outcome: "Outcome") -> AccessDenied | SchemaError | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, or its class if it has none."""
+    """Return the text of an error, or its class if it has none; of refused connections their cause.
+
+    asyncio puts its own text and the address into the errors of the operating system.
+    """
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__

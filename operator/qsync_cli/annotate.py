@@ -3,13 +3,11 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from qsync_cli import clusters, waiting
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.options import OutputOption, TimeoutOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed, require_kubernetes
 from qsync_operator.api import annotations
 
 if TYPE_CHECKING:
@@ -19,6 +17,9 @@ if TYPE_CHECKING:
 @aimed
 def pause(where: Where, output: OutputOption = None) -> None:
     """Pause the operator for a cluster. Failover continues."""
+    require_kubernetes(
+        where, "pause", f"stop its members with `qsync stop {where.local}`, if they must not change"
+    )
     name = _annotate(where, "paused", "true")
     done(
         f"{name} is paused; `kubectl qsync resume` ends the pause",
@@ -31,6 +32,9 @@ def pause(where: Where, output: OutputOption = None) -> None:
 @aimed
 def resume(where: Where, output: OutputOption = None) -> None:
     """Resume a paused cluster."""
+    require_kubernetes(
+        where, "resume", f"start a cluster that is stopped with `qsync start {where.local}`"
+    )
     name = _annotate(where, "paused", None)
     done(f"reconciliation of {name} has resumed", output, cluster=name, paused=False)
 
@@ -59,8 +63,7 @@ def _restart_local(name: str, now: str, timeout_s: float, output: "Output | None
 
 
 def _annotate(where: Where, key: str, value: str | None) -> str:
-    if not where.is_kubernetes:
-        raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
+    require_kubernetes(where, "restart", "specify CLUSTER")
 
     async def write(session: kubernetes_session.KubernetesSession) -> str:
         cluster = kubernetes_session.choose(

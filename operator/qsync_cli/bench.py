@@ -87,6 +87,8 @@ def bench(
         try:
             result = asyncio.run(_run(endpoint, load, is_document))
         except (errors.QsyncError, OSError) as error:
+            if isinstance(error, OSError) and error.filename is not None:
+                raise  # the ledger, not a member
             raise Failure(
                 FailureReason.UNREACHABLE, f"benchmark of {target.cluster} failed: {error}"
             ) from error

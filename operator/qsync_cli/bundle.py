@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qsync_cli import events
+from qsync_cli import clusters, events
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.kubernetes import status as kubernetes_status
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed
+from qsync_cli.where import Where, aimed, require_kubernetes
 from qsync_operator.kubernetes import api
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ KINDS = (
 @aimed
 def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -> None:
     """Write objects, status, events and logs to one archive, without Secrets."""
-    if not where.is_kubernetes:
-        raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
+    place = clusters.store_of(where.local).directory if where.local is not None else ""
+    require_kubernetes(where, "bundle", f"copy {place}, which contains its logs and its secrets")
 
     name, parts = kubernetes_session.converse(where, lambda session: _collect(session, where))
     path = file or Path(f"{name}-bundle.tar.gz")

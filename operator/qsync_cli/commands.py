@@ -20,6 +20,18 @@ LOCAL = (
         ),
     ),
     LazyCommand(
+        "start",
+        "local.power:start",
+        "Start a cluster that was stopped, and wait until it is Ready.",
+        ("qsync local start orders",),
+    ),
+    LazyCommand(
+        "stop",
+        "local.power:stop",
+        "Stop all members of a cluster, and keep everything else: `spec.hibernate`.",
+        ("qsync local stop orders",),
+    ),
+    LazyCommand(
         "scale",
         "local.scale:scale",
         "Change the number of members, one at a time and never below a quorum.",

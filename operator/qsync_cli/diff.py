@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from qsync_cli import changes
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import orders
@@ -54,10 +52,9 @@ def documents_of(file: "Path") -> list[dict[str, Any]]:
         Failure: the file cannot be read, or has mistakes.
     """
     try:
-        api_manifest.check_documents(file)
+        return api_manifest.checked_documents(file)
     except api_manifest.ClusterManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
-    return [one for one in yaml.safe_load_all(file.read_text()) if one is not None]
 
 
 def _merged(found: object, change: object) -> Any:

@@ -1,5 +1,6 @@
 """Failure of a command: exit code 1, one sentence and a reason."""
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -7,6 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # not at run time: commands import nothing heavy before they run
     from qsync_operator.kubernetes.api import ApiError
     from qsync_operator.members.links import LinkError
+
+
+def cause_of(error: Exception) -> str:
+    """Return the cause of an error of a file, without the number and the name of the file."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error)
 
 
 class FailureReason(StrEnum):

@@ -67,7 +67,8 @@ def main() -> None:
     try:
         app()
     except Failure as failure:
-        sys.stderr.write(f"qsync: {failure} ({failure.reason})\n")
+        sentence, line, rest = str(failure).partition("\n")
+        sys.stderr.write(f"qsync: {sentence} ({failure.reason}){line}{rest.rstrip()}\n")
         sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of the output is closed

@@ -22,7 +22,7 @@ def start(
     output: OutputOption = None,
 ) -> None:
     """Start a cluster that was stopped, and wait until it is Ready."""
-    _hibernate(where, False, None if no_wait else timeout, output)
+    hibernate(where, False, None if no_wait else timeout, output)
 
 
 @aimed
@@ -33,12 +33,13 @@ def stop(
     output: OutputOption = None,
 ) -> None:
     """Stop all members of a cluster, and keep everything else: `spec.hibernate`."""
-    _hibernate(where, True, None if no_wait else timeout, output)
+    hibernate(where, True, None if no_wait else timeout, output)
 
 
-def _hibernate(
+def hibernate(
     where: Where, is_stopped: bool, timeout_s: float | None, output: "Output | None"
 ) -> None:
+    """Stop or start a cluster, and wait `timeout_s` seconds for it unless that is None."""
     if where.address is not None:
         raise typer.BadParameter("--address cannot be used here: specify CLUSTER")
     if where.local is not None:

@@ -9,7 +9,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
-from qsync_cli.where import Where, aimed_at_member
+from qsync_cli.where import Where, aimed_at_member, require_kubernetes
 
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import KubernetesSession
@@ -26,8 +26,9 @@ def replace(
     where: Where, member: str, force: ForceOption = False, output: OutputOption = None
 ) -> None:
     """Replace a member: delete its volume and pod, so that it joins again."""
-    if not where.is_kubernetes:
-        raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
+    require_kubernetes(
+        where, "replace", f"`qsync restart {where.local}` lets a member without data join again"
+    )
 
     target = targets.resolve(where, member)
     found = targets.ask(target, lambda links: targets.statuses(links, target))

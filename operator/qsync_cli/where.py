@@ -151,13 +151,16 @@ def place_of(name: str | None, where: Where) -> Where:
 
 
 def _only_one(where: Where) -> Where:
-    """Return Kubernetes if it is configured, or else the only local cluster."""
-    if names.has_kubeconfig():
-        return where
+    """Return the only local cluster, or else Kubernetes if it is configured.
+
+    Local clusters come first, as they do for a name. A kubeconfig may be left from other work.
+    """
     found = [store.name for store in clusters.all_stores()]
     if len(found) == 1:
         return replace(where, local=found[0])
     if not found:
+        if names.has_kubeconfig():
+            return where
         text = "there is no local cluster and no kubeconfig: run `qsync apply -f FILE`"
         raise Failure(FailureReason.NOT_FOUND, text)
     text = f"there are several local clusters, {', '.join(found)}: name one of them"
@@ -200,6 +203,25 @@ def member_at(
     ):
         return None, replace(where, cluster=first)
     return first, where
+
+
+def require_kubernetes(where: Where, verb: str, remedy: str) -> None:
+    """Refuse a verb that only clusters on Kubernetes have.
+
+    Args:
+        where: the place of the cluster.
+        verb: the verb.
+        remedy: the command for a local cluster, as an imperative clause.
+
+    Raises:
+        Failure: the cluster is local.
+        BadParameter: an address is given.
+    """
+    if where.address is not None:
+        raise typer.BadParameter("--address cannot be used here: specify CLUSTER")
+    if where.local is not None:
+        text = f"`qsync {verb}` is for clusters on Kubernetes, and {where.local} is local: {remedy}"
+        raise Failure(FailureReason.INVALID, text)
 
 
 def aimed(verb: Callable[..., None]) -> Callable[..., None]:

@@ -23,7 +23,7 @@ from qsync_cli.data import following
 from qsync_cli.data.connecting import ConnectionTarget, Endpoint, SpaceArgument, on_cluster
 from qsync_cli.data.files import FileFormat, RowWriter, TextWriter, format_of
 from qsync_cli.data.reading import named
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, cause_of
 from qsync_cli.output import counted, counting
 from qsync_client import Committed, ErrorCode, Refused, Row, Space, SyncClient
 from qsync_client import Iterator as IndexIterator
@@ -187,7 +187,7 @@ def _resumable(
             file.seek(state.size)
             rows = _append_pages(client, space, file, journal, state)
     except OSError as error:
-        raise Failure(FailureReason.FAILED, f"cannot write {part}: {error}") from error
+        raise Failure(FailureReason.FAILED, f"cannot write {part}: {cause_of(error)}") from error
     except KeyboardInterrupt:
         raise Failure(
             FailureReason.FAILED, "the export was interrupted: repeat the same command to continue"
@@ -234,7 +234,8 @@ def _saved(journal: Path, wanted: _ExportProgress) -> _ExportProgress:
         return wanted
     except (OSError, ValueError, TypeError) as error:
         raise Failure(
-            FailureReason.INVALID, f"cannot continue from {journal}: {error}; use --restart"
+            FailureReason.INVALID,
+            f"cannot continue from {journal}: {cause_of(error)}; use --restart",
         ) from error
     if not state.fits(wanted):
         raise Failure(
@@ -257,7 +258,7 @@ def _whole_file(part: Path, space: Space, chosen: FileFormat) -> Iterator[RowWri
         with part.open("wb") as file:
             yield TextWriter(file, space, chosen, None)
     except OSError as error:
-        raise Failure(FailureReason.FAILED, f"cannot write {part}: {error}") from error
+        raise Failure(FailureReason.FAILED, f"cannot write {part}: {cause_of(error)}") from error
 
 
 def replace_text(path: Path, text: str) -> None:

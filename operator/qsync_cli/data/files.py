@@ -25,7 +25,7 @@ from qsync_cli.data.fields import (
 )
 from qsync_cli.data.records import OnDone, Read, RecordReader
 from qsync_cli.data.values import json_of
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, cause_of
 from qsync_client import Row, Space
 
 RECORD_CHARACTERS_MAX = 16 << 20
@@ -153,7 +153,7 @@ def read_rows(path: Path, chosen: FileFormat, space: Space, done: OnDone) -> Rec
             size = max(path.stat().st_size, 1)
             yield from _read_text(file, chosen, space, lambda: done(file.tell() / size))
     except OSError as error:
-        raise Failure(FailureReason.INVALID, f"cannot read {path}: {error}") from error
+        raise Failure(FailureReason.INVALID, f"cannot read {path}: {cause_of(error)}") from error
 
 
 def _read_text(

@@ -29,7 +29,7 @@ from qsync_cli.data.exporting import FormatOption, replace_text, space_of
 from qsync_cli.data.files import format_of, read_rows
 from qsync_cli.data.records import Read
 from qsync_cli.data.values import json_of
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, cause_of
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import counted, print_document, progress
 from qsync_client import (
@@ -208,7 +208,8 @@ class ImportState:
             return self
         except (OSError, ValueError, TypeError) as error:
             raise Failure(
-                FailureReason.INVALID, f"cannot continue from {path}: {error}; use --restart"
+                FailureReason.INVALID,
+                f"cannot continue from {path}: {cause_of(error)}; use --restart",
             ) from error
         if (found.source, found.is_replace) != (self.source, self.is_replace):
             raise Failure(

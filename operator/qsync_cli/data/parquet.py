@@ -20,7 +20,7 @@ from qsync_cli.data.fields import (
 )
 from qsync_cli.data.records import OnDone, Read, RecordReader
 from qsync_cli.data.values import json_of, value_of
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, cause_of
 from qsync_client import Field, Row, Space
 
 try:
@@ -118,7 +118,7 @@ def read_rows(path: Path, space: Space, done: OnDone) -> RecordReader:
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
-        raise Failure(FailureReason.INVALID, f"cannot read {path}: {error}") from error
+        raise Failure(FailureReason.INVALID, f"cannot read {path}: {cause_of(error)}") from error
     with file:
         total = max(file.metadata.num_rows, 1)
         number = 0

@@ -90,7 +90,7 @@ def tables_of(statement: str) -> list[ArchiveTable]:
             plain = _EXPLAIN.sub("", statement)
             tree = connection.execute("select json_serialize_sql(?)", [plain]).fetchone()
     except duckdb.Error as error:
-        raise _failure(error) from error
+        raise statement_failure(error) from error
     document = json.loads(tree[0])
     if document.get("error"):
         raise Failure(
@@ -241,7 +241,7 @@ def _run(connection: "duckdb.DuckDBPyConnection", statement: str) -> "duckdb.Duc
     try:
         return connection.execute(statement)
     except _duckdb().Error as error:
-        raise _failure(error) from error
+        raise statement_failure(error) from error
 
 
 def _print(result: "duckdb.DuckDBPyConnection", output: Output | None) -> None:
@@ -269,9 +269,14 @@ def _cell(value: object) -> str:
     return cell_of(str(value) if isinstance(value, date | Decimal | UUID) else value)
 
 
-def _failure(error: Exception) -> Failure:
-    text = " ".join(str(error).partition("\n\nLINE")[0].split())
+def statement_failure(error: Exception) -> Failure:
+    """Return the failure of a statement, without places in it and tables of DuckDB's own."""
+    text = _INTERNAL.sub("", " ".join(str(error).partition("\n\nLINE")[0].split())).rstrip()
     return Failure(FailureReason.INVALID, f"the statement failed: {text}")
+
+
+_INTERNAL = re.compile(r'Did you mean "(pg_|duckdb_|sqlite_|pragma_|information_schema)[^"]*"\?')
+"""A suggestion of DuckDB that names one of its own tables."""
 
 
 def _text(value: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import typer
 
 from qsync_cli.data import extensions
+from qsync_client.protocol.codes import ErrorCode
+from qsync_node import explanations
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _OPERATION = re.compile(r"(?P<field>[^=+\-&|^!]+)(?P<operator>\+=|-=|&=|\|=|\^=|=)(?P<value>.*)")
@@ -64,6 +66,13 @@ def operation_of(text: str) -> tuple[str, str | int, Any]:
     field = match["field"].strip()
     operator = match["operator"][0] if match["operator"] != "=" else "="
     return operator, int(field) if field.isdigit() else field, value_of(match["value"])
+
+
+def code_name(code: int) -> str:
+    """Return the name of an error code, as `qsync explain` has it, or the code itself."""
+    if code in set(ErrorCode):
+        return ErrorCode(code).name
+    return explanations.ENGINE_CODES.get(code, str(code))
 
 
 def json_of(value: object) -> str:

@@ -11,13 +11,12 @@ import typer
 
 from qsync_cli.data.connecting import ConnectionTarget, SpaceArgument, on_cluster
 from qsync_cli.data.reading import IndexOption, named
-from qsync_cli.data.values import json_of, operation_of, row_of, value_of
+from qsync_cli.data.values import code_name, json_of, operation_of, row_of, value_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import say
 from qsync_client import (
     Committed,
-    ErrorCode,
     FirstUse,
     Outcome,
     Refused,
@@ -147,8 +146,7 @@ def _print_outcome(
         case RolledBack(reason):
             raise Failure(FailureReason.FAILED, f"rolled back: {reason}; it has no effect")
         case Refused(code, reason):
-            name = ErrorCode(code).name if code in set(ErrorCode) else str(code)
-            raise Failure(FailureReason.REFUSED, f"refused: {reason} ({name})")
+            raise Failure(FailureReason.REFUSED, f"refused: {reason} ({code_name(code)})")
         case Unknown(reason):
             text = "/".join(map(str, key))
             if output is Output.json:

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from qsync_operator.api.manifest import ClusterManifest
 
 FileOption = Annotated[
-    Path, typer.Option("-f", "--file", help="ClusterManifest.", metavar="FILE", show_default=False)
+    Path,
+    typer.Option(
+        "-f",
+        "--file",
+        help="Manifest, or - for standard input.",
+        metavar="FILE",
+        show_default=False,
+    ),
 ]
 ArchiveOption = Annotated[
     str | None,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from qsync_cli.shell.grammar import ALIASES, VERBS, SyntaxFailed, words_of
 from qsync_client import Iterator, Space
 
-WATCHED = ("box.election", "box.status", "box.id")
+WATCHED = ("box.election", "box.status", "box.schema", "box.id")
 _ITERATORS = ("ALL", "EQ", "GE", "GT", "LE", "LT", "REQ")
 
 

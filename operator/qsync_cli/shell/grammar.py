@@ -67,7 +67,7 @@ VERBS = {
         Verb("begin", "", "Begin a transaction."),
         Verb("commit", "", "Commit the transaction, and show its outcome."),
         Verb("rollback", "", "Roll the transaction back."),
-        Verb("watch", "SPACE | box.election | box.status",
+        Verb("watch", "SPACE | box.election | box.status | box.schema",
              "Show confirmed changes of a space, or values of a key, until Ctrl-C.",
              (), (), 1, 1, True),
         Verb("spaces", "", "List spaces."),

@@ -17,13 +17,19 @@ from qsync_cli.data import following, tail
 from qsync_cli.data.connecting import Endpoint
 from qsync_cli.data.reading import iterator_of, named
 from qsync_cli.data.schema import document_of
-from qsync_cli.data.values import json_of, operation_of, row_of, table_of, value_of
+from qsync_cli.data.values import (
+    code_name,
+    json_of,
+    operation_of,
+    row_of,
+    table_of,
+    value_of,
+)
 from qsync_cli.output import plain_table, shortened
 from qsync_cli.shell.completion import WATCHED
 from qsync_cli.shell.grammar import VERBS, ShellCommand, SyntaxFailed
 from qsync_client import (
     Committed,
-    ErrorCode,
     FirstUse,
     Outcome,
     QsyncError,
@@ -367,8 +373,7 @@ def _refusal(outcome: Outcome | None) -> str:
         case RolledBack(reason):
             return f"rolled back: {reason}; it has no effect"
         case Refused(code, reason):
-            name = ErrorCode(code).name if code in set(ErrorCode) else str(code)
-            return f"refused: {reason} ({name})"
+            return f"refused: {reason} ({code_name(code)})"
         case Unknown(reason):
             return f"unknown: {reason}"
     return "no answer"

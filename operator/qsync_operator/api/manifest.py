@@ -5,6 +5,7 @@ All mistakes of a file are reported at once, each as a sentence (`mistakes.py`).
 
 import base64
 import binascii
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _MODELS: dict[str, type[BaseModel]] = {
     model.__name__: model for model in (QsyncCluster, QsyncJournal, QsyncAudit, QsyncCompaction)
 }
+STANDARD_INPUT = Path("-")
 LATER_KINDS = ("QsyncAudit", "QsyncCompaction")
 """Kinds of this group that exist only on Kubernetes; a local cluster refuses them."""
 
@@ -45,7 +47,7 @@ def refused(source: str, mistakes: list[str]) -> ClusterManifestError:
     if len(mistakes) == 1:
         return ClusterManifestError(f"{source}: {mistakes[0]}", mistakes)
     lines = "".join(f"\n  {one}" for one in mistakes)
-    return ClusterManifestError(f"{source} has {len(mistakes)} mistakes:{lines}\n", mistakes)
+    return ClusterManifestError(f"{source} has {len(mistakes)} mistakes:{lines}", mistakes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +75,37 @@ def load_manifest(path: Path, existing: Existing | None = None) -> ClusterManife
     """Read a manifest file.
 
     Args:
-        path: the file.
+        path: the file, or `-` for standard input.
         existing: finds the cluster of journals that are declared alone.
 
     Raises:
         ManifestError: the file cannot be read or used.
     """
-    return parse_manifest(_text_of(path), str(path), existing)
+    return parse_manifest(_text_of(path), _source_of(path), existing)
+
+
+def _source_of(path: Path) -> str:
+    return "standard input" if path == STANDARD_INPUT else str(path)
 
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text()
+        return sys.stdin.read() if path == STANDARD_INPUT else path.read_text()
     except OSError as error:
         raise ClusterManifestError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ClusterManifestError(f"{path} is not a text file: {error.reason}") from error
+        raise ClusterManifestError(f"{_source_of(path)} is no text: {error.reason}") from error
 
 
-def check_documents(path: Path) -> None:
-    """Check each document of a file for Kubernetes.
+def checked_documents(path: Path) -> list[dict[str, Any]]:
+    """Return each document of a file for Kubernetes, after a check.
 
     Raises:
         ClusterManifestError: the file cannot be read, or has mistakes.
     """
-    source, mistakes = str(path), []
-    for document in _documents(_text_of(path), source):
+    source, mistakes = _source_of(path), []
+    documents = list(_documents(_text_of(path), source))
+    for document in documents:
         model = _MODELS.get(str(document.get("kind")))
         if model is None and document.get("kind") != "Secret":
             mistakes.append(
@@ -111,6 +118,7 @@ def check_documents(path: Path) -> None:
             mistakes += error.mistakes
     if mistakes:
         raise refused(source, mistakes)
+    return documents
 
 
 def parse_manifest(

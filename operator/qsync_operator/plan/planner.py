@@ -52,7 +52,8 @@ DATA_LOST = (
     "all data of the cluster is lost: every volume is new or gone. Restore the old volumes, or "
     "create a new cluster from the archive (`qsync restore`, bootstrap.fromArchive). To create an "
     "empty cluster instead, delete this one with its volumes and its identity "
-    "(docs/operations.md) and apply it again"
+    "(docs/operations.md; `qsync destroy CLUSTER --delete-data` for a local cluster) and apply it "
+    "again"
 )
 
 
@@ -115,7 +116,8 @@ def _decide(
         return (), ClusterFinding(Reason.SPLIT_BRAIN, said, is_degraded=True)
     if cluster.spec.hibernate:
         said = (
-            "the members are stopped and their data is retained; set hibernate to false to resume"
+            "the members are stopped and their data is retained; run "
+            f"`qsync start {cluster.name}`, or set spec.hibernate to false"
         )
         return (), ClusterFinding(Reason.HIBERNATED, said)
     is_formed = observed.record.is_formed or any(

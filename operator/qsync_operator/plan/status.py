@@ -150,9 +150,16 @@ def _fences(observed: Observed) -> list[str]:
     ]
 
 
+def _remedy_for_space(member: MemberView) -> str:
+    """Return the remedy for a disk without space. Only local members have a directory."""
+    if member.directory:
+        return f"free space on the disk of {member.directory}"
+    return "free space, or increase storage.size"
+
+
 def _disks(observed: Observed, problem: str) -> list[str]:
     return [
-        f"{member.name}: {problem}; free space, or increase storage.size"
+        f"{member.name}: {problem}; {_remedy_for_space(member)}"
         for member in observed.members
         if member.status is not None and member.status.disk == problem
     ]

@@ -98,6 +98,10 @@ def test_disk_without_space_is_degraded(disk: str) -> None:
     assert view.health is ClusterHealth.DEGRADED
     assert f"c-1: {disk}" in view.lines[1]
     assert any("free space, or increase storage.size" in line for line in view.lines)
+    members = tuple(replace(m, directory="/data") for m in world.observe().members)
+    local = view_in(world, members=members)
+    assert any(f"c-1: {disk}; free space on the disk of /data" in line for line in local.lines)
+    assert not any("storage.size" in line for line in local.lines)
 
 
 def test_vanished_data_directory_is_named() -> None:

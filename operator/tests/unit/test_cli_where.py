@@ -52,7 +52,11 @@ def test_a_local_cluster_comes_before_one_on_kubernetes(monkeypatch: pytest.Monk
 
 
 def test_without_a_name_it_is_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place_of(None, Where()) == Where()
+    assert place_of(None, Where()) == Where(local="orders")
+    assert place_of(None, Where(namespace="n")) == Where(namespace="n")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("QSYNC_HOME", "/nonexistent")
+        assert place_of(None, Where()) == Where()
     monkeypatch.setattr(names, "has_kubeconfig", lambda: False)
     assert place_of(None, Where()) == Where(local="orders")
     with pytest.raises(Failure, match=r"bills not found in .*: it has orders"):
