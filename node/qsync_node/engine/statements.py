@@ -15,7 +15,7 @@ from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
 from qsync_node.format.mp import pack
 
-from . import errors, sequences
+from . import errors, sequences, system
 from .fields import decode
 from .operations import read_operations, work_of
 from .pieces import item_of, with_item
@@ -67,6 +67,12 @@ def execute_write(
     """
     if space.definition.is_view:
         raise ClientError(errors.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
+    if space.id == system.SESSION_SETTINGS_ID:
+        # The space is empty, so an UPDATE would find no setting, and be answered as a success.
+        raise ClientError(
+            ErrorCode.UNSUPPORTED,
+            "Qsync does not support session settings: see docs/compatibility.md",
+        )
     if isinstance(request, Put):
         return _put(state, space, request)
     if isinstance(request, Upsert):

@@ -296,3 +296,22 @@ def test_junk_in_system_rows_is_refused_or_means_something(seed: int) -> None:
         loaded.load(body)
     assert list(loaded.snapshot_bodies()) == snapshot
     assert loaded.memory_bytes == database.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Type.UPDATE, {Key.KEY: ["error_marshaling_enabled"], Key.TUPLE: [["=", 1, True]]}),
+        (Type.DELETE, {Key.KEY: ["error_marshaling_enabled"]}),
+        (Type.REPLACE, {Key.TUPLE: ["error_marshaling_enabled", True]}),
+        (Type.UPSERT, {Key.TUPLE: ["error_marshaling_enabled", True], Key.OPS: [["=", 1, True]]}),
+    ],
+)
+def test_session_settings_are_refused_and_not_ignored(
+    kind: Type, fields: dict[Key, object]
+) -> None:
+    database = Database.bootstrap(UUID)
+    body = msgpack.packb({Key.SPACE_ID: SystemSpace.SESSION_SETTINGS, **fields})
+    with pytest.raises(ClientError, match="does not support session settings") as refused:
+        database.apply(kind, body)
+    assert refused.value.code == 5
