@@ -16,10 +16,13 @@ import binascii
 import time
 from enum import IntFlag
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted, selector_of_journals
 
+CLUSTER_HEADER: Final = "X-Qsync-Cluster"
+"""Header of answers below /debug: the UUID of the broker's cluster. Clients check it, because the
+port of a broker may be used by one of another cluster."""
 PERMITS_ALL = bytes(1)
 """The key that permits requests without a token."""
 _ALGORITHMS = ["HS256", "HS384"]

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import aiohttp
 from aiohttp import web
 
-from qsync_broker.auth import EXPIRED, AuthError, Authorizer, Capability, Claims
+from qsync_broker.auth import CLUSTER_HEADER, EXPIRED, AuthError, Authorizer, Capability, Claims
 from qsync_broker.batch import (
     BATCH_BYTES,
     BATCHES_BYTES,
@@ -80,8 +80,6 @@ MOVED_S = 5.0
 MOVED_PAUSE_S = 0.05
 REGISTERS_HEADER_MAX = 4 << 10
 """Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
-CLUSTER = "X-Qsync-Cluster"
-"""Header of answers below /debug: the UUID of the broker's cluster."""
 LEVELS = ("NONE", "PARTIAL", "FULL")
 """Levels of suspension, by their numbers."""
 log = logging.getLogger("qsync.broker")
@@ -134,7 +132,7 @@ class HttpGateway:
             await self._session.close()
 
     async def _ready(self, _: web.Request) -> web.Response:
-        headers = {CLUSTER: self._server.cluster}
+        headers = {CLUSTER_HEADER: self._server.cluster}
         if self._server.core.is_fenced:
             return refused(503, "the broker is not ready: it has no lease; retry", headers)
         return web.Response(text="ready\n", headers=headers)
@@ -142,7 +140,7 @@ class HttpGateway:
     async def _metrics(self, _: web.Request) -> web.Response:
         """Return the metrics; they name no journal, and need no token."""
         body = self._server.metrics.render()
-        headers = {"Content-Type": METRICS_MEDIA_TYPE, CLUSTER: self._server.cluster}
+        headers = {"Content-Type": METRICS_MEDIA_TYPE, CLUSTER_HEADER: self._server.cluster}
         return web.Response(body=body, headers=headers)
 
     async def _journals(self, request: web.Request) -> web.Response:
@@ -166,7 +164,7 @@ class HttpGateway:
         ]
         return web.json_response(
             {"revision": keys.revision, "journals": described},
-            headers={CLUSTER: self._server.cluster},
+            headers={CLUSTER_HEADER: self._server.cluster},
         )
 
     def _overview(self, request: web.Request, claims: Claims) -> web.Response:
@@ -179,7 +177,7 @@ class HttpGateway:
         is_restricted = claims.selector != LabelSelector()
         permits = partial(_is_permitted, claims) if is_restricted else None
         found = overview(core, permits, part, limit)
-        return web.json_response(found, headers={CLUSTER: self._server.cluster})
+        return web.json_response(found, headers={CLUSTER_HEADER: self._server.cluster})
 
     def _authorize(self, request: web.Request, capability: Capability) -> Claims:
         """Check the request's token.

@@ -17,8 +17,6 @@ from qsync_cli.failure import Failure, FailureReason
 if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
 
-CLUSTER = "X-Qsync-Cluster"
-"""Header with the UUID of a broker's cluster (`qsync_broker.http`)."""
 TIMEOUT_S = 2.0
 TOKEN_S = 3600
 """Validity of a token that a command issues for itself."""
@@ -71,10 +69,10 @@ class BrokerAccess(NamedTuple):
             with urllib.request.urlopen(
                 request, timeout=TIMEOUT_S, context=self.context()
             ) as found:
-                self._check(found.headers.get(CLUSTER))
+                self._check(found.headers.get(auth.CLUSTER_HEADER))
                 body: bytes = found.read()
         except urllib.error.HTTPError as error:
-            self._check(error.headers.get(CLUSTER))
+            self._check(error.headers.get(auth.CLUSTER_HEADER))
             raise
         except http.client.HTTPException:  # what answers does not use HTTP
             self._check(None)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
+from qsync_broker.auth import CLUSTER_HEADER
 from qsync_operator.plan.journalview import BrokerAnswer, BrokerOverview, read_gauges
 
 TIMEOUT_S = 2.0
 ANSWER_BYTES_MAX = 4 << 20
 """Size of an answer that is read; brokers of earlier versions describe all journals at once."""
-CLUSTER = "X-Qsync-Cluster"
-"""Header with the UUID of a broker's cluster (`qsync_broker.http`)."""
 
 
 class BrokerLinks:
@@ -93,7 +92,7 @@ class BrokerLinks:
                 body += piece
                 if len(body) > ANSWER_BYTES_MAX:
                     raise OSError(f"the answer of {url} has more than {ANSWER_BYTES_MAX} bytes")
-            found = answer.headers.get(CLUSTER)
+            found = answer.headers.get(CLUSTER_HEADER)
             if cluster and answer.status == 200 and found != cluster:
                 raise OSError(f"another program answers at {url}")
             return answer.status, bytes(body)

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ kind: Secret
 metadata: {name: ann}
 stringData: {password: first}
 """
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    yield home
-    home.close()
 
 
 def scripts() -> list[list[str]]:

@@ -33,13 +33,6 @@ SHARED = "/tmp/qsync-clicks"  # folder of docs/examples/journals-archive.yaml
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    yield home
-    home.close()
-
-
-@pytest.fixture
 def events(home: Home, tmp_path: Path) -> Home:
     """Return a home with the example's cluster at ports that the system chooses."""
     manifest = tmp_path / "journals.yaml"

@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,6 @@ from qsync_testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 THREE = EXAMPLES / "three-nodes.yaml"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    yield home
-    home.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import ssl
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,6 @@ READER = {
     "passwordSecret": "reader",
 }
 SPEC = {"replicas": 1, "spaces": SPACES, "roles": [CLERK], "users": [ANN, READER]}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    yield home
-    home.close()
 
 
 def manifest(folder: Path, spec: dict[str, Any], **passwords: str) -> Path:

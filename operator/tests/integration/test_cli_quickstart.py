@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from qsync_testing.pages import scripts_of
 from qsync_testing.paths import ROOT
 from qsync_testing.ports import free_port
 from qsync_testing.processes import wait_until
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    yield home
-    home.close()
-
 
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()
 READER = re.compile(r"```yaml\n(directory: .*?)```", re.DOTALL)

@@ -5,7 +5,6 @@ The restored rows are exactly those confirmed at the restore point. The archive 
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,6 @@ from qsync_testing.operator.local_clusters import Home, archive_now
 
 pytestmark = pytest.mark.timeout(300)
 SPACE, COUNTED = 600, 601
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    running = Home(tmp_path / "home")
-    yield running
-    running.close()
 
 
 def manifest(folder: Path, name: str, **spec: object) -> Path:

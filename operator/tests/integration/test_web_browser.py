@@ -3,13 +3,12 @@
 import os
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_testing.browser import Browser, check_width, open_browser
+from qsync_testing.browser import Browser, check_width
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
 
@@ -18,17 +17,9 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">&amp;"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml")
-    yield home
-    home.close()
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(tmp_path / "profile") as browser:
-        yield browser
+def home(home: Home) -> Home:
+    home.do("apply", "-f", EXAMPLES / "three-nodes.yaml")
+    return home
 
 
 def create_hostile_space(home: Home) -> None:

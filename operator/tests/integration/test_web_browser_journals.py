@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from qsync_testing.browser import Browser, check_width, open_browser
+from qsync_testing.browser import Browser, check_width
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
 
@@ -36,20 +35,6 @@ def manifest(folder: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path / "home")
-    home.do("local", "apply", "-f", manifest(tmp_path))
-    yield home
-    home.close()
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(tmp_path / "profile") as browser:
-        yield browser
-
-
 def rows(table: str) -> str:
     return f"document.querySelectorAll('#{table} tbody tr').length"
 
@@ -57,6 +42,7 @@ def rows(table: str) -> str:
 def test_page_shows_brokers_and_journals_and_their_problems(
     home: Home, browser: Browser, tmp_path: Path
 ) -> None:
+    home.do("apply", "-f", manifest(tmp_path))
     (tmp_path / "order").write_text("0123456789")
     home.do("journals", "append", "orders/eu", tmp_path / "order", "--local", "events")
     browser.resize(WIDTHS[0])
@@ -117,13 +103,9 @@ def test_page_shows_brokers_and_journals_and_their_problems(
     assert browser.errors == []
 
 
-def test_cluster_without_brokers_has_no_such_sections(tmp_path: Path, browser: Browser) -> None:
-    home = Home(tmp_path / "home")
-    try:
-        home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml")
-        browser.open(home.do("web", "orders", "--no-browser").strip())
-        browser.until("document.querySelectorAll('#members tbody tr').length === 3")
-        assert browser.evaluate("document.querySelector('#brokers-journals').hidden") is True
-        assert browser.evaluate("document.querySelector('#h-journals').offsetParent") is None
-    finally:
-        home.close()
+def test_cluster_without_brokers_has_no_such_sections(home: Home, browser: Browser) -> None:
+    home.do("apply", "-f", EXAMPLES / "three-nodes.yaml")
+    browser.open(home.do("web", "orders", "--no-browser").strip())
+    browser.until("document.querySelectorAll('#members tbody tr').length === 3")
+    assert browser.evaluate("document.querySelector('#brokers-journals').hidden") is True
+    assert browser.evaluate("document.querySelector('#h-journals').offsetParent") is None

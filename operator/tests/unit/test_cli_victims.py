@@ -1,11 +1,14 @@
 """The leader that `qsync chaos` kills on Kubernetes, and the moment at which it may."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner, Result
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.main import app
 from qsync_cli.proof import chaos
 from qsync_cli.proof.victims import Leadership, PodVictims
 from qsync_cli.where import Where
@@ -16,10 +19,11 @@ class VictimApi:
 
     def __init__(self) -> None:
         self.deleted: list[tuple[str, str, str]] = []
+        self.names = ["orders"]
         self.status: dict[str, object] = {"phase": "Ready", "leader": "orders-0", "term": 3}
 
     async def clusters(self) -> list[dict[str, object]]:
-        return [{"metadata": {"name": "orders"}, "status": self.status}]
+        return [{"metadata": {"name": name}, "status": self.status} for name in self.names]
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         self.deleted.append((kind, namespace, name))
@@ -47,6 +51,30 @@ def test_pod_of_the_leader_is_deleted(api: VictimApi) -> None:
     assert pods.look() == Leadership("orders-0", 3, is_whole=True)
     assert pods.kill("orders-0") == "pod deleted"
     assert api.deleted == [("Pod", "shop", "orders-0")]
+
+
+def chaos_on_pods(ledger: Path, *words: str) -> Result:
+    arguments = ["chaos", "orders", "-n", "shop", "--kill-leader", "--ledger", str(ledger), *words]
+    return CliRunner().invoke(app, arguments)
+
+
+def test_pods_are_killed_only_after_consent_and_nothing_is_created_before_it(
+    api: VictimApi, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "chaos.jsonl"
+    refused = chaos_on_pods(ledger)
+    assert isinstance(refused.exception, Failure)
+    assert refused.exception.reason is FailureReason.REFUSED
+    assert str(refused.exception).endswith("Nothing was changed: add --yes")
+    assert api.deleted == []
+    assert not ledger.exists()
+
+
+def test_consent_is_asked_only_for_a_cluster_that_exists(api: VictimApi, tmp_path: Path) -> None:
+    api.names = ["catalogue"]
+    refused = chaos_on_pods(tmp_path / "chaos.jsonl")
+    assert isinstance(refused.exception, Failure)
+    assert refused.exception.reason is FailureReason.NOT_FOUND
 
 
 def test_cluster_that_is_not_ready_is_not_whole(api: VictimApi) -> None:
