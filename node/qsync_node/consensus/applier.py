@@ -104,12 +104,14 @@ class Applier:
             return
         if self.source.state is SourceState.IDLE and context.now_ns >= self.source.retry_at_ns:
             self._connect()
-        if context.is_anonymous:
+        is_anonymous = context.is_anonymous
+        if is_anonymous:
             self._consider_better_source()
         stuck = context.now_ns - self.source.since_ns > 2 * context.settings.election_timeout_ns
         if self.source.state in (SourceState.COMPARING, SourceState.FETCHING) and stuck:
             self.source.retry_later()
-        self.registering.tick()
+        if not is_anonymous:
+            self.registering.tick()
         self.repair.tick()
 
     def _choose_source(self) -> str:

@@ -45,6 +45,8 @@ class Ballot:
         A NACK of an earlier term is obsolete once rows of `term` are acknowledged: they are
         acknowledged in full (T7).
         """
+        if not self.nacks:
+            return 0
         return min((nack.index for nack in self.nacks if nack.term >= term), default=0)
 
     def encode(self) -> bytes:

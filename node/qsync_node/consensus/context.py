@@ -20,7 +20,7 @@ from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.consensus.tail import Tail
 from qsync_node.format.batch import LogBatch
-from qsync_node.format.keys import Flag, Type
+from qsync_node.format.keys import FLAG_WAIT_ACK, Type
 from qsync_node.histogram import Histogram
 
 ROW_TYPES = {
@@ -246,7 +246,7 @@ class Context:
         entry = Entry(batch, self.term, kind)
         entry.is_own = True
         if kind is EntryKind.USER:
-            entry.wait_ack = bool(flags & Flag.WAIT_ACK)
+            entry.wait_ack = bool(flags & FLAG_WAIT_ACK)
         self.append(entry)
         return entry
 

@@ -152,17 +152,16 @@ class Leader:
     def _check_anti_quorum(self) -> None:
         """Roll back at once any entry that can no longer reach its quorum (T7)."""
         context = self.context
+        confirmed = context.limbo.confirmed_index
+        nacks = sorted(n for n in self.tracker.nacks() if n > confirmed)
+        if not nacks:
+            return
         voters = context.voter_uuids()
         decisions = effective(context.limbo.decisions)
-        nacks = self.tracker.nacks()
-        for index in sorted(n for n in nacks if n > context.limbo.confirmed_index):
+        for index in nacks:
             if any(d.first <= index < d.at for d in decisions):
                 continue
-            refusals = sum(
-                1
-                for n in nacks
-                if context.limbo.confirmed_index < n <= index and not is_lifted(n, index, decisions)
-            )
+            refusals = sum(n <= index and not is_lifted(n, index, decisions) for n in nacks)
             if is_impossible(len(voters), refusals, self.tracker.quorum()):
                 entry = next(e for e in context.limbo.entries if e.batch.last_index >= index)
                 if not entry.is_own and not self.is_confirmed:
@@ -243,6 +242,8 @@ class Leader:
 
     def _time_out(self) -> None:
         context = self.context
+        if not context.limbo.entries:
+            return  # every row is confirmed, so this term's PROMOTE is, too
         if not self.is_confirmed or context.is_decision_in_flight():
             return
         self.advance()

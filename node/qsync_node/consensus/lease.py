@@ -79,9 +79,9 @@ class LeaderLease:
     def is_lost(self) -> bool:
         """Return whether no quorum answered for an election timeout. A single voter needs none."""
         context = self.context
-        proven = self.proven_sequence()
-        while self._sent_at and self._sent_at[0][0] <= proven:
-            self.proven_ns = self._sent_at.popleft()[1]
-        if len(context.voter_uuids()) == 1:
-            return False
-        return context.now_ns - self.proven_ns > context.settings.election_timeout_ns
+        if self._sent_at:
+            proven = self.proven_sequence()
+            while self._sent_at and self._sent_at[0][0] <= proven:
+                self.proven_ns = self._sent_at.popleft()[1]
+        is_unproven = context.now_ns - self.proven_ns > context.settings.election_timeout_ns
+        return is_unproven and len(context.voter_uuids()) > 1

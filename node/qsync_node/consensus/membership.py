@@ -65,6 +65,7 @@ class Configuration:
         removed: UUIDs of removed instances (M5).
         voters: members that count for quorums.
         voter_uuids: their UUIDs.
+        uuids: all members, by their UUIDs.
         level: the cluster's feature level: the lowest one that a member announced (P2). A Tarantool
             replica announces none and receives only rows that Tarantool knows, so it is left out.
     """
@@ -73,17 +74,19 @@ class Configuration:
     removed: frozenset[str] = frozenset()
     voters: tuple[ClusterMember, ...] = field(init=False, compare=False)
     voter_uuids: tuple[str, ...] = field(init=False, compare=False)
+    uuids: Mapping[str, ClusterMember] = field(init=False, compare=False)
     level: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         voters = tuple(member for member in self.members if member.is_voting)
         object.__setattr__(self, "voters", voters)
         object.__setattr__(self, "voter_uuids", tuple(member.uuid for member in voters))
+        object.__setattr__(self, "uuids", {member.uuid: member for member in self.members})
         levels = (member.level for member in self.members if member.role != STOCK_ROLE)
         object.__setattr__(self, "level", min(levels, default=FIRST_LEVEL))
 
     def by_uuid(self, uuid: str) -> ClusterMember | None:
-        return next((member for member in self.members if member.uuid == uuid), None)
+        return self.uuids.get(uuid)
 
     def free_id(self) -> int:
         """Return the lowest free id, or 0 if all are taken. A freed id is reused (M5)."""

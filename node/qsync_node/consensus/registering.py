@@ -19,7 +19,7 @@ class Registering:
     def tick(self) -> None:
         """Ask the leader for a registration if this instance still needs one (M2, M4)."""
         context = self.context
-        if context.is_anonymous or context.replica_id or not context.has_origin:
+        if context.replica_id or not context.has_origin:
             return
         if context.ballot.spaces:
             return  # a replica that does not hold all spaces is never registered (F3)

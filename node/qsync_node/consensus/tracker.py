@@ -124,7 +124,7 @@ class Tracker:
         context = self.context
         if uuid == context.uuid:
             index = context.tail.durable_index if context.is_settled else 0
-            nack = context.ballot.nack_in(context.term)
+            nack = context.ballot.nack_in(context.ballot.term)
         else:
             follower = self._followers.get(uuid)
             if follower is None:
@@ -139,8 +139,10 @@ class Tracker:
 
     def held_index(self) -> int:
         """Return the greatest index that a quorum of voters holds durably."""
-        voters = self.context.voter_uuids()
-        return reached_index([self.matched_index(uuid) for uuid in voters], self.quorum())
+        context = self.context
+        voters = context.voter_uuids()
+        quorum = needed(len(voters), context.settings.quorum)
+        return reached_index([self.matched_index(uuid) for uuid in voters], quorum)
 
     def nacks(self) -> list[int]:
         """Return the rows of this term that voters refused, local ones included."""

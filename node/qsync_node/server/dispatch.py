@@ -97,6 +97,7 @@ class Dispatch:
         """Handle one packet. Return True if it is a request that the node answers later."""
         kind, sync, header, body = frame
         connection = self._connection
+        is_streaming = False
         if connection.state is not _AUTHENTICATED:
             refusal = connection.admit(kind)
             if refusal is not None:
@@ -104,7 +105,8 @@ class Dispatch:
                 if refusal.is_last:
                     self._port.end()
                 return False
-        if kind in STREAM_TYPES or connection.state in STREAMING:
+            is_streaming = connection.state in STREAMING
+        if is_streaming or kind in STREAM_TYPES:
             self._take_stream(kind, sync, body)
         elif kind in NODE_TYPES:
             if self._is_other_schema(header, sync) or self._is_bad_key(header, sync):

@@ -201,7 +201,7 @@ class NodeServer:
             self.uuid,
             self.loop,
             self.node,
-            self.feed,
+            self.turns.feed,
             self.sessions,
             self.watchers,
             self.certificates,
@@ -266,14 +266,16 @@ class NodeServer:
         self.end("restart")
 
     def _perform(self, effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Answer):
+        if isinstance(effect, fx.Answer):  # the most frequent ones first
             self._answer(effect)
+        elif isinstance(effect, fx.Send):
+            self.links.send(effect.link, effect.message)
+        elif isinstance(effect, fx.WriteLog):
+            self.disk.take(effect)
         elif isinstance(effect, fx.Deferred):
             client = self.sessions.by_number.get(effect.session)
             if client is not None:
                 client.defer(effect.sync)
-        elif isinstance(effect, fx.Send):
-            self.links.send(effect.link, effect.message)
         elif isinstance(effect, fx.StockPackets):
             replica = self.sessions.by_number.get(effect.session)
             if replica is not None:

@@ -50,7 +50,8 @@ class Turns:
     def feed(self, item: fx.Input) -> None:
         """Append one input for the next step."""
         self._inputs.append(item)
-        self.schedule()
+        if not self._is_scheduled:
+            self.schedule()
 
     def schedule(self) -> None:
         """Let a turn follow the events that have arrived."""

@@ -23,14 +23,11 @@ class Budget:
 
     def is_budget_spent(self) -> bool:
         """Return whether further requests have to wait for the next step (G1)."""
-        return self._spent() >= self.context.settings.work_per_step
+        return self._work + self.state.database.work >= self.context.settings.work_per_step
 
     def is_read_budget_spent(self) -> bool:
         """Return whether further reads have to wait: half of a step is reserved for the queue."""
-        return self._spent() >= self.context.settings.work_per_step // 2
-
-    def _spent(self) -> int:
-        return self._work + self.state.database.work
+        return self._work + self.state.database.work >= self.context.settings.work_per_step // 2
 
     def add(self, work: int) -> None:
         """Count work of the step."""

@@ -21,7 +21,7 @@ NODE_SESSION = -2
 class Call:
     """One client request until its answer; `link` is set when a peer forwarded it.
 
-    `stage` is its state (stages.py).
+    `stage` is its state (stages.py). `is_done` is whether it needs no answer any more.
     """
 
     __slots__ = (
@@ -30,6 +30,7 @@ class Call:
         "digest",
         "forwarded",
         "home",
+        "is_done",
         "key",
         "link",
         "position",
@@ -59,6 +60,7 @@ class Call:
         self.forwarded = 0  # its number at the leader, 0 before it is forwarded
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
         self.stage = RequestStage.RECEIVED
+        self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.
         self.transaction = item.stream
 
@@ -66,15 +68,11 @@ class Call:
         """Enter a state that may follow the current one."""
         assert stage in TRANSITIONS.get(self.stage, ()), f"K1: {self.stage!r} -> {stage!r}"
         self.stage = stage
+        self.is_done = stage in ENDS
 
     def leave_stream(self) -> None:
         """Run as a transaction of its own: no transaction is open in the stream."""
         self.transaction = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it needs no answer any more."""
-        return self.stage in ENDS
 
     @property
     def may_be_logged(self) -> bool:

@@ -16,7 +16,6 @@ Invariants
 
 from typing import Any
 
-from qsync_node.consensus import effects as fx
 from qsync_node.consensus.membership import REMOVED_REASON
 from qsync_node.engine.build import NeedsBuildError
 from qsync_node.engine.publishing import procedure_of
@@ -91,9 +90,6 @@ class Clients:
 
     # --- arrival ------------------------------------------------------------------------------
 
-    def on_request(self, item: fx.Request) -> None:
-        self.take(Call(item, self.context.now_ns))
-
     def take(self, call: Call) -> None:
         """Run, queue or forward one request; errors of the request itself become its answer."""
         name = _COUNTED.get(call.type, "OTHER")
@@ -151,11 +147,10 @@ class Clients:
 
     def has_work_left(self) -> bool:
         """Return whether requests wait for the budget of the next step only."""
-        if len(self.stepped_reads):
+        if self.stepped_reads.is_waiting:
             return True
-        return self.budget.is_read_budget_spent() and (
-            bool(self.queue) or self.linearizable_reads.is_waiting
-        )
+        is_waiting = bool(self.queue) or self.linearizable_reads.is_waiting
+        return is_waiting and self.budget.is_read_budget_spent()
 
     def _read(self, call: Call) -> None:
         """Serve a single read, from this member's confirmed state by default (R1, R2)."""
@@ -387,7 +382,7 @@ class Clients:
             return
         context = self.context
         oldest = context.now_ns - 4 * context.settings.election_timeout_ns
-        while self.queue and self.queue.first.arrived_ns < oldest:
+        while self.queue and self.queue[0].arrived_ns < oldest:
             call = self.queue.popleft()
             if not self._is_over(call):
                 self.answers.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())

@@ -237,9 +237,6 @@ class Commits:
         else:
             self.queue.append(call)
 
-    def tick(self) -> None:
-        self.on_round()  # a single voter gets no replies that would trigger this
-
     # --- outcomes of entries --------------------------------------------------------------------
 
     def on_asynchronous_written(self) -> None:

@@ -174,7 +174,8 @@ class Registrar:
             if member is not None:
                 del self._waiting[uuid]
                 self._reply(link, request, member.replica_id, 0, "")
-        self._consider_opening()
+        if not self._is_open:
+            self._consider_opening()
 
     def on_leadership_lost(self) -> None:
         self._waiting.clear()

@@ -50,6 +50,11 @@ class SteppedReads:
         """Return how many reads continue in the next step."""
         return len(self._paused) + len(self._queued)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a read continues in the next step."""
+        return bool(self._paused or self._queued)
+
     def serve(self, call: "Call", log_index: int = 0, *, is_dirty: bool = False) -> None:
         """Run the first part of a read, and answer it if that completes it.
 
@@ -83,7 +88,8 @@ class SteppedReads:
 
     def advance(self) -> None:
         """Continue paused reads: at least one part, and more while the budget lasts."""
-        self._serve_queued()
+        if self._queued:
+            self._serve_queued()
         is_any = False
         while self._paused and not (is_any and self.budget.is_read_budget_spent()):
             is_any = True

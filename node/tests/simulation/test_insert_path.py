@@ -14,6 +14,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.engine.overlay import Executed
 from qsync_node.transactions.calls import Call, Write
+from qsync_sim.shell import Shell
 from qsync_testing.paths import ROOT
 from qsync_testing.worlds import INSERT, Driven, node_of, put
 
@@ -79,3 +80,33 @@ def test_insert_passes_few_modules_and_the_page_shows_them() -> None:
     section = PAGE.read_text().split("### Modules that handle an INSERT")[1].split("\n## ")[0]
     shown = re.findall(r"`([a-z_./]+)\.py`", section)
     assert {module.replace(".", "/") for module in path} == set(shown) - {"test_insert_path"}
+
+
+CALLS_OF_AN_IDLE_STEP_MAX = 35
+CALLS_OF_AN_INSERT_MAX = 165
+"""Both are also costs of each simulated step."""
+
+
+def calls_of(shell: Shell, inputs: list[Any]) -> int:
+    """Return how many functions of the node a step calls."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and str(frame.f_globals.get("__name__")).startswith("qsync_node")
+
+    sys.setprofile(count)
+    try:
+        node_of(shell).step(shell.now_ns(), 1e9, inputs)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_step_of_a_leader_calls_few_functions() -> None:
+    driven = Driven(3)
+    driven.run(500)
+    shell = driven.leader()
+    assert calls_of(shell, []) <= CALLS_OF_AN_IDLE_STEP_MAX
+    insert = fx.Request(100, 1, INSERT, put(5, "x"), 0, "admin", None)
+    assert calls_of(shell, [insert]) <= CALLS_OF_AN_INSERT_MAX
