@@ -40,6 +40,7 @@ def test_the_quickstart_works_as_printed(home: Home) -> None:
         printed.append(done.stdout)
     everything = "\n".join(printed)
     assert "alice" in everything
+    assert "~ spec.replicas: 3 -> 5" in everything
     assert "last failover: orders-" in everything
     assert "orders-1 leads in term" in everything
     assert home.all_pids() == []
