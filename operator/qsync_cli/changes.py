@@ -8,8 +8,8 @@ from qsync_cli.options import Output
 from qsync_cli.output import print_document, say
 
 _KEPT = {
-    "format": "the database keeps the field unless the space has prune: true",
-    "indexes": "the database keeps the index unless the space has prune: true",
+    "format": "the database keeps the field, if it exists, unless the space has prune: true",
+    "indexes": "the database keeps the index, if it exists, unless the space has prune: true",
     "roles": "the database keeps the role",
     "spaces": "the database keeps the space and its rows",
     "users": "the database keeps the user",

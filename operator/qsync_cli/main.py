@@ -67,8 +67,7 @@ def main() -> None:
     try:
         app()
     except Failure as failure:
-        sentence, line, rest = str(failure).partition("\n")
-        sys.stderr.write(f"qsync: {sentence} ({failure.reason}){line}{rest.rstrip()}\n")
+        sys.stderr.write(f"qsync: {with_reason(str(failure).rstrip(), failure.reason)}\n")
         sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of the output is closed
@@ -78,6 +77,14 @@ def main() -> None:
             raise
         sys.stderr.write(f"qsync: {_sentence_of(error)} ({FailureReason.FAILED})\n")
         sys.exit(1)
+
+
+def with_reason(text: str, reason: FailureReason) -> str:
+    """Return the text with its reason after the last sentence: before a list that ends it."""
+    sentence, line, rest = text.partition("\n")
+    if rest.rpartition("\n")[2].startswith("  "):
+        return f"{sentence} ({reason}){line}{rest}"
+    return f"{text} ({reason})"
 
 
 def _sentence_of(error: OSError) -> str:

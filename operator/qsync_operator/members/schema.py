@@ -31,7 +31,7 @@ def compare(database: IprotoConnection, spaces: list[SpaceSpec]) -> SchemaView:
             missing.append(space.name)
             continue
         indexes = _index_rows(database, row[0])
-        refusal = _format_refusal(row, space) or _refusal(space, indexes)
+        refusal = _format_refusal(row, space) or _refusal(row, space, indexes)
         if refusal:
             return SchemaView(True, (), refusal)
         is_whole = all(index.name in indexes for index in space.indexes)
@@ -187,13 +187,33 @@ def _wanted_part(space: SpaceSpec, part: PartSpec) -> dict[str, Any]:
     return wanted | ({"is_nullable": True} if is_nullable else {})
 
 
-def _refusal(space: SpaceSpec, existing: dict[str, list[Any]]) -> str:
+def _refusal(space_row: list[Any], space: SpaceSpec, existing: dict[str, list[Any]]) -> str:
     for index in space.indexes:
         row = existing.get(index.name)
         if row is not None and not _is_same_index(row, space, index):
+            changed = _changed_type(space_row, row, space, index)
+            if changed:
+                return changed
             return (
                 f"index {index.name} of space {space.name} differs from the one in the "
                 "database: drop it by hand, or declare it as it exists"
+            )
+    return ""
+
+
+def _changed_type(
+    space_row: list[Any], index_row: list[Any], space: SpaceSpec, index: IndexSpec
+) -> str:
+    """Return that a field of an index has another type than in the database, or ""."""
+    stored = {one.get("name"): one.get("type", "any") for one in space_row[6]}
+    numbers = {_part_of(part)[0] for part in index_row[5]}
+    for number, field in enumerate(space.format):
+        before = stored.get(field.name, field.type)
+        if number in numbers and before != field.type:
+            return (
+                f"the type of field {field.name} of space {space.name} cannot change from {before} "
+                f"to {field.type}, because index {index.name} contains it: declare the type "
+                f"{before}, or copy the rows into a space that has the new type"
             )
     return ""
 

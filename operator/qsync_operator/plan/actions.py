@@ -115,13 +115,14 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpaces:
-    """Create declared spaces and indexes through the leader."""
+    """Create declared spaces and indexes, or change them, through the leader."""
 
     leader: str
     spaces: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"create {', '.join(self.spaces)}"
+        noun = "space" if len(self.spaces) == 1 else "spaces"
+        return f"create or change {noun} {', '.join(self.spaces)}"
 
 
 @dataclass(frozen=True, slots=True)

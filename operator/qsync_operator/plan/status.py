@@ -300,7 +300,9 @@ def _conditions(
     is_resting = finding.reason in RESTING
     is_progressing = bool(finding.reason) and not finding.is_degraded and not is_resting
     failures = [f"{m.name}: {m.failure}" for m in observed.members if m.failure]
-    sentence = "; ".join(part for part in (finding.sentence, refusal, *failures) if part)
+    # A refusal begins with the action that failed, which is often the finding itself.
+    found_now = "" if finding.sentence and finding.sentence in refusal else finding.sentence
+    sentence = "; ".join(part for part in (found_now, refusal, *failures) if part)
     is_split = finding.reason == Reason.SPLIT_BRAIN
     found: list[tuple[ConditionType, bool, str, str]] = [
         ("Ready", is_settled and leader is not None, finding.reason or Reason.MEMBER_DOWN, sentence

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.histogram import quantile
-from qsync_operator.views.failovers import failover_sentence
+from qsync_operator.views.failovers import pause_of
 from qsync_operator.views.statusview import StatusRow, View
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def live_sample(
     failover, audit = status.last_failover, status.last_audit
     text = ""
     if failover is not None:
-        text = failover_sentence(failover)
+        paused = pause_of(failover)
+        text = f"{failover.to} leads after {failover.from_} ({failover.reason})"
+        text += f", writes paused {paused}" if paused else ""
     return LiveSample(
         at_s=at_s,
         clock=clock,

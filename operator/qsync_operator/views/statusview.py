@@ -124,7 +124,10 @@ def summary(cluster: "QsyncCluster", phase: str = "") -> list[str]:
 
 
 def failover_lines(failover: "LastFailover") -> list[str]:
-    """Return the last change of leader, and a line with its effect, if that is known."""
+    """Return the last change of leader, and a line with its effect, if that is known.
+
+    Live views omit both by their prefix.
+    """
     change = f"{failover.from_} -> {failover.to} ({failover.reason})"
     effects = []
     if paused := pause_of(failover):
@@ -132,7 +135,7 @@ def failover_lines(failover: "LastFailover") -> list[str]:
     if failover.rolled_back_rows:
         effects.append(f"{failover.rolled_back_rows} rows rolled back")
     lines = [f"last failover: {change} at {local_time(failover.at)}"]
-    return [*lines, f"  {', '.join(effects)}"] if effects else lines
+    return [*lines, f"last failover: {', '.join(effects)}"] if effects else lines
 
 
 def _leadership(status: "ClusterStatus") -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from qsync_cli.data.query import statement_failure
 from qsync_cli.data.values import code_name
-from qsync_cli.failure import cause_of
+from qsync_cli.failure import FailureReason, cause_of
+from qsync_cli.main import with_reason
 from qsync_client.errors import text_of
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
@@ -53,6 +54,15 @@ def test_mistakes_follow_the_sentence_and_its_reason(home: Home) -> None:
     assert (failed.returncode, first) == (1, "qsync: standard input has 2 mistakes: (Invalid)")
     assert len(mistakes) == 2
     assert all(line.startswith("  ") for line in mistakes)
+
+
+def test_reason_of_a_failure_stands_after_its_last_sentence() -> None:
+    for text, expected in {
+        "it failed": "it failed (Invalid)",
+        "two mistakes:\n  a\n  b": "two mistakes: (Invalid)\n  a\n  b",
+        "files:\n  a\nadd --yes": "files:\n  a\nadd --yes (Invalid)",
+    }.items():
+        assert with_reason(text, FailureReason.INVALID) == expected
 
 
 @pytest.fixture

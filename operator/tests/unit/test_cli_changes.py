@@ -38,7 +38,7 @@ def test_items_are_compared_by_name_not_by_position() -> None:
 @pytest.mark.parametrize(
     ("prune", "effect"),
     [
-        (False, "the database keeps the field unless the space has prune: true"),
+        (False, "the database keeps the field, if it exists, unless the space has prune: true"),
         (True, "it is removed, because the space has prune: true"),
     ],
 )

@@ -161,15 +161,18 @@ def test_failing_archive_is_a_warning_and_degrades_once_rows_wait() -> None:
 
 def test_change_of_the_schema_that_is_refused_again_is_degraded() -> None:
     world = formed(cluster_of(3, spaces=True))
-    memory = replace(world.memory, refusal="create s: Duplicate key")
+    memory = replace(world.memory, refusal="create or change space s: Duplicate key")
     observed = replace(world.observe(), memory=memory)
     first = plan(world.cluster, observed, world.now_ns, 0).status
     assert first.phase == "Creating", "it may be a passing error"
+    ready = first.condition("Ready")
+    assert ready is not None
+    assert ready.message == memory.refusal, "the action is named once"
     second = plan(world.cluster, replace(observed, previous=first), world.now_ns, 0).status
     assert second.phase == "Degraded"
     degraded = second.condition("Degraded")
     assert degraded is not None
-    assert (degraded.reason, degraded.message) == ("SchemaRefused", "create s: Duplicate key")
+    assert (degraded.reason, degraded.message) == ("SchemaRefused", memory.refusal)
 
 
 def test_live_answers_replace_what_a_supervisor_wrote_before() -> None:
@@ -239,8 +242,8 @@ def test_both_platforms_have_the_same_columns_within_80() -> None:
     ("fields", "effect"),
     [
         ({}, []),
-        ({"unavailable_milliseconds": 57.2}, ["  writes paused for 57.2 ms"]),
-        ({"rolled_back_rows": 3}, ["  3 rows rolled back"]),
+        ({"unavailable_milliseconds": 57.2}, ["last failover: writes paused for 57.2 ms"]),
+        ({"rolled_back_rows": 3}, ["last failover: 3 rows rolled back"]),
     ],
 )
 def test_last_failover_has_a_local_time_and_only_effects_that_are_known(

@@ -32,7 +32,7 @@ def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:
         "record instance new-1 of c-0 as the bootstrap instance",
         "bootstrap a cluster of 3 voters on c-0",
         "record that the cluster is formed",
-        "create s",
+        "create or change space s",
     ]
     assert world.status.phase == "Ready"
     assert [m.role for m in world.status.members] == [
@@ -88,7 +88,7 @@ def test_a_member_that_cannot_start_reports_the_cause_in_status() -> None:
 def test_spaces_come_last() -> None:
     world = formed(cluster_of(3, spaces=True), cluster_of(2))
     assert decide(world) == (CreateMember("c-2", "voter"),)
-    assert run(world)[-1] == "create s"
+    assert run(world)[-1] == "create or change space s"
     assert decide(world) == ()
 
 

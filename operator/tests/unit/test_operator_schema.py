@@ -116,6 +116,21 @@ def test_another_index_of_that_name_is_left_to_a_person() -> None:
     assert view.refusal.startswith("index primary of space orders differs from")
 
 
+def test_changed_type_of_an_indexed_field_is_named_rather_than_the_index() -> None:
+    _, connection = database()
+    schema.create(connection, [orders()])
+    fields = [
+        {"name": "id", "type": "unsigned"},
+        {"name": "customer", "type": "unsigned", "isNullable": True},
+    ]
+    view = schema.compare(connection, [orders(format=fields)])
+    assert view.refusal == (
+        "the type of field customer of space orders cannot change from string to unsigned, because "
+        "index by_customer contains it: declare the type string, or copy the rows into a space "
+        "that has the new type"
+    )
+
+
 def test_parts_as_old_versions_wrote_them_are_understood() -> None:
     catalogue, connection = database()
     schema.create(connection, [orders()])
