@@ -94,9 +94,9 @@ class LocalScene:
 
     def kill(self, *members: str) -> float:
         """Kill the processes with SIGKILL and return the wall-clock time in seconds."""
-        lives, at_s = self.lives(), time.time()
+        processes, at_s = self.processes(), time.time()
         for member in members:
-            kill(int(lives[member]))
+            kill(int(processes[member]))
         return at_s
 
     def renew(self, member: str) -> None:
@@ -128,7 +128,7 @@ class LocalScene:
 
     leader_by_asking = leader  # `qsync local status` asks the members, too
 
-    def lives(self) -> dict[str, str]:
+    def processes(self) -> dict[str, str]:
         """Return the processes of running members by name."""
         return {m["name"]: str(m["pid"]) for m in self.status()["members"] if m.get("pid")}
 

@@ -158,7 +158,7 @@ class Scene(Namespace):
         self.wait("a leader", lambda: bool(self.leader()), CONVERGE_S)
         return self.leader()
 
-    def lives(self) -> dict[str, str]:
+    def processes(self) -> dict[str, str]:
         """Return the pods of running members by name."""
         return self.pods()
 

@@ -101,7 +101,7 @@ def audits(scene: Scene) -> str:
     _expect(_ended_as(scene, "before"), "Passed")
     # Members repair their own archive, so it is damaged while they hibernate.
     scene.patch(hibernate=True)
-    scene.wait("no process", lambda: not scene.lives(), ROLL_S)
+    scene.wait("no process", lambda: not scene.processes(), ROLL_S)
     damaged, row = archive_server.damage(scene)
     try:
         run(QSYNC, "audit", "-n", scene.name, timeout_s=SPARK_S)

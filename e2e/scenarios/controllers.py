@@ -115,6 +115,6 @@ def api_server_stopped(scene: Scene) -> str:
     assert found.by_route["the members' names"] < 10_000, (
         f"clients do not depend on the API server: {found}"
     )
-    lives = [s for s in operator_log(time.time() - at_s + 60).splitlines() if "Traceback" in s]
-    assert not lives
+    tracebacks = [s for s in operator_log(time.time() - at_s + 60).splitlines() if "Traceback" in s]
+    assert not tracebacks
     return f"the leader was killed while the API server hung; writes paused for {found}"

@@ -86,7 +86,7 @@ def all_at_once(scene: Scene) -> str:
 @scenario(load=True, needs=("machines",))
 def all_killed(scene: Scene) -> str:
     """`kill -9` of all members at once, as in a power failure."""
-    at_s = scene.kill(*scene.lives())
+    at_s = scene.kill(*scene.processes())
     time.sleep(LATE_S)  # late requests count as an outage as well
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     time.sleep(LATE_S)  # late requests count as an outage as well

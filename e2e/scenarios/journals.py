@@ -150,7 +150,7 @@ def journals(scene: Scene) -> str:
     added = f"{scene.cluster}-3"
     scene.wait("journals of the new broker", lambda: added in _holders(scene), CONVERGE_S)
     scene.scale(3)
-    scene.wait("three members", lambda: scene.is_ready(3) and len(scene.lives()) == 3, ROLL_S)
+    scene.wait("three members", lambda: scene.is_ready(3) and len(scene.processes()) == 3, ROLL_S)
     _continues(scene)
     if not scene.events("DrainBroker"):
         raise Wrong("the removed broker had no order to hand its journals over")

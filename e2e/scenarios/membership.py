@@ -20,7 +20,7 @@ def scale(scene: Scene) -> str:
         time.sleep(LATE_S)  # late requests count as an outage as well
         found = scene.measure("3 -> 5 and 5 -> 3 members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{replicas} members after {took_s:.0f} s, writes paused for {found}")
-    scene.wait("three processes", lambda: len(scene.lives()) == 3, ROLL_S)
+    scene.wait("three processes", lambda: len(scene.processes()) == 3, ROLL_S)
     return "; ".join(said)
 
 
@@ -41,5 +41,5 @@ def readers(scene: Scene) -> str:
     )
     assert scene.status()["quorum"] == 2, "an async member or a reader counts for the quorum"
     scene.patch(asyncReplicas=0, readReplicas=0)
-    scene.wait("three members", lambda: len(roles()) == 3 and len(scene.lives()) == 3, ROLL_S)
+    scene.wait("three members", lambda: len(roles()) == 3 and len(scene.processes()) == 3, ROLL_S)
     return "an async member and a reader were added and removed, and never counted for the quorum"

@@ -64,18 +64,18 @@ def access(scene: Scene) -> str:
 def identity_deleted(scene: Scene) -> str:
     """The identity Secret is deleted: no member stops, status reports it, it is restored."""
     scene.start()
-    lives, kept = scene.lives(), scene.get("secret", "orders-identity")
+    processes, kept = scene.processes(), scene.get("secret", "orders-identity")
     with scene.without_operator():
         scene.kubectl("delete", "secret", "orders-identity")
     scene.wait("the sentence", scene.has_reason("Degraded", "Waiting"), CONVERGE_S)
     said = scene.condition("Degraded")["message"]
     time.sleep(SETTLE_S)  # time for a wrong action of the operator
-    assert scene.lives() == lives
+    assert scene.processes() == processes
     metadata = {key: kept["metadata"][key] for key in ("name", "labels")}
     again = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": kept["data"]}
     scene.kubectl("create", "-f", "-", stdin=json.dumps(again))
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
-    assert scene.lives() == lives
+    assert scene.processes() == processes
     return said
 
 

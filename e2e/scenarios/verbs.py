@@ -12,7 +12,7 @@ def hibernate(scene: Scene) -> str:
     scene.start()
     before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
     scene.patch(hibernate=True)
-    slept_s = scene.wait("no process", lambda: not scene.lives(), ROLL_S)
+    slept_s = scene.wait("no process", lambda: not scene.processes(), ROLL_S)
     assert scene.status()["phase"] == "Hibernated"
     scene.patch(hibernate=False)
     woke_s = scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)

@@ -48,7 +48,7 @@ class Archived(Protocol):
 
     name: str
     uuid: str
-    life: int
+    incarnation: int
     disk: SimDisk
     node: Node | None
     storage: Storage | None
@@ -126,7 +126,7 @@ class SimArchiver:
         self._timeline = archive.timeline
         self._shell = shell
         self._peers = peers
-        self._rng = Random(f"archiver {shell.name} {shell.life} of {archive.timeline.seed}")
+        self._rng = Random(f"archiver {shell.name} {shell.incarnation} of {archive.timeline.seed}")
         self._shipping = Shipping()
         self._sealing = Sealing(SEAL_NS)
         self._under_way: UploadOperation | None = None

@@ -83,9 +83,9 @@ class LeadershipChecks:
                 self._barred.pop(shell.uuid, None)
             return
         last = node.context.tail.last_index
-        life, barred_at = self._barred.setdefault(shell.uuid, (shell.life, last))
-        if life != shell.life:
-            self._barred[shell.uuid] = shell.life, last
+        incarnation, barred_at = self._barred.setdefault(shell.uuid, (shell.incarnation, last))
+        if incarnation != shell.incarnation:
+            self._barred[shell.uuid] = shell.incarnation, last
             return
         for entry in node.context.limbo.entries:
             if (

@@ -103,7 +103,7 @@ class Availability:
         self._since_ns = 0
         self._led_ns = 0  # when a confirmed leader was last seen
         self._sound_ns: dict[str, int] = {}  # from when on each member counts as sound
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._ordered_terms: set[int] = set()  # that orders may open
         self._clear_ns = 0  # from when on the network counts as sound
         self._is_lossy = False  # packets are lost, or lost ones are under way
@@ -180,8 +180,8 @@ class Availability:
 
     def _is_sound(self, shell: Shell) -> bool:
         now_ns, node = self._world.now_ns, shell.node
-        if node is None or self._lives.get(shell.uuid) != shell.life:
-            self._lives[shell.uuid] = shell.life
+        if node is None or self._incarnations.get(shell.uuid) != shell.incarnation:
+            self._incarnations[shell.uuid] = shell.incarnation
             self._sound_ns[shell.uuid] = now_ns + 1
             return False
         context = node.context

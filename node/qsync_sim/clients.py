@@ -82,7 +82,7 @@ class SimClient:
         self.session = 1000 * (number + 1)
         self.sync = 0
         self.member: Shell | None = None
-        self.member_life = 0
+        self.member_incarnation = 0
         self.waiting: ClientOperation | None = None
         self.made = 0
         self.plan: list[tuple[str, int, str]] = []  # kind, key, value of each request to come
@@ -104,7 +104,11 @@ class SimClient:
         """Begin the next operation, or connect first."""
         if self.is_stopped or self.waiting is not None:
             return
-        if self.member is None or self.member.life != self.member_life or not self.member.is_alive:
+        if (
+            self.member is None
+            or self.member.incarnation != self.member_incarnation
+            or not self.member.is_alive
+        ):
             if not self._connect():
                 self._later(50)
                 return
@@ -123,7 +127,7 @@ class SimClient:
             return False
         self.session += 1
         self.member = self.rng.choice(alive)
-        self.member_life = self.member.life
+        self.member_incarnation = self.member.incarnation
         self.plan = []
         self.transaction = 0
         return True
@@ -149,7 +153,7 @@ class SimClient:
         self._do(kind, space, self.rng.randrange(KEYS))
 
     def disconnect(self) -> None:
-        if self.member is not None and self.member.life == self.member_life:
+        if self.member is not None and self.member.incarnation == self.member_incarnation:
             self.member.step([fx.SessionClosed(self.session)])
         self.member = None
 
@@ -273,10 +277,10 @@ class SimClient:
             "admin",
             operation.idempotency,
         )
-        life, sync, session = member.life, self.sync, self.session
+        incarnation, sync, session = member.incarnation, self.sync, self.session
 
         def arrive() -> None:
-            if member.life == life:
+            if member.incarnation == incarnation:
                 member.step([request])
             else:
                 self.on_lost(session, sync)
@@ -289,7 +293,7 @@ class SimClient:
         """Stop waiting for the answer; the outcome remains unknown."""
         if self.waiting is not None and (session, sync) == (self.session, self.sync):
             member = self.member
-            if member is not None and member.life == self.member_life:
+            if member is not None and member.incarnation == self.member_incarnation:
                 waiting = self.waiting
                 self.world.fail(
                     f"G3: {waiting.kind} {waiting.value} at {member.name} has no answer"

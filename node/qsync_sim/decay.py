@@ -37,17 +37,17 @@ def low_disk(world: Cluster) -> None:
         return
     world.count("fault low disk")
     end_ns = world.now_ns + world.rng.randrange(3 * SECOND)
-    _check_space(world, shell, shell.life, end_ns)
+    _check_space(world, shell, shell.incarnation, end_ns)
 
 
-def _check_space(world: Cluster, shell: Shell, life: int, end_ns: int) -> None:
+def _check_space(world: Cluster, shell: Shell, incarnation: int, end_ns: int) -> None:
     """Report the free space of a disk, as the server does regularly."""
-    if shell.life != life:
+    if shell.incarnation != incarnation:
         return
     is_low = world.now_ns < end_ns
     shell.step([fx.SpaceLow(is_low)])
     if is_low:
-        world.after(250 * MILLISECOND, partial(_check_space, world, shell, life, end_ns))
+        world.after(250 * MILLISECOND, partial(_check_space, world, shell, incarnation, end_ns))
 
 
 def bit_rot(world: Cluster) -> None:

@@ -170,13 +170,13 @@ def _change(
 class SimFile:
     """An open file of a SimDisk; dead after a crash."""
 
-    __slots__ = ("_disk", "_inode", "_life", "_path")
+    __slots__ = ("_disk", "_incarnation", "_inode", "_path")
 
     def __init__(self, disk: "SimDisk", path: str, inode: _Inode) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
-        self._life = disk.life
+        self._incarnation = disk.incarnation
 
     def append(self, data: bytes | Sequence[bytes]) -> None:
         whole = data if isinstance(data, bytes) else b"".join(data)
@@ -211,7 +211,7 @@ class SimFile:
         """Close the file; this never fails and flushes nothing."""
 
     def _enter(self, call: str) -> DiskFault | None:
-        if self._life != self._disk.life:
+        if self._incarnation != self._disk.incarnation:
             raise DiskError(f"{self._path} was open before the crash")
         return self._disk.enter(call, self._path)
 
@@ -222,7 +222,7 @@ class SimDisk:
     def __init__(self, capacity_bytes: int = 1 << 62) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
-        self.life = 0
+        self.incarnation = 0
         self.calls = 0  # that change something
         self.on_call: DiskHook | None = None
         self._root = _Directory()
@@ -232,7 +232,7 @@ class SimDisk:
 
     def kill(self) -> None:
         """End the process; the page cache survives."""
-        self.life += 1
+        self.incarnation += 1
         self._is_off = False
 
     def crash(self, rng: Random) -> None:

@@ -174,10 +174,10 @@ def nack(world: Cluster) -> None:
         return
     world.count("fault nack")
     shell.node.refuse_rows = True
-    life = shell.life
+    incarnation = shell.incarnation
 
     def end() -> None:
-        if shell.life == life and shell.node is not None:
+        if shell.incarnation == incarnation and shell.node is not None:
             shell.node.refuse_rows = False
 
     world.after(world.rng.randrange(300 * MILLISECOND), end)

@@ -101,11 +101,11 @@ def stop(world: Cluster) -> None:
     if shell is world.leader():
         world.command(shell, "demote")
         wait_ns = world.rng.randrange(HANDOVER_NS)
-    world.after(wait_ns, partial(_end, world, shell, shell.life))
+    world.after(wait_ns, partial(_end, world, shell, shell.incarnation))
 
 
-def _end(world: Cluster, shell: Shell, life: int) -> None:
-    if shell.life == life and not shell.is_paused:
+def _end(world: Cluster, shell: Shell, incarnation: int) -> None:
+    if shell.incarnation == incarnation and not shell.is_paused:
         shell.stop_cleanly()
         world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 

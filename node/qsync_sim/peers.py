@@ -58,7 +58,7 @@ class SimLink:
         self.end = end
         self.name = name  # of the address that this process dialled, "" if it accepted
         self.uuid = found.uuid
-        self.life = found.life
+        self.incarnation = found.incarnation
         self.frames = Frames()
         self.keep_alive = KeepAlive()
 

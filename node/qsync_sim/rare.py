@@ -59,10 +59,10 @@ def diverge_inside_a_block(world: Cluster) -> None:
         return
     world.count("fault block divided")
     leader.disk_delay_ns = BLOCK_NS
-    life = leader.life
+    incarnation = leader.incarnation
 
     def isolate() -> None:
-        if leader.life == life:
+        if leader.incarnation == incarnation:
             faults.isolate(world, leader)
 
     def end() -> None:
@@ -107,11 +107,11 @@ def _cut_power_of(world: Cluster, wanted: Shell, event: str, within_ns: int, she
         again = partial(_cut_power_of, world, wanted, event, within_ns)
         world.ambushes.append((event, again))
         return
-    life = shell.life
+    incarnation = shell.incarnation
 
     def strike() -> None:
         shell.disk_delay_ns = 200_000
-        if shell.life == life:
+        if shell.incarnation == incarnation:
             shell.stop(power_loss=True)
             world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 
@@ -133,22 +133,24 @@ def lead_with_a_divergent_state(world: Cluster) -> None:
     if shell.node is None:
         return
     shell.node.refuse_rows = True
-    world.ambushes.append(("state_diverged", partial(_need_log_of, world, shell, shell.life)))
-    world.after(REFUSE_NS, partial(_apply_again, shell, shell.life))
+    world.ambushes.append(
+        ("state_diverged", partial(_need_log_of, world, shell, shell.incarnation))
+    )
+    world.after(REFUSE_NS, partial(_apply_again, shell, shell.incarnation))
 
 
-def _apply_again(shell: Shell, life: int) -> None:
-    if shell.life == life and shell.node is not None:
+def _apply_again(shell: Shell, incarnation: int) -> None:
+    if shell.incarnation == incarnation and shell.node is not None:
         shell.node.refuse_rows = False
 
 
-def _need_log_of(world: Cluster, wanted: Shell, life: int, shell: Shell) -> None:
+def _need_log_of(world: Cluster, wanted: Shell, incarnation: int, shell: Shell) -> None:
     leader = world.leader()
     rest = [other for other in world.alive() if other not in (wanted, leader)]
     if shell is not wanted or leader is None or leader is wanted or len(rest) != 1:
         return
     (lagging,) = rest
-    _apply_again(wanted, life)
+    _apply_again(wanted, incarnation)
     wanted.disk_delay_ns = REPAIR_NS
     world.network.cut(leader, lagging)
     world.command(leader, "set_key_window", rows=KEY_WINDOW_ROWS)  # a row, if no client writes any

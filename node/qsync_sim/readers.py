@@ -33,7 +33,7 @@ class EarlyReader(SimClient):
             return
         self.disconnect()
         self.session += 1
-        self.member, self.member_life = shell, shell.life
+        self.member, self.member_incarnation = shell, shell.incarnation
         kind = self.rng.choice(["linearizable", "linearizable scan"])
         self.world.count("early reads")
         self._do(kind, SPACE, self.rng.randrange(KEYS))

@@ -38,7 +38,7 @@ class ServerProcess(Protocol):
 
     name: str
     uuid: str
-    life: int
+    incarnation: int
 
     def feed(self, item: object) -> None: ...
     def step(self, inputs: list[Any]) -> None: ...
@@ -133,7 +133,7 @@ class SimServer:
         self._process = process
         self._largest = 0  # bytes of an answer so far
         self.sessions = Sessions(
-            count(SESSIONS_FROM + process.life * 10_000),
+            count(SESSIONS_FROM + process.incarnation * 10_000),
             1_000,
             process.feed,
             lambda: process.step([]),

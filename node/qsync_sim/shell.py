@@ -73,7 +73,7 @@ class Shell:
         self.rng = Random(self.timeline.rng.random())
         self.node: Node | None = None
         self.storage: Storage | None = None
-        self.life = 0
+        self.incarnation = 0
         self.clock_rate = 1.0
         self.clock_offset_ns = self.timeline.rng.randrange(1, 10**12)
         self.resumed_ns = 0  # when its last pause ended
@@ -101,9 +101,9 @@ class Shell:
         self.removed_before: frozenset[str] = frozenset()  # instances that it knew as removed then
         self.disk_index = 0  # where the log on disk ended when this instance stopped
         self.disk_position = (0, 0)  # term and index of the last row then, at least
-        self._woken_life = 0  # to which `wake_at_ns` belongs
+        self._woken_incarnation = 0  # to which `wake_at_ns` belongs
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- process ------------------------------------------------------------------------------
 
     @property
     def is_alive(self) -> bool:
@@ -136,7 +136,7 @@ class Shell:
     def start(self) -> None:
         """Start a process with the content of the disk."""
         assert self.node is None
-        self.life += 1
+        self.incarnation += 1
         self.has_power = True
         self.world.network.on_power(self)
         self.disk.on_call = None
@@ -239,7 +239,7 @@ class Shell:
         self.server = None
         self.storage = None
         self.tasks = None
-        self.life += 1
+        self.incarnation += 1
         self.loop.end()
         self.reads.clear()
         self.disk.on_call = None
@@ -272,10 +272,10 @@ class Shell:
 
     def run_after(self, delay_ns: int, callback: Callable[[], None]) -> None:
         """Let the event loop of this process run `callback` later."""
-        life = self.life
+        incarnation = self.incarnation
 
         def due() -> None:
-            if self.life == life:
+            if self.incarnation == incarnation:
                 self.run(callback)
 
         self.timeline.after(delay_ns, due)
@@ -309,7 +309,7 @@ class Shell:
             return 0
         self.inputs, self.loop.is_step_due = [], False
         self.inputs_now = inputs
-        life, node = self.life, self.node
+        incarnation, node = self.incarnation, self.node
         assert node is not None
         self.term_before = node.context.term
         self.voters_before = node.context.voter_uuids()
@@ -325,13 +325,13 @@ class Shell:
             len(inputs), len(out), is_checkpoint=self.checkpoint is not None
         )
         for effect in out:
-            if self.life != life:
+            if self.incarnation != incarnation:
                 return 0
             self._take(effect)
         if self.server is not None:
             self.server.flush()
         self.lag_ns = 0
-        if self.life == life:
+        if self.incarnation == incarnation:
             self.world.on_step(self, node, inputs, last_before)
             self._sleep(node)
         return cost_ns
@@ -340,13 +340,16 @@ class Shell:
         """Wake at the core's next deadline. A pending wake-up before it finds nothing due."""
         wait = max(node.next_deadline_ns() - self.now_ns(), 100_000)
         at = self.timeline.now_ns + wait
-        if self.timeline.now_ns < self.wake_at_ns <= at and self._woken_life == self.life:
+        if (
+            self.timeline.now_ns < self.wake_at_ns <= at
+            and self._woken_incarnation == self.incarnation
+        ):
             return
-        self.wake_at_ns, self._woken_life = at, self.life
-        life = self.life
+        self.wake_at_ns, self._woken_incarnation = at, self.incarnation
+        incarnation = self.incarnation
 
         def wake() -> None:
-            if self.life == life and self.wake_at_ns == at:
+            if self.incarnation == incarnation and self.wake_at_ns == at:
                 self.step([])
 
         self.timeline.at(at, wake)
@@ -385,8 +388,10 @@ class Shell:
         """Repeat a deferred read in a later step."""
         self.timeline.count("reads deferred")
         request = self.reads[effect.session, effect.sync]
-        life = self.life
-        self.timeline.after(100_000, lambda: self.step([request]) if self.life == life else None)
+        incarnation = self.incarnation
+        self.timeline.after(
+            100_000, lambda: self.step([request]) if self.incarnation == incarnation else None
+        )
 
     def pause(self) -> None:
         self.loop.pause()

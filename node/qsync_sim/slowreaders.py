@@ -56,7 +56,7 @@ class SlowReader:
         self._world = world
         self._rng = rng
         self._shell: Shell | None = None
-        self._life = 0
+        self._incarnation = 0
         self._socket: Socket | None = None
         self._session: ServerSession | None = None
         self._decoder = FrameDecoder(1 << 30)
@@ -75,7 +75,11 @@ class SlowReader:
 
     def _is_connected(self) -> bool:
         shell = self._shell
-        return shell is not None and self._socket is not None and shell.life == self._life
+        return (
+            shell is not None
+            and self._socket is not None
+            and shell.incarnation == self._incarnation
+        )
 
     def _connect(self) -> bool:
         alive = [shell for shell in self._world.alive() if shell.server is not None]
@@ -83,7 +87,7 @@ class SlowReader:
             return False
         shell = self._rng.choice(alive)
         assert shell.server is not None
-        self._shell, self._life = shell, shell.life
+        self._shell, self._incarnation = shell, shell.incarnation
         self._decoder, self._greeting = FrameDecoder(1 << 30), GREETING_BYTES
         self._unsent, self._waiting = b"", set()
         self._is_sending = False
@@ -104,7 +108,9 @@ class SlowReader:
             for _ in range(self._rng.randint(*BURST)):
                 self._unsent += self._request()
             self._send()
-            self._world.after(self._rng.randrange(*PAUSES_NS), partial(self._read, self._life))
+            self._world.after(
+                self._rng.randrange(*PAUSES_NS), partial(self._read, self._incarnation)
+            )
         self._later(self._burst)
 
     def _request(self) -> bytes:
@@ -127,10 +133,10 @@ class SlowReader:
             return
         part, self._unsent = self._unsent[:CHUNK], self._unsent[CHUNK:]
         self._is_sending = True
-        life = self._life
+        incarnation = self._incarnation
 
         def arrive() -> None:
-            if shell.life == life and self._socket is socket:
+            if shell.incarnation == incarnation and self._socket is socket:
                 shell.run(partial(self._received_by, socket, part))
 
         self._world.after(self._rng.randrange(50_000, 400_000), arrive)
@@ -143,13 +149,15 @@ class SlowReader:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _read(self, life: int) -> None:
+    def _read(self, incarnation: int) -> None:
         """Read some of the answers, and more of them later."""
-        if not self._is_connected() or life != self._life:
+        if not self._is_connected() or incarnation != self._incarnation:
             return
         self._take(self._rng.choice(READ_BYTES))
         if self._rng.random() < 0.9:
-            self._world.after(self._rng.randrange(5 * MILLISECOND), partial(self._read, life))
+            self._world.after(
+                self._rng.randrange(5 * MILLISECOND), partial(self._read, incarnation)
+            )
 
     def _take(self, most: int) -> None:
         shell, socket = self._shell, self._socket

@@ -62,7 +62,7 @@ class Subscriber:
         self.is_joined = False
         self.oks = 0
         self.shell: Shell | None = None
-        self.life = 0
+        self.incarnation = 0
         self.away_until_ns = 0
         self.session = 100_000
         self.decoder = FrameDecoder()
@@ -80,7 +80,7 @@ class Subscriber:
 
     def act(self) -> None:
         self.world.after(self.rng.randrange(10, 60) * MILLISECOND, self.act)
-        if self.shell is not None and self.shell.life != self.life:
+        if self.shell is not None and self.shell.incarnation != self.incarnation:
             self.shell = None
         if self.shell is not None and self.rng.random() < 0.01:
             self.shell.step([fx.SessionClosed(self.session)])
@@ -93,7 +93,7 @@ class Subscriber:
     def connect(self, shell: Shell) -> None:
         self.connections += 1
         self.session += 1
-        self.shell, self.life = shell, shell.life
+        self.shell, self.incarnation = shell, shell.incarnation
         self.decoder = FrameDecoder()
         self.oks = 0
         if self.is_joined:
@@ -129,10 +129,10 @@ class Subscriber:
         self.feed(fx.StockRequest(self.session, 0, kind, body, "admin"))
 
     def feed(self, item: fx.Input) -> None:
-        shell, life = self.shell, self.life
+        shell, incarnation = self.shell, self.incarnation
 
         def arrive() -> None:
-            if shell is not None and shell.life == life:
+            if shell is not None and shell.incarnation == incarnation:
                 shell.step([item])
 
         self.world.after(self.rng.randrange(50_000, 2_000_000), arrive)

@@ -50,7 +50,7 @@ class OpenOrder(NamedTuple):
     """An order that is not answered yet, with the term of the member when it was sent."""
 
     shell: Shell
-    life: int
+    incarnation: int
     verb: str
     arguments: dict[str, Any]
     term: int
@@ -84,7 +84,7 @@ class WorldWatch:
         assert shell.node is not None
         term = shell.node.context.term
         now_ns = self._world.now_ns
-        self._orders[sync] = OpenOrder(shell, shell.life, verb, arguments, term, now_ns)
+        self._orders[sync] = OpenOrder(shell, shell.incarnation, verb, arguments, term, now_ns)
 
     def on_answer(self, answer: fx.Answer) -> None:
         """Check the answer to an order.
@@ -108,7 +108,7 @@ class WorldWatch:
             Violation: one was not.
         """
         for order in self._orders.values():
-            is_lost = order.shell.life != order.life
+            is_lost = order.shell.incarnation != order.incarnation
             if not is_lost and self._world.now_ns - order.sent_ns > ORDER_NS:
                 raise InvariantViolation(
                     f"G3: {order.verb} at {order.shell.name} was never answered"

@@ -110,10 +110,10 @@ class World(Cluster):
         client = self.clients_by_session.get(answer.session)
         if client is None:
             return
-        life = shell.life
+        incarnation = shell.incarnation
 
         def arrive() -> None:
-            if shell.life == life:
+            if shell.incarnation == incarnation:
                 client.on_answer(answer)
 
         self.after(self.rng.randrange(50_000, 400_000), arrive)

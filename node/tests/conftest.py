@@ -84,9 +84,9 @@ def object_store() -> Iterator[ObjectServer]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the archive of a simulated schedule with failovers and rollbacks."""
-    from qsync_testing.archives.simulated import is_eventful, lives  # noqa: PLC0415 - only its users need the simulator
+    from qsync_testing.archives.simulated import archived_runs, is_eventful  # noqa: PLC0415 - only its users need the simulator
 
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+    return next(archived_runs(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 @pytest.fixture

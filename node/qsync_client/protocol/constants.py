@@ -140,7 +140,7 @@ class HelloKey(IntEnum):
     NONCE = 0x74
     LEVEL = 0x75
     KNOWN = 0x76  # name -> host:port of members
-    LIFE = 0x77  # random, per process: a new value means that the member was restarted
+    INCARNATION = 0x77  # random, per process: a new value means that the member was restarted
     BOUND_PROOF = 0x78  # the proof over TLS, instead of PROOF
 
 

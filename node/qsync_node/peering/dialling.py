@@ -28,7 +28,7 @@ class _LinkOfProcess(Protocol):
         """Instance uuid of the other end."""
 
     @property
-    def life(self) -> bytes:
+    def incarnation(self) -> bytes:
         """Random bytes of its process."""
 
 
@@ -125,4 +125,4 @@ def superseded(links: Iterable[_LinkT], found: Established) -> list[_LinkT]:
 
     They must be closed: that process has ended, although TCP has not reported it yet.
     """
-    return [one for one in links if one.uuid == found.uuid and one.life != found.life]
+    return [one for one in links if one.uuid == found.uuid and one.incarnation != found.incarnation]

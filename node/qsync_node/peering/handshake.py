@@ -43,7 +43,7 @@ ANSWER_MAX = 1 << 16
 WRONG_PROOF = "the proof of the cluster's secret is wrong; configure the same secret on all members"
 _UUID, _REPLICASET = int(Key.INSTANCE_UUID), int(Key.REPLICASET_UUID)
 _PROOF, _BOUND, _NONCE = int(HelloKey.PROOF), int(HelloKey.BOUND_PROOF), int(HelloKey.NONCE)
-_LEVEL, _KNOWN, _LIFE = int(HelloKey.LEVEL), int(HelloKey.KNOWN), int(HelloKey.LIFE)
+_LEVEL, _KNOWN, _INCARNATION = int(HelloKey.LEVEL), int(HelloKey.KNOWN), int(HelloKey.INCARNATION)
 _REASON = int(Key.ERROR_24)
 
 
@@ -74,7 +74,7 @@ class PeerIdentity(NamedTuple):
         uuid: its instance uuid.
         replicaset_uuid: uuid of the replica set.
         secret: the cluster's secret.
-        life: random bytes of this process.
+        incarnation: random bytes of this process.
         has_certificate: whether it connects over TLS, and requires it.
         level: its feature level.
     """
@@ -82,7 +82,7 @@ class PeerIdentity(NamedTuple):
     uuid: str
     replicaset_uuid: str
     secret: str
-    life: bytes
+    incarnation: bytes
     has_certificate: bool
     level: int = LEVEL
 
@@ -93,14 +93,14 @@ class Established(NamedTuple):
     Attributes:
         uuid: its instance uuid.
         level: its feature level.
-        life: random bytes of its process; "" from earlier versions.
+        incarnation: random bytes of its process; "" from earlier versions.
         known: addresses of members by name, unchecked.
         rest: received bytes after the handshake.
     """
 
     uuid: str
     level: int
-    life: bytes
+    incarnation: bytes
     known: Any
     rest: bytes = b""
 
@@ -170,7 +170,7 @@ class Opening:
             _NONCE: self._nonce,
             _LEVEL: me.level,
             _KNOWN: self._own_address,
-            _LIFE: me.life,
+            _INCARNATION: me.incarnation,
             (_BOUND if self._binding else _PROOF): proof,
         }
         self._connection.switch(HELLO, fields)
@@ -240,18 +240,18 @@ def answer_hello(
         _UUID: me.uuid,
         _LEVEL: me.level,
         _KNOWN: known,
-        _LIFE: me.life,
+        _INCARNATION: me.incarnation,
         (_BOUND if binding else _PROOF): peer_proof(me.secret, b"accept", nonce, me.uuid, binding),
     }
     return _established(uuid, fields), pack(answer)
 
 
 def _established(uuid: str, fields: dict[int, Any], rest: bytes = b"") -> Established:
-    level, life = fields.get(_LEVEL, 1), fields.get(_LIFE)
+    level, incarnation = fields.get(_LEVEL, 1), fields.get(_INCARNATION)
     return Established(
         uuid,
         level if isinstance(level, int) else 1,
-        life if isinstance(life, bytes) else b"",
+        incarnation if isinstance(incarnation, bytes) else b"",
         fields.get(_KNOWN),
         rest,
     )

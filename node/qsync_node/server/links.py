@@ -12,7 +12,7 @@ class LinkSocket(Protocol):
 
     number: int
     uuid: str
-    life: bytes
+    incarnation: bytes
     out: list[bytes]
 
     def send(self, message: PeerMessage) -> None: ...

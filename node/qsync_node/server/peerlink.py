@@ -26,7 +26,7 @@ class PeerLink:
 
     Attributes:
         uuid: instance uuid of the other end.
-        life: random bytes of its process.
+        incarnation: random bytes of its process.
         out: encoded messages that `flush` sends.
         number: number of the link in the core.
     """
@@ -55,7 +55,7 @@ class PeerLink:
         self._log = log
         self.transport = transport
         self.uuid = found.uuid
-        self.life = found.life
+        self.incarnation = found.incarnation
         self.out: list[bytes] = []
         self._frames = Frames()
         self._keep_alive = KeepAlive()

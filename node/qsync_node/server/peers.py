@@ -144,7 +144,7 @@ class Peers:
         self._certificates: Certificates | None = None
         self._book = AddressBook(config.name)
         self._dialling = Dialling(self._book)
-        self._life = os.urandom(8)
+        self._incarnation = os.urandom(8)
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None  # of the next attempt
@@ -154,7 +154,7 @@ class Peers:
         config = self._config
         has_certificate = self._certificates is not None
         return PeerIdentity(
-            self._uuid, config.replicaset_uuid, config.secret, self._life, has_certificate
+            self._uuid, config.replicaset_uuid, config.secret, self._incarnation, has_certificate
         )
 
     def use_certificates(self, certificates: Certificates) -> None:

@@ -108,7 +108,7 @@ class WorkloadSession:
         self.member: Shell | None = None
         self.waiting: WorkloadRequest | None = None
         self.is_stopped = False
-        self._life = 0
+        self._incarnation = 0
         self._sync = 0
         self._streams: set[int] = set()  # of open transactions
         self._pause = 0  # counts pauses
@@ -119,7 +119,7 @@ class WorkloadSession:
 
     def disconnect(self) -> None:
         """End the connection; the next request begins a new one."""
-        if self.member is not None and self.member.life == self._life:
+        if self.member is not None and self.member.incarnation == self._incarnation:
             self.member.step([fx.SessionClosed(self.session)])
         self.member = None
 
@@ -153,7 +153,11 @@ class WorkloadSession:
     # --- requests -----------------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        if self.member is not None and self.member.life == self._life and self.member.is_alive:
+        if (
+            self.member is not None
+            and self.member.incarnation == self._incarnation
+            and self.member.is_alive
+        ):
             return True
         alive = [
             shell
@@ -164,7 +168,7 @@ class WorkloadSession:
             return False
         self.session += 1
         self.member = self.rng.choice(alive)
-        self._life = self.member.life
+        self._incarnation = self.member.incarnation
         self._streams.clear()
         return True
 
@@ -190,13 +194,13 @@ class WorkloadSession:
         request.called_ns = world.now_ns
         request.floor_index = world.told_index
         self.waiting = request
-        life, session, sync = member.life, self.session, self._sync
+        incarnation, session, sync = member.incarnation, self.session, self._sync
         sent = fx.Request(
             session, sync, request.type, request.body, request.stream, request.user, request.key
         )
 
         def arrive() -> None:
-            if member.life == life:
+            if member.incarnation == incarnation:
                 member.step([sent])
             else:
                 self._on_lost(session, sync)
@@ -208,7 +212,7 @@ class WorkloadSession:
     def _give_up(self, session: int, sync: int) -> None:
         if self.waiting is not None and (session, sync) == (self.session, self._sync):
             member = self.member
-            if member is not None and member.life == self._life:
+            if member is not None and member.incarnation == self._incarnation:
                 self.world.fail(f"G3: {self.waiting.kind} at {member.name} has no answer")
             self.disconnect()
             self._on_lost(session, sync)

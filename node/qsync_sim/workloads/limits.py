@@ -166,9 +166,11 @@ class LimitWorkload(Workload):
                 for number in range(1, STREAMS_MAX[user] + 4)
             ]
         )
-        life, close = leader.life, fx.SessionClosed(session)
+        incarnation, close = leader.incarnation, fx.SessionClosed(session)
         later_ns = 100 * MILLISECOND
-        self.world.after(later_ns, lambda: leader.step([close]) if leader.life == life else None)
+        self.world.after(
+            later_ns, lambda: leader.step([close]) if leader.incarnation == incarnation else None
+        )
 
     # --- checks -------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class CompactionLock:
     def _is_left(self, held: dict[str, Any]) -> bool:
         if held.get("run") == self._run and "/" not in self._run:
             return True  # an earlier driver of the same run
-        if held.get("host") == gethostname() and not _lives(int(held.get("pid", 0))):
+        if held.get("host") == gethostname() and not _is_running(int(held.get("pid", 0))):
             return True
         return time.time() - float(held.get("renewed", 0.0)) > STALE_S
 
@@ -119,7 +119,7 @@ class CompactionLock:
                 continue  # a single failure of the archive; `check` decides
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

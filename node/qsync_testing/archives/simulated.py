@@ -205,7 +205,7 @@ LIVES_FROM, LIVES_MAX = 34, 60
 snapshots and replica ids. There the tests expect one violation, and the audit names several."""
 
 
-def lives(
+def archived_runs(
     folder: Path,
     is_wanted: Callable[[World, Path], bool],
     count: int,

@@ -70,7 +70,7 @@ class ModelWorld:
     """Members, registrations and leader of a cluster, and the memory of its controller."""
 
     cluster: QsyncCluster
-    lives: dict[str, Incarnation] = field(default_factory=dict)
+    incarnations: dict[str, Incarnation] = field(default_factory=dict)
     registered: dict[str, ModelEntry] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     record: RecordedMember = field(default_factory=lambda: RecordedMember("rs"))
@@ -92,7 +92,7 @@ class ModelWorld:
         return [
             uuid
             for uuid, entry in self.registered.items()
-            if entry.is_voting and self._life_of(uuid) is not None
+            if entry.is_voting and self._incarnation_of(uuid) is not None
         ]
 
     def voters(self) -> list[str]:
@@ -105,57 +105,61 @@ class ModelWorld:
         replication = self.cluster.spec.replication
         return needed(voters, replication.quorum) if voters else 0
 
-    def _life_of(self, uuid: str) -> Incarnation | None:
-        return next((m for m in self.lives.values() if m.uuid == uuid and m.is_running), None)
+    def _incarnation_of(self, uuid: str) -> Incarnation | None:
+        return next(
+            (m for m in self.incarnations.values() if m.uuid == uuid and m.is_running), None
+        )
 
     def observe(self) -> Observed:
         missing = [s.name for s in self.cluster.spec.spaces if s.name not in self.spaces]
         return Observed(
-            members=tuple(self._view(name, life) for name, life in self.lives.items()),
+            members=tuple(
+                self._view(name, incarnation) for name, incarnation in self.incarnations.items()
+            ),
             record=self.record,
             schema=SchemaView(is_known=bool(self.leader), missing=tuple(missing)),
             memory=self.memory,
             previous=self.status,
         )
 
-    def _view(self, name: str, life: Incarnation) -> MemberView:
-        said = self._status(name, life) if life.is_running else None
+    def _view(self, name: str, incarnation: Incarnation) -> MemberView:
+        said = self._status(name, incarnation) if incarnation.is_running else None
         return MemberView(
             name=name,
-            kind=life.kind,
-            has_disk=life.has_disk,
-            is_running=life.is_running,
-            is_leaving=life.leaving > 0,
+            kind=incarnation.kind,
+            has_disk=incarnation.has_disk,
+            is_running=incarnation.is_running,
+            is_leaving=incarnation.leaving > 0,
             status=said,
-            uuid=life.uuid,
-            drift=life.drift,
+            uuid=incarnation.uuid,
+            drift=incarnation.drift,
         )
 
-    def _status(self, name: str, life: Incarnation) -> NodeStatus:
-        entry = self.registered.get(life.uuid)
+    def _status(self, name: str, incarnation: Incarnation) -> NodeStatus:
+        entry = self.registered.get(incarnation.uuid)
         is_leader = name == self.leader
         role = "joining"
         if is_leader:
             role = "leader"
-        elif life.kind == "anonymous" and life.has_joined:
+        elif incarnation.kind == "anonymous" and incarnation.has_joined:
             role = "anonymous"
         elif entry is not None and entry.role == "async":
             role = "async"
         elif entry is not None and entry.is_voting:
             role = "follower"
         return NodeStatus(
-            uuid=life.uuid,
+            uuid=incarnation.uuid,
             role=role,
             term=self.term,
             last_term=1,
-            last_index=life.index,
-            confirmed_index=life.index,
+            last_index=incarnation.index,
+            confirmed_index=incarnation.index,
             is_writable=is_leader and self.has_quorum(),
-            can_stand=entry is not None and entry.is_voting and not life.is_fenced,
-            is_fenced=life.is_fenced,
-            disk=life.disk,
-            takes_orders=life.takes_orders,
-            cut_rows=life.cut_rows,
+            can_stand=entry is not None and entry.is_voting and not incarnation.is_fenced,
+            is_fenced=incarnation.is_fenced,
+            disk=incarnation.disk,
+            takes_orders=incarnation.takes_orders,
+            cut_rows=incarnation.cut_rows,
             registered=tuple(
                 Registered(
                     uuid=uuid,
@@ -163,12 +167,12 @@ class ModelWorld:
                     replica_id=position + 1,
                     role=other.role,
                     is_voting=other.is_voting,
-                    is_live=is_leader and self._life_of(uuid) is not None,
-                    acknowledged_index=found.index if (found := self._life_of(uuid)) else 0,
+                    is_live=is_leader and self._incarnation_of(uuid) is not None,
+                    acknowledged_index=found.index if (found := self._incarnation_of(uuid)) else 0,
                 )
                 for position, (uuid, other) in enumerate(self.registered.items())
             )
-            if entry is not None or life.has_joined
+            if entry is not None or incarnation.has_joined
             else (),
         )
 
@@ -198,13 +202,13 @@ class ModelWorld:
 
     def pass_time(self) -> None:
         self.now_ns += STEP_NS
-        for life in self.lives.values():
-            if life.has_disk and not life.is_dead:
-                life.is_running = True
-            if life.leaving:
-                life.leaving -= 1
-                life.is_running = life.leaving > 0
-        if self.leader and not self.lives[self.leader].is_running:
+        for incarnation in self.incarnations.values():
+            if incarnation.has_disk and not incarnation.is_dead:
+                incarnation.is_running = True
+            if incarnation.leaving:
+                incarnation.leaving -= 1
+                incarnation.is_running = incarnation.leaving > 0
+        if self.leader and not self.incarnations[self.leader].is_running:
             self.leader = ""
         if not self.leader or not self.has_quorum():
             return
@@ -212,19 +216,19 @@ class ModelWorld:
             if entry.role == "voter" and not entry.is_voting:
                 entry.is_voting = True
                 return  # one membership change at a time
-        for name, life in self.lives.items():
-            if not life.is_running or life.uuid in (*self.registered, *self.removed):
+        for name, incarnation in self.incarnations.items():
+            if not incarnation.is_running or incarnation.uuid in (*self.registered, *self.removed):
                 continue
-            life.has_joined = True
-            if life.kind != "anonymous":
-                self.registered[life.uuid] = ModelEntry(name, life.kind, False)
+            incarnation.has_joined = True
+            if incarnation.kind != "anonymous":
+                self.registered[incarnation.uuid] = ModelEntry(name, incarnation.kind, False)
                 return
 
     # --- actions ------------------------------------------------------------------------------
 
     def perform(self, action: act.Action) -> None:
         ordered = ordered_member(action)
-        assert not ordered or self.lives[ordered].takes_orders, f"{ordered} takes no orders"
+        assert not ordered or self.incarnations[ordered].takes_orders, f"{ordered} takes no orders"
         match action:
             case act.CreateMember(name, kind):
                 self._create(name, kind)
@@ -236,7 +240,7 @@ class ModelWorld:
                 assert not self.registered, "a cluster is founded once (M1)"
                 assert voters == self.cluster.spec.replicas
                 self.registered[uuid] = ModelEntry(name, "voter", True)
-                self.lives[name].has_joined = True
+                self.incarnations[name].has_joined = True
                 self.leader = name
             case act.RecordFormed():
                 self.record = replace(self.record, is_formed=True)
@@ -244,16 +248,18 @@ class ModelWorld:
                 self._nominate(action, name, term)
             case act.Switchover(leader, target, _):
                 assert leader == self.leader
-                assert self.registered[self.lives[target].uuid].is_voting
+                assert self.registered[self.incarnations[target].uuid].is_voting
                 self.leader, self.term = target, self.term + 1
             case act.Unregister(leader, name, uuid, _):
                 self._unregister(leader, name, uuid)
             case act.RemoveMember(name):
-                assert self.lives[name].uuid not in self.registered, "unregistered before stopped"
-                del self.lives[name]
+                assert self.incarnations[name].uuid not in self.registered, (
+                    "unregistered before stopped"
+                )
+                del self.incarnations[name]
             case act.Configure(name):
-                assert self.lives[name].drift == "live"
-                self.lives[name].drift = "none"
+                assert self.incarnations[name].drift == "live"
+                self.incarnations[name].drift = "none"
             case act.Restart(name):
                 self._restart(name)
             case act.CreateSpaces(leader, names):
@@ -268,14 +274,14 @@ class ModelWorld:
                 self.record = replace(self.record, fenced=names)
             case act.Fence(name):
                 assert name in self.record.fenced, "recorded before it is done"
-                self.lives[name].is_fenced = True
+                self.incarnations[name].is_fenced = True
                 if self.leader == name:
                     self.leader = ""
             case act.Unfence(name):
-                self.lives[name].is_fenced = False
+                self.incarnations[name].is_fenced = False
 
     def _create(self, name: str, kind: MemberKind) -> None:
-        old = self.lives.get(name)
+        old = self.incarnations.get(name)
         assert old is None or not old.has_disk, "a disk is never overwritten"
         if self.registered and kind == "voter":
             assert all(e.is_voting for e in self.registered.values() if e.role == "voter"), (
@@ -283,50 +289,61 @@ class ModelWorld:
             )
             assert len(self.live_voters()) + 1 >= self.quorum(len(self.voters()) + 1)
         self.born += 1
-        self.lives[name] = Incarnation(kind, f"new-{self.born}", index=0)
+        self.incarnations[name] = Incarnation(kind, f"new-{self.born}", index=0)
 
     def _nominate(self, action: act.Nominate, name: str, term: int) -> None:
         assert not self.leader, "no member is nominated while another leads"
         self.memory = after_nomination(self.memory, action, self.now_ns)
-        best = max((life.index for life in self.lives.values() if self._can_win(life)), default=0)
+        best = max(
+            (
+                incarnation.index
+                for incarnation in self.incarnations.values()
+                if self._can_win(incarnation)
+            ),
+            default=0,
+        )
         assert term == self.term
-        if self.lives[name].index >= best and self.has_quorum():
+        if self.incarnations[name].index >= best and self.has_quorum():
             self.leader, self.term = name, self.term + 1
 
-    def _can_win(self, life: Incarnation) -> bool:
-        entry = self.registered.get(life.uuid)
-        return life.is_running and entry is not None and entry.is_voting
+    def _can_win(self, incarnation: Incarnation) -> bool:
+        entry = self.registered.get(incarnation.uuid)
+        return incarnation.is_running and entry is not None and entry.is_voting
 
     def _unregister(self, leader: str, name: str, uuid: str) -> None:
         assert leader == self.leader
-        assert uuid != self.lives[leader].uuid, "the leader is never removed"
+        assert uuid != self.incarnations[leader].uuid, "the leader is never removed"
         assert self.registered[uuid].name == name
         self.removed.add(uuid)
         if self.registered.pop(uuid).is_voting:
             assert self.has_quorum(), "no action loses quorum"
 
     def _restart(self, name: str) -> None:
-        life = self.lives[name]
+        incarnation = self.incarnations[name]
         voters = self.voters()
-        if life.uuid in voters and len(voters) > 2:
-            if life.takes_orders:
+        if incarnation.uuid in voters and len(voters) > 2:
+            if incarnation.takes_orders:
                 assert name != self.leader, "the leader hands over before it restarts"
-            rest = [u for u in self.live_voters() if u != life.uuid and self._stays(u)]
+            rest = [u for u in self.live_voters() if u != incarnation.uuid and self._stays(u)]
             assert len(rest) >= self.quorum(len(voters)), "no action loses quorum"
-        life.drift = "none"
-        if name == self.leader and not life.takes_orders:
+        incarnation.drift = "none"
+        if name == self.leader and not incarnation.takes_orders:
             self._hand_over(name)
-        life.takes_orders = self.image_takes_orders
+        incarnation.takes_orders = self.image_takes_orders
         if self.lingers:
-            life.leaving = 3
+            incarnation.leaving = 3
         elif name == self.leader:
             self.leader = ""
 
     def _hand_over(self, name: str) -> None:
         """Transfer leadership like the preStop hook of the leader's pod."""
-        others = [one for one, life in self.lives.items() if one != name and self._can_win(life)]
+        others = [
+            one
+            for one, incarnation in self.incarnations.items()
+            if one != name and self._can_win(incarnation)
+        ]
         self.leader, self.term = min(others, default=""), self.term + 1
 
     def _stays(self, uuid: str) -> bool:
-        life = self._life_of(uuid)
-        return life is not None and not life.leaving
+        incarnation = self._incarnation_of(uuid)
+        return incarnation is not None and not incarnation.leaving

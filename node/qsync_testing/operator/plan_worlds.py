@@ -44,7 +44,7 @@ def formed(
     """
     world = ModelWorld(wanted)
     for name, kind in wanted_members("c", (existing or wanted).spec).items():
-        world.lives[name] = Incarnation(kind, f"uuid-{name}", has_joined=True)
+        world.incarnations[name] = Incarnation(kind, f"uuid-{name}", has_joined=True)
         if kind != "anonymous":
             world.registered[f"uuid-{name}"] = ModelEntry(name, kind, kind == "voter")
     world.record = replace(world.record, is_formed=True)

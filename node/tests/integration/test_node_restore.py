@@ -25,12 +25,12 @@ from qsync_node.format.mp import pack, unpack
 from qsync_node.storage.checkpoint import open_snapshot
 from qsync_node.storage.files import OsFileSystem
 from qsync_testing.archives.archive_copy import Copy, is_user
-from qsync_testing.archives.simulated import is_eventful, lives
+from qsync_testing.archives.simulated import archived_runs, is_eventful
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+    return next(archived_runs(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 def made(folder: Path, into: Path, **point: Any) -> tuple[Restored, list[bytes]]:

@@ -180,7 +180,7 @@ def test_a_false_member_is_not_let_in(cluster: ProcessCluster, raw: Raw) -> None
         raw.answer()
 
 
-def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
+def _join_in(raw: Raw, uuid: str, incarnation: bytes) -> None:
     """Send HELLO as a member that knows the secret."""
     fields = {
         Key.INSTANCE_UUID: uuid,
@@ -188,7 +188,7 @@ def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
         HelloKey.PROOF: peer_proof(SECRET, b"dial", raw.greeting.salt, uuid),
         HelloKey.NONCE: b"\x00" * 16,
         HelloKey.LEVEL: 1,
-        HelloKey.LIFE: life,
+        HelloKey.INCARNATION: incarnation,
     }
     assert raw.ask(Type.HELLO, fields)[0] == 0
 

@@ -178,7 +178,7 @@ def hello(raw: Raw, bindings: dict[int, bytes]) -> int:
         Key.REPLICASET_UUID: REPLICASET,
         HelloKey.NONCE: bytes(16),
         HelloKey.LEVEL: 1,
-        HelloKey.LIFE: b"one",
+        HelloKey.INCARNATION: b"one",
         **proofs,
     }
     code, _ = raw.ask(HELLO, fields)

@@ -22,7 +22,7 @@ from qsync_spark.pod_main import (
 )
 from qsync_spark.session import JAVA_BANNER
 from qsync_testing.archives.archive_copy import Copy
-from qsync_testing.archives.simulated import archived_run, is_eventful, lives
+from qsync_testing.archives.simulated import archived_run, archived_runs, is_eventful
 from qsync_testing.object_server import object_server
 from qsync_testing.paths import ROOT
 from qsync_testing.processes import wait_until
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("lives"), is_eventful, 1))
+    return next(archived_runs(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 def refuse(job: str, url: str, words: tuple[str, ...] = (), **environment: str) -> str:
@@ -201,7 +201,7 @@ def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
     wait_until("the JVM", has_jvm, 300)
     started.send_signal(signal.SIGKILL)
     started.wait()
-    wait_until("all have ended", lambda: not any(_lives(child) for child in children), 300)
+    wait_until("all have ended", lambda: not any(_is_running(child) for child in children), 300)
 
 
 def _name(process: psutil.Process) -> str:
@@ -212,7 +212,7 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

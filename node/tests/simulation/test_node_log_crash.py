@@ -322,7 +322,7 @@ def test_failure_of_every_call(seed: int, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_many_lives(seed: int) -> None:
+def test_many_incarnations(seed: int) -> None:
     """Operations and faults are random, and faults also interrupt starts."""
     world = CrashWorld(seed)
     rng = world.rng

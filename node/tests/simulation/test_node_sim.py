@@ -71,7 +71,7 @@ def test_seed_that_once_failed(seed: int) -> None:
 
 
 def test_same_seed_gives_the_same_schedule() -> None:
-    lives = []
+    runs = []
     for _ in range(2):
         schedule = Schedule(7, is_tracing=True)
         schedule.run()
@@ -79,9 +79,9 @@ def test_same_seed_gives_the_same_schedule() -> None:
             (o.client, o.kind, o.value, o.member, o.called_ns, o.returned_ns, o.outcome, o.index)
             for o in schedule.world.history
         ]
-        lives.append((schedule.world.trace, history, schedule.world.ledger))
-    assert lives[0] == lives[1]
-    assert len(lives[0][0]) > 20
+        runs.append((schedule.world.trace, history, schedule.world.ledger))
+    assert runs[0] == runs[1]
+    assert len(runs[0][0]) > 20
 
 
 def test_different_seeds_give_different_schedules() -> None:

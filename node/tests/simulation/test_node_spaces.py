@@ -377,7 +377,7 @@ def filtered(add: Callable[..., Shell]) -> Callable[..., Shell]:
 
 
 @pytest.mark.parametrize("first", [0, 100, 200])
-def test_lives_with_filtered_replicas(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_with_filtered_replicas(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faults of every kind occur. The ledger checks each row, and the end compares states (F1)."""
     bootstrap = World.bootstrap
 

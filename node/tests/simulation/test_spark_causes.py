@@ -35,7 +35,7 @@ from qsync_testing.archives.row_damage import (
     last_snapshot,
     present_before,
 )
-from qsync_testing.archives.simulated import is_eventful, lives
+from qsync_testing.archives.simulated import archived_runs, is_eventful
 
 IMPOSSIBLE, LOST = "impossible row", "lost row"
 
@@ -52,7 +52,7 @@ def is_wanted(world: World, archive: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_wanted, 1)))
+    return next(iter(archived_runs(tmp_path_factory.mktemp("archives"), is_wanted, 1)))
 
 
 @pytest.mark.parametrize("row_type", [INSERT, DELETE, UPDATE])

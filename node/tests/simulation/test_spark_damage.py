@@ -22,14 +22,14 @@ from qsync_testing.archives.damage import (
     second_file,
 )
 from qsync_testing.archives.plain_audit import plain_audit
-from qsync_testing.archives.simulated import has_lost_a_disk, is_eventful, lives
+from qsync_testing.archives.simulated import archived_runs, has_lost_a_disk, is_eventful
 
 RUNS = 3
 
 
 @pytest.fixture(scope="module")
 def eventful(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return list(lives(tmp_path_factory.mktemp("archives"), is_eventful, RUNS))
+    return list(archived_runs(tmp_path_factory.mktemp("archives"), is_eventful, RUNS))
 
 
 @pytest.fixture(scope="module", params=range(RUNS))
@@ -104,6 +104,8 @@ def test_what_is_lost_is_incomplete_and_never_violated(
 
 def test_a_lost_disk_is_incomplete(tmp_path: Path) -> None:
     """Rows that were on a lost disk and not yet archived are unknown."""
-    results = [plain_audit(archive) for archive in lives(tmp_path, has_lost_a_disk, 3, lose_disk)]
+    results = [
+        plain_audit(archive) for archive in archived_runs(tmp_path, has_lost_a_disk, 3, lose_disk)
+    ]
     assert "Incomplete" in [result.verdict for result in results]
     assert not any(result.violations for result in results)

@@ -194,10 +194,10 @@ def test_sequences_are_replayed_as_the_engine_moves_them(
 ) -> None:
     if is_by_row:
         monkeypatch.setattr(runs_module, "columns_of", lambda _: None)
-    life = SequenceHistory(seed)
-    moved = [row for row in life.rows if row.type == INSERT and space_of(row.body) in SPACES]
+    history = SequenceHistory(seed)
+    moved = [row for row in history.rows if row.type == INSERT and space_of(row.body) in SPACES]
     assert len(moved) > 20
-    result = plain_audit(life.archive(tmp_path / "archive"))
+    result = plain_audit(history.archive(tmp_path / "archive"))
     assert result.verdict == PASSED, (result.violations[:3], result.gaps[:3])
     assert result.counts["snapshotsReplayed"] >= 6
 
@@ -250,12 +250,12 @@ def test_a_snapshot_that_is_off_by_one_in_any_space(tmp_path: Path, space: int) 
 
 
 def test_a_sequence_that_was_changed_in_part_is_not_replayed(tmp_path: Path) -> None:
-    life = SequenceHistory(2)
-    life._execute(
+    history = SequenceHistory(2)
+    history._execute(
         UPDATE, {Key.SPACE_ID: SEQUENCE, Key.KEY: [1], Key.TUPLE: [["=", 3, 5]], Key.INDEX_BASE: 0}
     )
-    life._take_snapshot()
-    result = plain_audit(life.archive(tmp_path / "archive"))
+    history._take_snapshot()
+    result = plain_audit(history.archive(tmp_path / "archive"))
     assert result.verdict == INCOMPLETE
     assert not result.violations
     assert any("space 285 is not replayed" in gap.message for gap in result.gaps)

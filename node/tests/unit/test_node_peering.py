@@ -52,9 +52,9 @@ BINDING = b"its hash"
 
 
 def member(uuid: str, **changes: Any) -> PeerIdentity:
-    return PeerIdentity(uuid, CLUSTER, "secret", b"life of " + uuid[:1].encode(), False)._replace(
-        **changes
-    )
+    return PeerIdentity(
+        uuid, CLUSTER, "secret", b"process of " + uuid[:1].encode(), False
+    )._replace(**changes)
 
 
 def opening(me: PeerIdentity) -> Opening:
@@ -87,7 +87,7 @@ def test_both_ends_know_each_other_however_the_bytes_arrive(cuts: list[int]) -> 
     (hello, _), rest = end.receive(encode_greeting(B, SALT)), b"the first frame"
     ((_, _, _, body),) = FrameDecoder(1 << 20).feed(hello)
     accepted, answer = answer_of(unpack(body))
-    assert accepted == Established(A, LEVEL, b"life of a", {"a": "h:1"})
+    assert accepted == Established(A, LEVEL, b"process of a", {"a": "h:1"})
     data, found = encode_ok(1, 1, answer) + rest, None
     received = b""
     for cut in [*cuts, len(data)]:
@@ -98,7 +98,7 @@ def test_both_ends_know_each_other_however_the_bytes_arrive(cuts: list[int]) -> 
             sent, found = end.receive(part)
             assert sent == b""
     assert found is not None
-    assert found._replace(rest=b"") == Established(B, LEVEL, b"life of b", {"b": "h:2"})
+    assert found._replace(rest=b"") == Established(B, LEVEL, b"process of b", {"b": "h:2"})
     assert found.rest + received == rest
 
 
@@ -187,10 +187,10 @@ def test_hello_is_refused(changes: dict[int, Any], me: PeerIdentity, code: Error
     assert refused.value.code == code
 
 
-def test_invalid_level_and_life_are_those_of_an_earlier_version() -> None:
+def test_invalid_level_and_incarnation_are_those_of_an_earlier_version() -> None:
     _, fields = hello_to(member(A))
-    found, _ = answer_of({**fields, HelloKey.LEVEL: "high", HelloKey.LIFE: 7})
-    assert (found.level, found.life) == (1, b"")
+    found, _ = answer_of({**fields, HelloKey.LEVEL: "high", HelloKey.INCARNATION: 7})
+    assert (found.level, found.incarnation) == (1, b"")
 
 
 def test_proofs_over_tls_are_bound_to_the_certificate() -> None:

@@ -48,7 +48,7 @@ class ClusterIdentity:
         namespace = cluster.metadata.namespace or ""
         found = await api.get("Secret", namespace, identity_name(cluster.name))
         if found is None:
-            await _refuse_second_life(api, cluster)
+            await _refuse_second_incarnation(api, cluster)
             made = ClusterState(str(uuid.uuid4()), secrets.token_urlsafe(PASSWORD_BYTES), image)
             try:
                 found = await api.create(build_identity(cluster, made))
@@ -171,7 +171,7 @@ class ClusterIdentity:
         return found or secrets.token_urlsafe(PASSWORD_BYTES)
 
 
-async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
+async def _refuse_second_incarnation(api: Api, cluster: QsyncCluster) -> None:
     """Refuse a new identity while objects of an earlier cluster of this name exist.
 
     Raises:

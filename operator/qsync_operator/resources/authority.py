@@ -155,8 +155,8 @@ def _is_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
-    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    return now >= certificate.not_valid_before_utc + life * 2 / 3
+    validity = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return now >= certificate.not_valid_before_utc + validity * 2 / 3
 
 
 def _one(pem: str) -> x509.Certificate:
@@ -214,7 +214,7 @@ def _builder(
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     now: datetime,
-    life: timedelta,
+    validity: timedelta,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -223,7 +223,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + life)
+        .not_valid_after(now + validity)
     )
 
 

@@ -74,12 +74,12 @@ def test_healthy_cluster_is_ready_and_has_no_problem() -> None:
 
 def test_one_fenced_voter_is_named_and_two_of_three_are_degraded() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].is_fenced = True
+    world.incarnations["c-1"].is_fenced = True
     view = view_in(world)
     assert view.health is ClusterHealth.HEALTHY
     assert view.lines[1].startswith("warning: c-1 is fenced: it votes but cannot lead")
     assert [row.fenced for row in view.rows] == ["-", "yes", "-"]
-    world.lives["c-2"].is_fenced = True
+    world.incarnations["c-2"].is_fenced = True
     view = view_in(world)
     assert view.health is ClusterHealth.DEGRADED
     assert view.lines[0].startswith("c: Degraded · c-0 leads")
@@ -93,7 +93,7 @@ def test_single_voter_is_not_degraded_by_its_own_fence_or_by_readers() -> None:
 @pytest.mark.parametrize("disk", [DISK_FULL, DISK_LOW])
 def test_disk_without_space_is_degraded(disk: str) -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].disk = disk
+    world.incarnations["c-1"].disk = disk
     view = view_in(world)
     assert view.health is ClusterHealth.DEGRADED
     assert f"c-1: {disk}" in view.lines[1]
@@ -128,9 +128,9 @@ def test_cluster_without_any_data_is_unavailable() -> None:
 
 def test_cluster_without_quorum_is_unavailable_with_the_way_back() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].is_dead = world.lives["c-2"].is_dead = True
+    world.incarnations["c-1"].is_dead = world.incarnations["c-2"].is_dead = True
     for name in ("c-1", "c-2"):
-        world.lives[name].is_running = False
+        world.incarnations[name].is_running = False
     world.leader = ""
     view = view_in(world)
     assert view.lines[0].startswith("c: Unavailable · no leader")
@@ -180,8 +180,8 @@ def test_live_answers_replace_what_a_supervisor_wrote_before() -> None:
     cluster = world.cluster.model_copy(deep=True)
     saved = plan(cluster, world.observe(), world.now_ns, 0).status
     assert saved.phase == "Ready"
-    for life in world.lives.values():
-        life.is_running = False
+    for incarnation in world.incarnations.values():
+        incarnation.is_running = False
     world.leader = ""
     observed = replace(world.observe(), memory=Memory())
     for phase in ("Ready", "Degraded"):
@@ -314,7 +314,7 @@ def test_watch_prints_each_change_once(
 ) -> None:
     ready = view_in(formed(cluster_of(3)))
     world = formed(cluster_of(3))
-    world.lives["c-1"].disk = DISK_LOW
+    world.incarnations["c-1"].disk = DISK_LOW
     low = view_in(world)
     look = Interrupted(ready, ready, low, low)
     statuses.show(look, output, is_watching=True, interval_s=0)

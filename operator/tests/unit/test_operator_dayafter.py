@@ -30,7 +30,7 @@ def condition(found: Plan, kind: str) -> Condition:
 
 def test_an_annotation_fences_and_takes_back_only_what_it_fenced() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-2"].is_fenced = True  # by an administrator, through the node
+    world.incarnations["c-2"].is_fenced = True  # by an administrator, through the node
     world.cluster.metadata.annotations[FENCED] = "c-1, c-7"
     assert decide(world) == (RecordFenced(("c-1",)), Fence("c-1"))
     run(world)
@@ -42,7 +42,10 @@ def test_an_annotation_fences_and_takes_back_only_what_it_fenced() -> None:
     assert decide(world) == (Unfence("c-1"),)
     run(world)
     assert world.record.fenced == ()
-    assert (world.lives["c-1"].is_fenced, world.lives["c-2"].is_fenced) == (False, True)
+    assert (world.incarnations["c-1"].is_fenced, world.incarnations["c-2"].is_fenced) == (
+        False,
+        True,
+    )
 
 
 def test_a_leader_that_is_fenced_is_followed_by_another() -> None:
@@ -55,8 +58,8 @@ def test_a_leader_that_is_fenced_is_followed_by_another() -> None:
 def test_a_fence_is_removed_without_a_leader() -> None:
     world = formed(cluster_of(3), leader="")
     world.record = replace(world.record, fenced=("c-0", "c-1", "c-2"))
-    for life in world.lives.values():
-        life.is_fenced = True
+    for incarnation in world.incarnations.values():
+        incarnation.is_fenced = True
     assert decide(world) == (Unfence("c-0"), Unfence("c-1"), Unfence("c-2"))
 
 
@@ -70,7 +73,7 @@ def test_a_pause_stops_changes_and_not_failover() -> None:
     assert (found.actions, found.status.phase) == ((), "Paused")
     assert "failover continues" in condition(found, "Ready").message
     assert condition(found, "Progressing").reason == "Paused"
-    world.lives["c-0"].is_running, world.leader = False, ""
+    world.incarnations["c-0"].is_running, world.leader = False, ""
     assert decide(world) == (Nominate("c-1", 1),)
     del world.cluster.metadata.annotations[PAUSED]
     assert run(world)[-1].startswith("create voter c-4")
@@ -79,8 +82,8 @@ def test_a_pause_stops_changes_and_not_failover() -> None:
 def test_a_cluster_that_sleeps_is_neither_degraded_nor_elected() -> None:
     world = formed(cluster_of(3), leader="")
     world.cluster.spec.hibernate = True
-    for life in world.lives.values():
-        life.is_running = False
+    for incarnation in world.incarnations.values():
+        incarnation.is_running = False
     found = planned(world)
     assert (found.actions, found.status.phase) == ((), "Hibernated")
     assert condition(found, "Degraded").status == "False"
@@ -91,14 +94,14 @@ def test_a_cluster_that_sleeps_is_neither_degraded_nor_elected() -> None:
 
 def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].disk = "its disk is nearly full"
+    world.incarnations["c-1"].disk = "its disk is nearly full"
     status = planned(world).status
     assert status.phase == "Degraded"
     assert "c-1: its disk is nearly full; free space" in status.warnings[0]
     low = condition(planned(world), "Degraded")
     assert (low.status, low.reason) == ("True", "DiskLow")
     assert condition(planned(world), "Ready").status == "True"
-    world.lives["c-1"].disk = DISK_FULL
+    world.incarnations["c-1"].disk = DISK_FULL
     found = planned(world)
     assert (found.actions, found.status.phase) == ((), "Degraded")
     degraded = condition(found, "Degraded")
@@ -114,36 +117,36 @@ def test_members_that_are_down_restart_first() -> None:
     """The second member of a rollout failed, and then the specification was corrected."""
     world = formed(cluster_of(3))
     for name in ("c-1", "c-2"):
-        world.lives[name].drift = "restart"
-    world.lives["c-1"].is_running = False
+        world.incarnations[name].drift = "restart"
+    world.incarnations["c-1"].is_running = False
     assert decide(world) == (Restart("c-1"),)
     # No other member may stop until c-1 answers: the leader needs c-2 for the quorum.
-    world.lives["c-1"].drift = "none"
+    world.incarnations["c-1"].drift = "none"
     assert decide(world) == ()
-    world.lives["c-1"].is_running = True
+    world.incarnations["c-1"].is_running = True
     assert decide(world) == (Restart("c-2"),)
 
 
 def test_a_rollout_waits_for_a_lagging_member() -> None:
     world = formed(cluster_of(3))
-    for life in world.lives.values():
-        life.drift, life.index = "restart", 50_000
-    world.lives["c-1"].index = 30_000
+    for incarnation in world.incarnations.values():
+        incarnation.drift, incarnation.index = "restart", 50_000
+    world.incarnations["c-1"].index = 30_000
     found = planned(world)
     assert found.actions == ()
     assert (
         "c-1 must catch up before the next member restarts"
         in condition(found, "Progressing").message
     )
-    world.lives["c-1"].index = 45_000
+    world.incarnations["c-1"].index = 45_000
     assert decide(world) == (Restart("c-2"),)
 
 
 def test_a_supervised_rollout_leaves_the_leader_to_a_person() -> None:
     world = formed(cluster_of(3))
     world.cluster.spec.rollout.strategy = "Supervised"
-    for life in world.lives.values():
-        life.drift = "restart"
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "restart"
     for _ in range(10):
         world.step()
     assert world.history == [
@@ -175,21 +178,25 @@ def test_volumes_grow_and_a_class_that_cannot_is_reported() -> None:
 def test_a_cluster_whose_volumes_are_all_new_is_never_founded_again() -> None:
     world = formed(cluster_of(3), leader="")
     world.registered.clear()
-    for life in world.lives.values():
-        life.uuid, life.has_joined, life.index = f"new-{life.uuid}", False, 0
+    for incarnation in world.incarnations.values():
+        incarnation.uuid, incarnation.has_joined, incarnation.index = (
+            f"new-{incarnation.uuid}",
+            False,
+            0,
+        )
     found = planned(world)
     assert found.actions == ()
     degraded = condition(found, "Degraded")
     assert degraded.reason == "DataLost"
     assert "data of the cluster is lost" in degraded.message
-    world.lives["c-1"].is_running = False  # this member may still have the data
+    world.incarnations["c-1"].is_running = False  # this member may still have the data
     assert condition(planned(world), "Degraded").reason != "DataLost"
 
 
 def test_a_majority_of_new_volumes_is_left_to_a_person() -> None:
     world = formed(cluster_of(3), leader="")
     for name in ("c-1", "c-2"):
-        world.lives[name].uuid, world.lives[name].has_joined = f"new-{name}", False
+        world.incarnations[name].uuid, world.incarnations[name].has_joined = f"new-{name}", False
     found = planned(world)
     assert found.actions == ()
     said = condition(found, "Ready").message

@@ -54,7 +54,7 @@ def test_a_founder_whose_disk_was_lost_before_the_cluster_existed_needs_a_person
     world = ModelWorld(cluster_of(3))
     world.perform(CreateMember("c-0", "voter"))
     world.perform(RecordBootstrap("c-0", "new-1"))
-    world.lives["c-0"].uuid = "another"
+    world.incarnations["c-0"].uuid = "another"
     planned = plan(world.cluster, world.observe(), 0, 0)
     assert planned.actions == ()
     degraded = planned.status.condition("Degraded")
@@ -65,8 +65,8 @@ def test_a_founder_whose_disk_was_lost_before_the_cluster_existed_needs_a_person
 
 def test_kept_data_is_never_founded_again() -> None:
     world = formed(cluster_of(3), leader="")
-    for life in world.lives.values():
-        life.is_running = False
+    for incarnation in world.incarnations.values():
+        incarnation.is_running = False
     world.record = replace(world.record, bootstrap_member="c-0", bootstrap_uuid="uuid-c-0")
     assert decide(world) == ()
     assert not any("found" in line for line in run(world))

@@ -11,27 +11,27 @@ from qsync_testing.operator.plan_worlds import cluster_of, decide, formed
 
 def test_the_longest_log_that_answers_is_nominated_in_the_greatest_term_seen() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-0"].is_running = False
+    world.incarnations["c-0"].is_running = False
     world.leader, world.term = "", 7
-    world.lives["c-2"].index = 11
+    world.incarnations["c-2"].index = 11
     assert decide(world) == (Nominate("c-2", 7),)
-    world.lives["c-1"].index = 11
+    world.incarnations["c-1"].index = 11
     assert decide(world) == (Nominate("c-1", 7),)
 
 
 def test_only_members_that_take_orders_are_nominated() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-0"].is_running, world.leader = False, ""
-    world.lives["c-1"].takes_orders = False
+    world.incarnations["c-0"].is_running, world.leader = False, ""
+    world.incarnations["c-1"].takes_orders = False
     assert decide(world) == (Nominate("c-2", 1),)
     # With a longer log, c-1 would win against any nominated member, so the voters decide.
-    world.lives["c-1"].index = 11
+    world.incarnations["c-1"].index = 11
     assert decide(world) == ()
 
 
 def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-0"].is_running = False
+    world.incarnations["c-0"].is_running = False
     world.leader = ""
     nomination = Nominate("c-1", 1)
     assert decide(world) == (nomination,)
@@ -44,7 +44,7 @@ def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None
 
 def test_without_a_majority_no_member_is_nominated_and_status_reports_it() -> None:
     world = formed(cluster_of(3), leader="")
-    world.lives["c-0"].is_running = world.lives["c-1"].is_running = False
+    world.incarnations["c-0"].is_running = world.incarnations["c-1"].is_running = False
     planned = plan(world.cluster, world.observe(), 0, 0)
     assert planned.actions == ()
     assert planned.status.phase == "Unavailable"
@@ -56,7 +56,7 @@ def test_without_a_majority_no_member_is_nominated_and_status_reports_it() -> No
 def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
     world = formed(cluster_of(3))
     world.step()
-    world.lives["c-0"].is_dead, world.lives["c-0"].is_running = True, False
+    world.incarnations["c-0"].is_dead, world.incarnations["c-0"].is_running = True, False
     world.leader = ""
     for _ in range(3):
         world.step()
@@ -75,24 +75,24 @@ def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:
         return failover.rolled_back_rows
 
     world = formed(cluster_of(3))
-    world.lives["c-0"].cut_rows = 7
+    world.incarnations["c-0"].cut_rows = 7
     world.step()
     world.leader, world.term = "c-1", 2
     world.step()
     assert rolled_back() == 0
-    world.lives["c-0"].cut_rows = 9
+    world.incarnations["c-0"].cut_rows = 9
     world.step()
     assert rolled_back() == 2
     # In the next failover the process ends, and its next process counts from zero.
-    world.lives["c-1"].cut_rows = 5
+    world.incarnations["c-1"].cut_rows = 5
     world.step()
-    world.lives["c-1"].is_running, world.leader = False, ""
+    world.incarnations["c-1"].is_running, world.leader = False, ""
     world.step()
-    world.lives["c-1"].is_running, world.lives["c-1"].cut_rows = True, 0
+    world.incarnations["c-1"].is_running, world.incarnations["c-1"].cut_rows = True, 0
     for _ in range(3):
         world.step()
     assert rolled_back() == 0
-    world.lives["c-1"].cut_rows = 4
+    world.incarnations["c-1"].cut_rows = 4
     world.step()
     assert rolled_back() == 4
 

@@ -37,7 +37,7 @@ def test_scale_in_takes_the_highest_ordinal_unregisters_and_then_removes() -> No
 
 def test_a_leader_that_leaves_hands_over_first() -> None:
     world = formed(cluster_of(1), cluster_of(3), leader="c-2")
-    world.lives["c-1"].index = 50
+    world.incarnations["c-1"].index = 50
     assert decide(world) == (Switchover("c-2", "c-0", "c-2 leaves the cluster"),)
     assert run(world)[-1] == "remove c-1"
     assert world.leader == "c-0"
@@ -46,7 +46,7 @@ def test_a_leader_that_leaves_hands_over_first() -> None:
 def test_scale_in_below_a_live_quorum_is_refused_with_a_sentence() -> None:
     world = formed(cluster_of(3), cluster_of(5))
     for name in ("c-1", "c-2"):
-        world.lives[name].is_running, world.lives[name].is_dead = False, True
+        world.incarnations[name].is_running, world.incarnations[name].is_dead = False, True
     planned = world.step()
     assert planned.actions == ()
     degraded = planned.status.condition("Degraded")
@@ -57,7 +57,7 @@ def test_scale_in_below_a_live_quorum_is_refused_with_a_sentence() -> None:
 
 def test_a_lost_disk_is_unregistered_before_a_new_instance_takes_the_name() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].has_disk = world.lives["c-1"].is_running = False
+    world.incarnations["c-1"].has_disk = world.incarnations["c-1"].is_running = False
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is lost"),)
     assert run(world) == ["unregister c-1: its disk is lost", "create voter c-1"]
 
@@ -68,20 +68,20 @@ def test_a_new_instance_that_only_the_leader_knows_yet_is_not_taken_for_the_lost
     Its removal would be final, because a removed instance never returns.
     """
     world = formed(cluster_of(3))
-    life = world.lives["c-1"]
-    life.is_running = False
+    incarnation = world.incarnations["c-1"]
+    incarnation.is_running = False
     world.registered["new"] = ModelEntry("c-1", "voter", False)
     assert decide(world) == ()
-    life.uuid, life.is_running = "new", True
+    incarnation.uuid, incarnation.is_running = "new", True
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is lost"),)
     # The instance observed last is the new one; the other is lost, although neither answers.
-    life.is_running = False
+    incarnation.is_running = False
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is lost"),)
 
 
 def test_a_member_that_is_down_keeps_its_place() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].is_running, world.lives["c-1"].is_dead = False, True
+    world.incarnations["c-1"].is_running, world.incarnations["c-1"].is_dead = False, True
     for _ in range(5):
         assert world.step().actions == ()
     assert world.status.phase == "Degraded"
@@ -96,7 +96,7 @@ def test_an_existing_cluster_is_recorded_as_formed() -> None:
 
 def test_a_member_that_was_unregistered_is_removed_even_without_a_name() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-7"] = Incarnation("voter", "stray", has_joined=True)
+    world.incarnations["c-7"] = Incarnation("voter", "stray", has_joined=True)
     assert decide(world) == (RemoveMember("c-7"),)
 
 

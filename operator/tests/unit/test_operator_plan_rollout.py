@@ -28,8 +28,8 @@ def test_a_new_configuration_reaches_followers_first_and_the_leader_after_a_swit
     world = formed(cluster_of(3))
     for name, value in circumstances.items():
         setattr(world, name, value)
-    for life in world.lives.values():
-        life.drift = "restart"
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "restart"
     assert run(world) == [
         "restart c-2 with its new configuration",
         "restart c-1 with its new configuration",
@@ -43,9 +43,9 @@ def earlier(world: ModelWorld, is_outdated: bool = True) -> ModelWorld:
 
     If `is_outdated`, all members must also restart for a new configuration.
     """
-    for life in world.lives.values():
-        life.takes_orders = False
-        life.drift = "restart" if is_outdated else "none"
+    for incarnation in world.incarnations.values():
+        incarnation.takes_orders = False
+        incarnation.drift = "restart" if is_outdated else "none"
     return world
 
 
@@ -59,11 +59,11 @@ def test_leader_that_takes_no_orders_is_deleted_last_instead_of_ordered() -> Non
 
 def test_member_that_takes_no_orders_reads_live_settings_by_a_restart() -> None:
     world = earlier(formed(cluster_of(3)))
-    for life in world.lives.values():
-        life.drift = "live"
-    world.lives["c-1"].takes_orders = True
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "live"
+    world.incarnations["c-1"].takes_orders = True
     assert decide(world) == (Configure("c-1"),)
-    world.lives["c-1"].drift = "none"
+    world.incarnations["c-1"].drift = "none"
     assert decide(world) == (Restart("c-2"),)
 
 
@@ -83,14 +83,14 @@ def test_leader_that_takes_no_orders_is_updated_before_members_are_removed() -> 
 def test_image_that_takes_no_orders_is_replaced_before_the_cluster_is_founded() -> None:
     world = ModelWorld(cluster_of(3))
     planned = world.step()  # creates the members
-    for life in world.lives.values():
-        life.takes_orders = False
+    for incarnation in world.incarnations.values():
+        incarnation.takes_orders = False
     world.step()  # records the founder
     planned = world.step()
     assert planned.actions == ()
     assert planned.status.is_true("Degraded")
-    for life in world.lives.values():
-        life.drift = "restart"
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "restart"
     assert [*map(str, world.step().actions)] == [
         f"restart c-{number} with its new configuration" for number in range(3)
     ]
@@ -100,7 +100,7 @@ def test_image_that_takes_no_orders_is_replaced_before_the_cluster_is_founded() 
 def test_members_that_take_no_orders_are_in_the_warnings() -> None:
     world = formed(cluster_of(3))
     assert plan(world.cluster, world.observe(), 0, 0).status.warnings == []
-    world.lives["c-1"].takes_orders = False
+    world.incarnations["c-1"].takes_orders = False
     (warning,) = plan(world.cluster, world.observe(), 0, 0).status.warnings
     assert warning.startswith("c-1 ")
 
@@ -120,50 +120,50 @@ def test_what_a_status_reports_decides_whether_orders_are_given() -> None:
 
 def test_who_is_about_to_go_counts_for_nothing() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-2"].leaving = 3
+    world.incarnations["c-2"].leaving = 3
     planned = plan(world.cluster, world.observe(), 0, 0)
     assert planned.status.phase == "Degraded"
     degraded = planned.status.condition("Degraded")
     assert degraded is not None
     assert degraded.message == "c-2: it is being replaced"
-    world.lives["c-1"].drift = "restart"
+    world.incarnations["c-1"].drift = "restart"
     assert decide(world) == ()
-    world.lives["c-0"].is_running, world.leader = False, ""
-    world.lives["c-2"].index = 99
+    world.incarnations["c-0"].is_running, world.leader = False, ""
+    world.incarnations["c-2"].index = 99
     assert decide(world) == (Nominate("c-1", 1),)
 
 
 def test_live_settings_restart_no_member() -> None:
     world = formed(cluster_of(3))
-    for life in world.lives.values():
-        life.drift = "live"
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "live"
     assert decide(world) == (Configure("c-0"), Configure("c-1"), Configure("c-2"))
 
 
 def test_a_restart_waits_for_the_quorum() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-1"].is_running, world.lives["c-1"].is_dead = False, True
-    world.lives["c-2"].drift = "restart"
+    world.incarnations["c-1"].is_running, world.incarnations["c-1"].is_dead = False, True
+    world.incarnations["c-2"].drift = "restart"
     assert decide(world) == ()
-    world.lives["c-1"].is_running = True
+    world.incarnations["c-1"].is_running = True
     assert decide(world) == (Restart("c-2"),)
 
 
 def test_reader_that_cannot_start_holds_up_readers_and_no_voter() -> None:
     world = formed(cluster_of(3, read_replicas=2))
-    reader = world.lives["c-reader-1"]
+    reader = world.incarnations["c-reader-1"]
     reader.is_running, reader.is_dead = False, True
     for name in ("c-1", "c-reader-0"):
-        world.lives[name].drift = "restart"
+        world.incarnations[name].drift = "restart"
     assert decide(world) == (Restart("c-1"),)
-    world.lives["c-1"].drift = "none"
+    world.incarnations["c-1"].drift = "none"
     assert decide(world) == ()
 
 
 def test_no_member_restarts_while_objects_cannot_be_applied() -> None:
     world = formed(cluster_of(3))
-    for life in world.lives.values():
-        life.drift = "restart"
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "restart"
     for is_essential, actions in ((True, ()), (False, (Restart("c-2"),))):
         trouble = Trouble(Reason.OBJECT_REFUSED, "StatefulSet c: invalid", is_essential)
         observed = replace(world.observe(), troubles=(trouble,))
@@ -203,7 +203,7 @@ def test_refused_side_object_leaves_the_cluster_ready() -> None:
 def test_a_restart_waits_for_the_broker_of_the_member_before() -> None:
     world = formed(cluster_of(3))
     for name in ("c-0", "c-1"):
-        world.lives[name].drift = "restart"
+        world.incarnations[name].drift = "restart"
     observed = world.observe()
 
     def actions(*missing: str) -> tuple[object, ...]:

@@ -48,23 +48,28 @@ def worlds(draw: st.DrawFn, may_be_dead: bool) -> ModelWorld:
     kinds += [(f"c-reader-{i}", "anonymous") for i in range(draw(count))]
     spare = voters - needed(voters)
     for name, kind in kinds:
-        life = world.lives[name] = Incarnation(kind, f"uuid-{name}", has_joined=True)
-        life.index = draw(st.integers(1, 5))
-        life.drift = draw(st.sampled_from(_DRIFTS))
+        incarnation = world.incarnations[name] = Incarnation(kind, f"uuid-{name}", has_joined=True)
+        incarnation.index = draw(st.integers(1, 5))
+        incarnation.drift = draw(st.sampled_from(_DRIFTS))
         if kind != "anonymous":
-            world.registered[life.uuid] = ModelEntry(name, kind, kind == "voter")
+            world.registered[incarnation.uuid] = ModelEntry(name, kind, kind == "voter")
         state = draw(st.sampled_from(["up", "up", "down", "lost", "dead" if may_be_dead else "up"]))
         if state in ("lost", "dead") and kind == "voter":
             spare -= 1
             state = state if spare >= 0 else "down"
-        life.is_running = state == "up"
-        life.has_disk = state != "lost"
-        life.is_dead = state in ("dead", "lost")
+        incarnation.is_running = state == "up"
+        incarnation.has_disk = state != "lost"
+        incarnation.is_dead = state in ("dead", "lost")
     is_seen = any(
-        life.is_running and life.uuid in world.registered for life in world.lives.values()
+        incarnation.is_running and incarnation.uuid in world.registered
+        for incarnation in world.incarnations.values()
     )
     world.record = replace(world.record, is_formed=not is_seen or draw(st.booleans()))
-    up = [name for name, life in world.lives.items() if life.is_running and life.kind == "voter"]
+    up = [
+        name
+        for name, incarnation in world.incarnations.items()
+        if incarnation.is_running and incarnation.kind == "voter"
+    ]
     world.leader = draw(st.sampled_from(["", *up]))
     return world
 
@@ -74,7 +79,7 @@ def worlds(draw: st.DrawFn, may_be_dead: bool) -> ModelWorld:
 def test_from_anywhere_the_loop_reaches_ready_and_then_does_nothing(world: ModelWorld) -> None:
     run(world)
     wanted = wanted_members("c", world.cluster.spec)
-    assert set(world.lives) == set(wanted)
+    assert set(world.incarnations) == set(wanted)
     assert {e.name for e in world.registered.values()} == {
         name for name, kind in wanted.items() if kind != "anonymous"
     }
@@ -112,20 +117,20 @@ def _shrinking() -> ModelWorld:
 
 def _rollout() -> ModelWorld:
     world = formed(cluster_of(3))
-    for life in world.lives.values():
-        life.drift = "restart"
+    for incarnation in world.incarnations.values():
+        incarnation.drift = "restart"
     return world
 
 
 def _failover() -> ModelWorld:
     world = formed(cluster_of(3))
-    world.lives["c-0"].is_running, world.leader = False, ""
+    world.incarnations["c-0"].is_running, world.leader = False, ""
     return world
 
 
 def _new_disk() -> ModelWorld:
     world = formed(cluster_of(3), leader="c-1")
-    world.lives["c-0"].has_disk = world.lives["c-0"].is_running = False
+    world.incarnations["c-0"].has_disk = world.incarnations["c-0"].is_running = False
     return world
 
 
@@ -146,9 +151,9 @@ def test_a_controller_that_ends_after_any_action_is_continued_by_the_next(
             world.step(actions_max=crash_after + 1 - len(world.history))
         world.memory = Memory()
         run(world)
-        assert set(world.lives) == set(undisturbed.lives)
+        assert set(world.incarnations) == set(undisturbed.incarnations)
         assert {e.name for e in world.registered.values()} == {
             e.name for e in undisturbed.registered.values()
         }
         assert world.spaces == undisturbed.spaces
-        assert all(life.drift == "none" for life in world.lives.values())
+        assert all(incarnation.drift == "none" for incarnation in world.incarnations.values())
