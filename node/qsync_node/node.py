@@ -289,10 +289,10 @@ class Node:
         self.clients.on_session_closed(item.session)
         self.tarantool.on_session_closed(item.session)
 
-    def _on_stock_request(self, item: fx.StockRequest) -> None:
+    def _on_tarantool_request(self, item: fx.TarantoolRequest) -> None:
         self.tarantool.on_request(item)
 
-    def _on_stock_drained(self, item: fx.StockDrained) -> None:
+    def _on_tarantool_drained(self, item: fx.TarantoolDrained) -> None:
         self.tarantool.on_drained(item)
 
     def _on_command(self, item: fx.Command) -> None:
@@ -522,8 +522,8 @@ class Node:
         fx.LinkUp: _on_link_up,
         fx.LinkDown: _on_link_down,
         fx.SessionClosed: _on_session_closed,
-        fx.StockRequest: _on_stock_request,
-        fx.StockDrained: _on_stock_drained,
+        fx.TarantoolRequest: _on_tarantool_request,
+        fx.TarantoolDrained: _on_tarantool_drained,
         fx.Command: _on_command,
         fx.SpaceLow: _on_space_low,
         fx.SegmentsRemoved: _on_segments_removed,

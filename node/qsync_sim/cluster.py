@@ -106,7 +106,9 @@ class Cluster(Timeline):
         self.has_faults = True  # until the schedule ends them all
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
         # What receives packets for a Tarantool replica: without one, no member sends any.
-        self.take_packets: Callable[[Shell, fx.StockPackets], None] = lambda shell, packets: None
+        self.take_packets: Callable[[Shell, fx.TarantoolPackets], None] = lambda shell, packets: (
+            None
+        )
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0

@@ -43,7 +43,7 @@ class Surroundings(Protocol):
     machine: Machine
     archive: ArchiveModel | None
     has_sockets: bool
-    take_packets: Callable[["Shell", fx.StockPackets], None]
+    take_packets: Callable[["Shell", fx.TarantoolPackets], None]
 
     def addresses_for(self, shell: "Shell") -> dict[str, str]: ...
     def start_again(self, shell: "Shell") -> None: ...
@@ -367,7 +367,7 @@ class Shell:
                 self.peers.close(effect.link)
         elif isinstance(effect, fx.RestartNode):
             self.world.on_restart_wanted(self)
-        elif isinstance(effect, fx.StockPackets):
+        elif isinstance(effect, fx.TarantoolPackets):
             self.world.take_packets(self, effect)
         elif self.tasks is not None:
             if isinstance(effect, fx.ReadLog) and effect.reader < 0:

@@ -126,7 +126,7 @@ class Subscriber:
     def say(self, kind: int, fields: Mapping[Key, Any]) -> None:
         assert self.shell is not None
         body = msgpack.packb(fields)
-        self.feed(fx.StockRequest(self.session, 0, kind, body, "admin"))
+        self.feed(fx.TarantoolRequest(self.session, 0, kind, body, "admin"))
 
     def feed(self, item: fx.Input) -> None:
         shell, incarnation = self.shell, self.incarnation
@@ -139,12 +139,12 @@ class Subscriber:
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def on_packets(self, shell: Shell, effect: fx.StockPackets) -> None:
+    def on_packets(self, shell: Shell, effect: fx.TarantoolPackets) -> None:
         """Deliver packets that left a member, in order and a moment later."""
         session = effect.session
         self.world.after(100_000, partial(self.take, session, effect))
 
-    def take(self, session: int, effect: fx.StockPackets) -> None:
+    def take(self, session: int, effect: fx.TarantoolPackets) -> None:
         if session != self.session or self.shell is None:
             return
         for frame in self.decoder.feed(b"".join(effect.packets)):
@@ -152,7 +152,7 @@ class Subscriber:
         if effect.is_last:
             self.shell = None
         elif effect.tell_drained:
-            self.feed(fx.StockDrained(self.session))
+            self.feed(fx.TarantoolDrained(self.session))
             if self.is_joined:
                 self.say(OK, {Key.VCLOCK: self.clock})
 

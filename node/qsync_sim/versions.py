@@ -17,7 +17,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from qsync_node.consensus.membership import LEVEL, STOCK_ROLE, Configuration
+from qsync_node.consensus.membership import LEVEL, TARANTOOL_ROLE, Configuration
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim import faults
 from qsync_sim.cluster import Cluster
@@ -176,7 +176,7 @@ class Versions:
     def _check_members(self, shell: Shell, configuration: Configuration) -> None:
         for member in configuration.members:
             announced = self._announced.get(member.uuid, 0)
-            if member.role != STOCK_ROLE and announced < configuration.level:
+            if member.role != TARANTOOL_ROLE and announced < configuration.level:
                 raise InvariantViolation(
                     f"P2: {shell.name} confirms level {configuration.level}, "
                     f"and {member.name} announced {announced}"
@@ -199,7 +199,7 @@ class Versions:
         levels = [
             self._world.shells[member.uuid].settings.level
             for member in configuration.members
-            if member.role != STOCK_ROLE
+            if member.role != TARANTOOL_ROLE
         ]
         return configuration.level == min(levels)
 

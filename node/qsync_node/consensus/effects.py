@@ -99,8 +99,8 @@ class Answer(NamedTuple):
     position: bytes | None = None  # the start of the next page of a select
 
 
-class StockPackets(NamedTuple):
-    """Send packets to a Tarantool replica; with `tell_drained`, `StockDrained` follows."""
+class TarantoolPackets(NamedTuple):
+    """Send packets to a Tarantool replica; with `tell_drained`, `TarantoolDrained` follows."""
 
     session: int
     packets: list[bytes]
@@ -133,7 +133,7 @@ Effect = (
     | CloseLink
     | Answer
     | Deferred
-    | StockPackets
+    | TarantoolPackets
     | RestartNode
     | Report
 )
@@ -219,7 +219,7 @@ class Request(NamedTuple):
     key: object
 
 
-class StockRequest(NamedTuple):
+class TarantoolRequest(NamedTuple):
     """A request or acknowledgement (type 0) of Tarantool's replication protocol."""
 
     session: int
@@ -229,7 +229,7 @@ class StockRequest(NamedTuple):
     user: str
 
 
-class StockDrained(NamedTuple):
+class TarantoolDrained(NamedTuple):
     """Notice that the connection has taken the last packets; the next ones may follow."""
 
     session: int
@@ -267,8 +267,8 @@ Input = (
     | LinkDown
     | Received
     | Request
-    | StockRequest
-    | StockDrained
+    | TarantoolRequest
+    | TarantoolDrained
     | SessionClosed
     | Command
     | SpaceLow

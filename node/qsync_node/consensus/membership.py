@@ -7,9 +7,9 @@ the previous one and a row; `Limbo` derives the one in force.
 
 A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`. The first three fields are
 Tarantool's (Tarantool 2 has only the first two). The role is the intended one: `voter`, `async` or
-`stock`. The last two are whether the member counts as a voter now and the feature level that it
-announced (P2): the leader replaces the row when a process of another version connects. The UUID of
-a removed instance is kept in `_qsync_removed` (M5).
+`stock` (a Tarantool replica). The last two are whether the member counts as a voter now and the
+feature level that it announced (P2): the leader replaces the row when a process of another version
+connects. The UUID of a removed instance is kept in `_qsync_removed` (M5).
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from qsync_node.format.mp import pack, unpack
 CLUSTER_SPACE: Final = int(SystemSpace.CLUSTER)
 REMOVED_SPACE: Final = int(SystemSpace.QSYNC_REMOVED)
 REPLICAS_MAX = 31
-STOCK_ROLE = "stock"
+TARANTOOL_ROLE = "stock"
 """Role of a Tarantool replica, which knows no terms: it is registered and never votes (L7)."""
 LEVEL = 1
 """The feature level that this version announces (P2)."""
@@ -82,7 +82,7 @@ class Configuration:
         object.__setattr__(self, "voters", voters)
         object.__setattr__(self, "voter_uuids", tuple(member.uuid for member in voters))
         object.__setattr__(self, "uuids", {member.uuid: member for member in self.members})
-        levels = (member.level for member in self.members if member.role != STOCK_ROLE)
+        levels = (member.level for member in self.members if member.role != TARANTOOL_ROLE)
         object.__setattr__(self, "level", min(levels, default=FIRST_LEVEL))
 
     def by_uuid(self, uuid: str) -> ClusterMember | None:

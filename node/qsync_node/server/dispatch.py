@@ -179,7 +179,7 @@ class Dispatch:
         if kind != _VOTE:  # a replica sends VOTE before it decides to replicate from this member
             self._connection.begin_stream()
         user = self._connection.user
-        self._services.feed(fx.StockRequest(self._port.number, sync, kind, body, user))
+        self._services.feed(fx.TarantoolRequest(self._port.number, sync, kind, body, user))
 
     def _hello(self, sync: int, body: bytes) -> None:
         if self._requests.waiting:

@@ -276,10 +276,10 @@ class NodeServer:
             client = self.sessions.by_number.get(effect.session)
             if client is not None:
                 client.defer(effect.sync)
-        elif isinstance(effect, fx.StockPackets):
+        elif isinstance(effect, fx.TarantoolPackets):
             replica = self.sessions.by_number.get(effect.session)
             if replica is not None:
-                replica.send_stock(effect)
+                replica.send_to_tarantool(effect)
         elif isinstance(effect, fx.Report):
             self.reports[effect.event] = self.reports.get(effect.event, 0) + 1
             self.log(effect.event, **effect.fields)

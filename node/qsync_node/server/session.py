@@ -199,7 +199,7 @@ class ServerSession(asyncio.Protocol):
         if self.peer is not None:
             return
         if self.connection.resume_stream():
-            self.services.feed(fx.StockDrained(self.number))
+            self.services.feed(fx.TarantoolDrained(self.number))
         self.services.sessions.set_unread(self.number, self.unread_bytes())
         self.work()
 
@@ -345,7 +345,7 @@ class ServerSession(asyncio.Protocol):
         if self.requests.waiting or self.requests.returned or self._reading is ReceiveState.PAUSED:
             self.work()
 
-    def send_stock(self, effect: fx.StockPackets) -> None:
+    def send_to_tarantool(self, effect: fx.TarantoolPackets) -> None:
         """Send packets of a stream. The core sends more once the connection has taken these."""
         transport = self._speaking()
         if transport is None:
@@ -355,7 +355,7 @@ class ServerSession(asyncio.Protocol):
             self.end()
         elif effect.tell_drained:
             if transport.get_write_buffer_size() <= DRAINED_BYTES:
-                self.services.feed(fx.StockDrained(self.number))
+                self.services.feed(fx.TarantoolDrained(self.number))
             else:
                 self.connection.block_stream()
 

@@ -4,7 +4,7 @@ Theory. A Tarantool replica knows no terms, so it could neither truncate its log
 rows. It therefore receives confirmed rows only and never votes (L7). Its data is a prefix of the
 history that no failover changes. That keeps the gateway simple. Any member can serve the replica.
 Its clock is a position in the log, because the history of terms yields the clock at every index. A
-row that it cannot read is sent as a NOP (`stockrows.py`). Its ACKs are statistics and delay the
+row that it cannot read is sent as a NOP (`rows.py`). Its ACKs are statistics and delay the
 removal of files (S5).
 
 A replica joins by a registration through the log, as a member of role `stock` that M4 never
@@ -40,7 +40,7 @@ from qsync_client.protocol.frame import encode_request
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.filtering import NEEDS_EVERYTHING, refusal_to_serve
-from qsync_node.consensus.membership import STOCK_ROLE
+from qsync_node.consensus.membership import TARANTOOL_ROLE
 from qsync_node.consensus.messages import Ack
 from qsync_node.consensus.replica import Replica
 from qsync_node.engine import system
@@ -52,10 +52,10 @@ from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.format.row import LogRow
 from qsync_node.format.vclock import is_equal, normalised, signature
-from qsync_node.tarantool.rows import snapshot_row, stock_rows
+from qsync_node.tarantool.rows import snapshot_row, tarantool_rows
 from qsync_node.tarantool.wire import (
     OK,
-    StockSession,
+    GatewaySession,
     WireStage,
     ok_packet,
     read_clock,
@@ -81,7 +81,7 @@ class Gateway:
         self.replica = replica
         self.state = state
         self.registrar = registrar
-        self.sessions: dict[int, StockSession] = {}
+        self.sessions: dict[int, GatewaySession] = {}
         self.known_from = 0
         self._removed_firsts: list[int] = []
         self._removed_lasts: list[int] = []
@@ -130,13 +130,13 @@ class Gateway:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def on_request(self, item: fx.StockRequest) -> None:
+    def on_request(self, item: fx.TarantoolRequest) -> None:
         try:
             self._take(item)
         except ClientError as error:
             self._refuse(item.session, item.sync, error)
 
-    def _take(self, item: fx.StockRequest) -> None:
+    def _take(self, item: fx.TarantoolRequest) -> None:
         if item.type == OK:
             self._on_ack(item)
             return
@@ -152,7 +152,7 @@ class Gateway:
             raise ClientError(ErrorCode.UNSUPPORTED, NEEDS_EVERYTHING)
         session = self.sessions.get(item.session)
         if session is None:
-            session = self.sessions[item.session] = StockSession(item.session)
+            session = self.sessions[item.session] = GatewaySession(item.session)
         session.sync, session.request = item.sync, item.type
         session.touched_ns = self.context.now_ns
         session.spaces, session.is_confined = spaces, is_confined
@@ -166,7 +166,7 @@ class Gateway:
             self._check_identity(session.uuid)
             session.stage = WireStage.JOINING
 
-    def _vote(self, item: fx.StockRequest) -> None:
+    def _vote(self, item: fx.TarantoolRequest) -> None:
         """Answer the VOTE request that a starting replica sends before it identifies itself."""
         context = self.context
         replica = self.replica
@@ -184,7 +184,7 @@ class Gateway:
         }
         body = pack({int(Key.BALLOT): ballot})
         answer = encode_ok(item.sync, self.state.database.schema_version, body)
-        context.out.append(fx.StockPackets(item.session, [answer], False, False))
+        context.out.append(fx.TarantoolPackets(item.session, [answer], False, False))
 
     def _check_served(self, spaces: frozenset[int]) -> None:
         if not self.context.has_origin:
@@ -194,7 +194,7 @@ class Gateway:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
         check_state_is_served(self.replica)
 
-    def _check_access(self, item: fx.StockRequest, spaces: frozenset[int]) -> bool:
+    def _check_access(self, item: fx.TarantoolRequest, spaces: frozenset[int]) -> bool:
         """Check access as Tarantool does: read the universe and, to register, write `_cluster`.
 
         An anonymous replica may instead list spaces that its user can read (F4).
@@ -231,7 +231,7 @@ class Gateway:
                 f"Replica {uuid} was removed: join as a new replica with an empty directory",
             )
         member = context.configuration.by_uuid(uuid)
-        if member is not None and member.role != STOCK_ROLE:
+        if member is not None and member.role != TARANTOOL_ROLE:
             raise ClientError(
                 ErrorCode.CFG,
                 f"Replica {uuid} is the member {member.name}, not an unmodified "
@@ -240,7 +240,7 @@ class Gateway:
 
     # --- joining --------------------------------------------------------------------------------
 
-    def _join(self, session: StockSession) -> None:
+    def _join(self, session: GatewaySession) -> None:
         """Register the replica if necessary; continue when the registration is confirmed."""
         context = self.context
         replica = self.replica
@@ -267,9 +267,9 @@ class Gateway:
             )
         is_written = context.configuration.by_uuid(session.uuid) is not None
         if not is_written and not leader.changes.refusal():
-            self.registrar.register_stock(session.uuid)
+            self.registrar.register_tarantool(session.uuid)
 
-    def _begin_view(self, session: StockSession) -> None:
+    def _begin_view(self, session: GatewaySession) -> None:
         context = self.context
         session.clock = normalised(context.limbo.confirmed_vclock)
         session.stage = WireStage.VIEW
@@ -281,7 +281,7 @@ class Gateway:
             self._hold_files(session.uuid, index)
 
     @staticmethod
-    def _view_packets(session: StockSession, bodies: Iterator[bytes]) -> Iterator[bytes]:
+    def _view_packets(session: GatewaySession, bodies: Iterator[bytes]) -> Iterator[bytes]:
         sync, clock = session.sync, session.clock
         yield ok_packet(sync, clock)
         for body in bodies:
@@ -300,14 +300,14 @@ class Gateway:
         context = self.context
         replica = self.replica
         member = context.configuration.by_uuid(uuid)
-        if replica.leader is None or member is None or member.role != STOCK_ROLE:
+        if replica.leader is None or member is None or member.role != TARANTOOL_ROLE:
             return
         ack = Ack(0, context.term, index, context.tail.term_at(index), 0, index)
         replica.leader.on_ack(uuid, ack)
 
     # --- subscribing ----------------------------------------------------------------------------
 
-    def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
+    def _subscribe(self, session: GatewaySession, fields: dict[int, Any]) -> None:
         replicaset = self.context.ballot.replicaset_uuid
         # Its rows are no copy of the cluster: such a replica may learn the UUID by the answer.
         is_part = bool(session.spaces) or int(Key.INDEX) in fields
@@ -335,7 +335,7 @@ class Gateway:
                 self._close(other)  # only the newest connection of a replica is kept
         session.stage = WireStage.WAITING
 
-    def _begin_subscription(self, session: StockSession) -> None:
+    def _begin_subscription(self, session: GatewaySession) -> None:
         context = self.context
         known = context.confirmed_configuration.by_uuid(session.uuid)
         if known is None and not session.is_anonymous:
@@ -353,10 +353,10 @@ class Gateway:
             fields[int(Key.INDEX)] = session.start_index  # members of old versions ignore the key
         answer = encode_request(OK, session.sync, pack(fields), replica_id=context.replica_id)
         self._hold_files(session.uuid, session.sent_index)
-        context.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
-        context.out.append(fx.StockPackets(session.number, [answer], False, False))
+        context.report("tarantool_subscribed", uuid=session.uuid, index=session.sent_index)
+        context.out.append(fx.TarantoolPackets(session.number, [answer], False, False))
 
-    def _begin_rows(self, session: StockSession) -> None:
+    def _begin_rows(self, session: GatewaySession) -> None:
         """Start sending rows after the replica's clock, which this log must have passed (Q2)."""
         context = self.context
         if session.start_index is not None:
@@ -376,7 +376,7 @@ class Gateway:
         session.until_index = context.limbo.confirmed_index
         session.stage = WireStage.ROWS
 
-    def _on_ack(self, item: fx.StockRequest) -> None:
+    def _on_ack(self, item: fx.TarantoolRequest) -> None:
         session = self.sessions.get(item.session)
         if session is None or session.stage is not WireStage.ROWS:
             return
@@ -397,7 +397,7 @@ class Gateway:
             except ClientError as error:
                 self._refuse(session.number, session.sync, error)
 
-    def _advance(self, session: StockSession) -> None:
+    def _advance(self, session: GatewaySession) -> None:
         context = self.context
         if session.stage is WireStage.IDLE:
             return
@@ -418,7 +418,7 @@ class Gateway:
                 self._check_identity(session.uuid)
             self._pump(session)
 
-    def _send_view(self, session: StockSession) -> None:
+    def _send_view(self, session: GatewaySession) -> None:
         packets: list[bytes] = []
         size = 0
         limit = self.context.settings.relay_chunk_bytes
@@ -431,7 +431,7 @@ class Gateway:
             session.stage = WireStage.IDLE
         self._send(session, packets)
 
-    def _pump(self, session: StockSession) -> None:
+    def _pump(self, session: GatewaySession) -> None:
         context = self.context
         limit = context.limbo.confirmed_index
         if session.sent_index < limit and not session.is_reading:
@@ -452,7 +452,7 @@ class Gateway:
             beat = LogRow(OK, context.replica_id, 0, context.wall_s)
             self._send(session, [encode_replication_row(beat, session.sync)])
 
-    def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
+    def _send_rows(self, session: GatewaySession, batches: list[LogBatch]) -> None:
         """Send rows up to the confirmed index, where a transaction ends (Q1)."""
         limit = self.context.limbo.confirmed_index
         member = self.context.confirmed_configuration.by_uuid(session.uuid)
@@ -466,7 +466,7 @@ class Gateway:
                 break
             assert batch.first_index == session.sent_index + 1, "Q2: sent batches are contiguous"
             part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
-            rows = stock_rows(
+            rows = tarantool_rows(
                 part, self.is_removed, own_uuid, own_id, session.spaces, session.is_confined
             )
             packets += [encode_replication_row(row, session.sync) for row in rows]
@@ -474,14 +474,14 @@ class Gateway:
         if packets:
             self._send(session, packets)
 
-    def _send(self, session: StockSession, packets: list[bytes]) -> None:
+    def _send(self, session: GatewaySession, packets: list[bytes]) -> None:
         context = self.context
         session.is_blocked = True
         session.touched_ns = context.now_ns
         session.heartbeat_at_ns = context.now_ns + HEARTBEAT_NS
-        context.out.append(fx.StockPackets(session.number, packets, True, False))
+        context.out.append(fx.TarantoolPackets(session.number, packets, True, False))
 
-    def on_drained(self, item: fx.StockDrained) -> None:
+    def on_drained(self, item: fx.TarantoolDrained) -> None:
         session = self.sessions.get(item.session)
         if session is not None:
             session.is_blocked = False
@@ -501,7 +501,7 @@ class Gateway:
         if batches and batches[0].first_index == session.sent_index + 1:
             self._send_rows(session, batches)
 
-    def _check_kept(self, session: StockSession) -> None:
+    def _check_kept(self, session: GatewaySession) -> None:
         """Raise `ClientError` if another member's snapshot has replaced the log (S3, Q3)."""
         if session.sent_index + 1 < self.context.tail.first_available_index:
             raise _gap(session.sent_index, self.first_servable())
@@ -511,15 +511,15 @@ class Gateway:
     def _refuse(self, number: int, sync: int, error: ClientError) -> None:
         self.sessions.pop(number, None)
         context = self.context
-        context.report("stock_refused", code=int(error.code), reason=error.message)
+        context.report("tarantool_refused", code=int(error.code), reason=error.message)
         version = self.state.database.schema_version
         packet = encode_error(sync, version, int(error.code), error.message)
-        context.out.append(fx.StockPackets(number, [packet], False, True))
+        context.out.append(fx.TarantoolPackets(number, [packet], False, True))
 
-    def _close(self, session: StockSession) -> None:
+    def _close(self, session: GatewaySession) -> None:
         """Close without an error: a Tarantool replica then reconnects, but stops at some errors."""
         self.sessions.pop(session.number, None)
-        self.context.out.append(fx.StockPackets(session.number, [], False, True))
+        self.context.out.append(fx.TarantoolPackets(session.number, [], False, True))
 
     def on_session_closed(self, number: int) -> None:
         self.sessions.pop(number, None)

@@ -32,7 +32,7 @@ _SYNC = "is_sync"
 RowBody = dict[int, Any]
 
 
-def stock_rows(
+def tarantool_rows(
     batch: LogBatch,
     is_removed: Callable[[int], bool],
     own_uuid: str,

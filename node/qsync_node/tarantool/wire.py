@@ -24,7 +24,7 @@ class WireStage(Enum):
     ROWS = "rows"
 
 
-class StockSession:
+class GatewaySession:
     """One connection of a Tarantool replica."""
 
     __slots__ = (

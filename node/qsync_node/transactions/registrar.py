@@ -2,7 +2,7 @@
 
 from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.filtering import NEEDS_EVERYTHING
-from qsync_node.consensus.membership import STOCK_ROLE, ClusterMember, delete_member, put_member
+from qsync_node.consensus.membership import TARANTOOL_ROLE, ClusterMember, delete_member, put_member
 from qsync_node.consensus.messages import Register, RegisterReply
 from qsync_node.consensus.replica import Replica
 from qsync_node.errors import ClientError, ErrorCode
@@ -140,7 +140,7 @@ class Registrar:
         context.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
         self._waiting[uuid] = (link, message.request)
 
-    def register_stock(self, uuid: str) -> None:
+    def register_tarantool(self, uuid: str) -> None:
         """Register a Tarantool replica as a member that never counts for a quorum (L7).
 
         Raises:
@@ -155,9 +155,9 @@ class Registrar:
                 ErrorCode.REPLICA_MAX,
                 "no replica id is free: 31 replicas are registered; unregister one first",
             )
-        member = ClusterMember(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
+        member = ClusterMember(replica_id, uuid, f"tarantool-{uuid[:8]}", TARANTOOL_ROLE, False)
         leader.changes.write([put_member(member)])
-        context.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
+        context.report("register", uuid=uuid, replica_id=replica_id, role=TARANTOOL_ROLE)
 
     def _reply(self, link: int, request: int, replica_id: int, code: int, reason: str) -> None:
         if link in self.context.links:
@@ -229,7 +229,7 @@ class Registrar:
             )
         if role == member.role:
             return None
-        if member.role == STOCK_ROLE:
+        if member.role == TARANTOOL_ROLE:
             raise ClientError(
                 ErrorCode.UNSUPPORTED,
                 f"the role of {member.name} cannot change: it is an unmodified Tarantool, "

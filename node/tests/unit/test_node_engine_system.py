@@ -141,7 +141,7 @@ def prepared() -> Database:
 
 
 @pytest.mark.parametrize(("space_id", "fields", "code"), UNFIT_ROWS)
-def test_rows_that_would_stop_a_stock_replica_are_refused(
+def test_rows_that_would_stop_a_tarantool_replica_are_refused(
     prepared: Database, space_id: int, fields: list[Any], code: int
 ) -> None:
     request = decode_request(3, row(space_id, *fields))

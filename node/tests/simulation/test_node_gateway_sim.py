@@ -77,7 +77,7 @@ def errors_of(kind: int, fields: Mapping[Key, Any]) -> list[int]:
     driven = Driven(1)
     packets: list[bytes] = []
 
-    def take(shell: Shell, effect: fx.StockPackets) -> None:
+    def take(shell: Shell, effect: fx.TarantoolPackets) -> None:
         packets.extend(effect.packets)
 
     driven.world.take_packets = take
@@ -88,7 +88,7 @@ def errors_of(kind: int, fields: Mapping[Key, Any]) -> list[int]:
         Key.VCLOCK: {},
     }
     body = msgpack.packb({**identity, **fields})
-    driven.leader().step([fx.StockRequest(1, 0, kind, body, "admin")])
+    driven.leader().step([fx.TarantoolRequest(1, 0, kind, body, "admin")])
     frames = FrameDecoder().feed(b"".join(packets))
     return [frame[0] & 0x7FFF for frame in frames if frame[0] >= 0x8000]
 

@@ -43,7 +43,7 @@ STATUS = """
 """
 
 
-class StockTarantool:
+class UnmodifiedTarantool:
     """Debian's Tarantool as a replica; its directory and port stay the same across restarts."""
 
     def __init__(self, folder: Path, sources: list[str], is_anonymous: bool = False) -> None:
@@ -90,8 +90,8 @@ def uri(address: str) -> str:
 
 
 @contextmanager
-def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
-    made = StockTarantool(*arguments, **settings)
+def replica(*arguments: Any, **settings: Any) -> Iterator[UnmodifiedTarantool]:
+    made = UnmodifiedTarantool(*arguments, **settings)
     try:
         made.start()  # killed even if this fails midway
         yield made
@@ -125,15 +125,15 @@ def prepared_cluster(folder: Path, **settings: object) -> Iterator[ProcessCluste
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
-    folder = tmp_path_factory.mktemp("stock")
+    folder = tmp_path_factory.mktemp("tarantool")
     with prepared_cluster(folder, synchro_timeout="300ms", election_timeout="5s") as running:
         yield running
 
 
-def same_state(cluster: ProcessCluster, stock: StockTarantool) -> bool:
+def same_state(cluster: ProcessCluster, follower: UnmodifiedTarantool) -> bool:
     """Return whether the replica has all rows of the leader, all of them confirmed."""
     leader = cluster.leader().status()
-    clock = {key: lsn for key, lsn in stock.ask(CLOCK).items() if key}
+    clock = {key: lsn for key, lsn in follower.ask(CLOCK).items() if key}
     return bool(sum(clock.values()) == leader["confirmed_index"] == leader["last_index"])
 
 
@@ -173,23 +173,23 @@ def test_it_bootstraps_from_the_leader_and_follows_every_change(
     cluster: ProcessCluster, tmp_path: Path, is_anonymous: bool
 ) -> None:
     leader = cluster.leader()
-    with replica(tmp_path / "r", [leader.address], is_anonymous=is_anonymous) as stock:
-        assert [0, "before 0"] in stock.ask(ALL)
+    with replica(tmp_path / "r", [leader.address], is_anonymous=is_anonymous) as follower:
+        assert [0, "before 0"] in follower.ask(ALL)
         rows = asyncio.run(change_everything(cluster))
-        wait_until("the same clock", lambda: same_state(cluster, stock))
-        assert stock.ask(ALL) == rows
-        assert stock.ask("return box.space.more:select()") == [["a", 1]]
-        assert stock.ask(f"return box.space[{SPACE}].index.name:count('row')") == 45
-        assert stock.ask(f"return box.space[{SPACE}].is_sync") is False
-        assert stock.ask("return box.space._space:count(490)") == 0
+        wait_until("the same clock", lambda: same_state(cluster, follower))
+        assert follower.ask(ALL) == rows
+        assert follower.ask("return box.space.more:select()") == [["a", 1]]
+        assert follower.ask(f"return box.space[{SPACE}].index.name:count('row')") == 45
+        assert follower.ask(f"return box.space[{SPACE}].is_sync") is False
+        assert follower.ask("return box.space._space:count(490)") == 0
         status = leader.status()
         found = [one for one in status["stock"] if one["is_anonymous"] is is_anonymous]
         assert found[0]["acknowledged_index"] == status["confirmed_index"]
-        stocks = [member for member in status["members"] if member["role"] == "stock"]
-        assert not any(member["is_voting"] for member in stocks)
+        replicas = [member for member in status["members"] if member["role"] == "stock"]
+        assert not any(member["is_voting"] for member in replicas)
         assert status["quorum"] == 2
-        own = stock.ask("return {box.info.id, box.info.uuid}")
-        assert ([own[1]] == [m["uuid"] for m in stocks if m["replica_id"] == own[0]]) is not (
+        own = follower.ask("return {box.info.id, box.info.uuid}")
+        assert ([own[1]] == [m["uuid"] for m in replicas if m["replica_id"] == own[0]]) is not (
             is_anonymous
         )
 
@@ -198,18 +198,18 @@ def test_an_anonymous_replica_becomes_registered_and_a_restarted_one_resumes(
     cluster: ProcessCluster, tmp_path: Path
 ) -> None:
     leader = cluster.leader()
-    with replica(tmp_path / "r", [leader.address], is_anonymous=True) as stock:
-        stock.ask("box.cfg{replication_anon = false} return true")
-        uuid = stock.ask("return box.info.uuid")
+    with replica(tmp_path / "r", [leader.address], is_anonymous=True) as follower:
+        follower.ask("box.cfg{replication_anon = false} return true")
+        uuid = follower.ask("return box.info.uuid")
         members = {member["uuid"]: member for member in leader.status()["members"]}
         assert members[uuid]["role"] == "stock"
-        wait_until("it follows", stock.follows)
-        stock.kill()
+        wait_until("it follows", follower.follows)
+        follower.kill()
         asyncio.run(change_everything(cluster))
-        script = stock.script.read_text()
-        stock.script.write_text(script.replace("replication_anon = true", "read_only = true"))
-        stock.start()
-        wait_until("the same clock", lambda: same_state(cluster, stock))
+        script = follower.script.read_text()
+        follower.script.write_text(script.replace("replication_anon = true", "read_only = true"))
+        follower.start()
+        wait_until("the same clock", lambda: same_state(cluster, follower))
 
 
 def signal_all(nodes: list[NodeProcess], number: signal.Signals) -> None:
@@ -237,8 +237,8 @@ def test_a_rolled_back_row_is_never_seen(cluster: ProcessCluster, tmp_path: Path
         assert isinstance(outcome, RolledBack), outcome
 
     leader = cluster.leader()
-    with replica(tmp_path / "r", [leader.address]) as stock:
-        stock.ask(
+    with replica(tmp_path / "r", [leader.address]) as follower:
+        follower.ask(
             f"""
             seen = {{}}
             box.space[{SPACE}]:on_replace(function(_, new) if new then seen[new[1]] = true end end)
@@ -247,9 +247,9 @@ def test_a_rolled_back_row_is_never_seen(cluster: ProcessCluster, tmp_path: Path
         )
         asyncio.run(insert_without_quorum())
         with pytest.raises(tarantool.error.DatabaseError):
-            stock.ask("box.space._schema:replace{'own', 1} return true")
-        wait_until("the same clock", lambda: same_state(cluster, stock))
-        assert stock.ask("return seen[1] == true and seen[6000] == nil")
+            follower.ask("box.space._schema:replace{'own', 1} return true")
+        wait_until("the same clock", lambda: same_state(cluster, follower))
+        assert follower.ask("return seen[1] == true and seen[6000] == nil")
 
 
 def test_it_continues_with_the_next_leader(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_it_continues_with_the_next_leader(tmp_path: Path) -> None:
             following = cluster.leader()
             one.ask(f"box.cfg{{replication = {uri(following.address)}}} return true")
             rows = asyncio.run(change_everything(cluster))
-            for stock in (one, all_members):
-                wait_until("the same clock", partial(same_state, cluster, stock))
-                assert stock.ask(ALL) == rows
+            for follower in (one, all_members):
+                wait_until("the same clock", partial(same_state, cluster, follower))
+                assert follower.ask(ALL) == rows
 
 
 def join(raw: Raw, kind: int, **fields: object) -> tuple[int, dict[int, Any]]:
