@@ -30,7 +30,7 @@ from qsync_testing.paths import ROOT
 CLIENTS = {"qsync-pipelined": "pipelining client", "qsync": "asynctnt"}
 PAGE = ROOT / "docs" / "benchmarks.md"
 HEADING = "## Where the time of a write goes"
-LOOKS_PER_SECOND = 100
+SAMPLES_PER_SECOND = 100
 SHOWN_FILES = 12
 _OURS = re.compile(r"\((?:.*/)?qsync_node/([\w/]+\.py):\d+\)")
 
@@ -81,7 +81,7 @@ def count(
 def watch(pid: int, seconds: float, output: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(pid), "--gil",
-         "--format", "raw", "--rate", str(LOOKS_PER_SECOND), "--duration", str(int(seconds)),
+         "--format", "raw", "--rate", str(SAMPLES_PER_SECOND), "--duration", str(int(seconds)),
          "--output", str(output)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -89,12 +89,12 @@ def watch(pid: int, seconds: float, output: Path) -> "subprocess.Popen[bytes]":
 
 def by_file(stacks: str) -> Counter[str]:
     """Count samples by the innermost file of Qsync, or `(interpreter, libraries)` without one."""
-    looks: Counter[str] = Counter()
+    samples: Counter[str] = Counter()
     for line in stacks.splitlines():
         stack, _, number = line.rpartition(" ")
         ours = _OURS.findall(stack)
-        looks[ours[-1] if ours else "(event loop, libraries)"] += int(number)
-    return looks
+        samples[ours[-1] if ours else "(event loop, libraries)"] += int(number)
+    return samples
 
 
 def profile(
@@ -128,9 +128,9 @@ def cost_table(found: dict[str, WriteCosts], cores: int) -> list[str]:
     return lines
 
 
-def file_table(title: str, looks: Counter[str]) -> list[str]:
-    total = sum(looks.values())
-    shown = looks.most_common(SHOWN_FILES)
+def file_table(title: str, samples: Counter[str]) -> list[str]:
+    total = sum(samples.values())
+    shown = samples.most_common(SHOWN_FILES)
     cells = ", ".join(f"`{file}` {100 * number / total:.0f} %" for file, number in shown)
     return [f"- **{title}**: {cells}"]
 
@@ -155,9 +155,9 @@ def main() -> int:
             found = {name: count(name, target, pids, *load) for name in CLIENTS}
             lines += [*cost_table(found, cores), ""]
             for name, client in CLIENTS.items():
-                looks = profile(name, target, pids[:2], *load, folder)
-                lines += file_table(f"leader, {client}", looks[0])
-                lines += file_table(f"follower, {client}", looks[1])
+                samples = profile(name, target, pids[:2], *load, folder)
+                lines += file_table(f"leader, {client}", samples[0])
+                lines += file_table(f"follower, {client}", samples[1])
         finally:
             system.stop()
     print("\n".join(lines))

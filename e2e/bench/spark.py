@@ -76,10 +76,10 @@ class PeakMemory:
     def __init__(self) -> None:
         self.jvm_mib = self.workers_mib = 0.0
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while not self._done.wait(0.2):
             jvm = workers = 0.0
             for child in psutil.Process().children(recursive=True):

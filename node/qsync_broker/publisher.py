@@ -42,8 +42,8 @@ CAREFUL_MAX = 8
 """Publications that fit into one answer whatever their size is."""
 PLACES_MAX = 64
 AGAIN_NS = 100_000_000
-LOOKS_MAX = 64
-"""Journals with publications that one tick looks at."""
+POLL_MAX = 64
+"""Journals with publications that one tick observes."""
 
 
 class PublisherHost(Protocol):
@@ -116,7 +116,7 @@ class Publisher:
         self._host = host
         self._emit = emit
         self._now_ns = 0
-        self._pending: dict[str, None] = {}  # in the order in which ticks look at them
+        self._pending: dict[str, None] = {}  # in the order in which ticks observe them
         self._progress: dict[_Work, _PublishProgress] = {}
         self._reads: dict[int, tuple[_Work, int]] = {}
         self._appending: dict[int, _Work] = {}
@@ -137,19 +137,19 @@ class Publisher:
     # --- inputs -------------------------------------------------------------------------------
 
     def note(self, journal: str, now_ns: int) -> None:
-        """Look at a journal whose rows have changed."""
+        """Observe a journal whose rows have changed."""
         self._now_ns = now_ns
         keys = self._host.keys
         if keys.publishers.get(journal):
             self._pending[journal] = None
-            self._look(journal)
+            self._observe(journal)
 
     def tick(self, now_ns: int) -> None:
-        """Look at the next journals that have publications."""
+        """Observe the next journals that have publications."""
         self._now_ns = now_ns
-        for journal in list(islice(self._pending, LOOKS_MAX)):
+        for journal in list(islice(self._pending, POLL_MAX)):
             del self._pending[journal]
-            if self._look(journal):
+            if self._observe(journal):
                 self._pending[journal] = None
         self._forget_deleted()
 
@@ -159,7 +159,7 @@ class Publisher:
         Their publications may have been deleted with them, or while an append was under way.
         """
         keys = self._host.keys
-        for work in list(islice(self._progress, LOOKS_MAX)):
+        for work in list(islice(self._progress, POLL_MAX)):
             progress = self._progress.pop(work)
             row = keys.journals.get(work.journal)
             exists = row is not None and row.create_revision == work.journal_id
@@ -207,11 +207,11 @@ class Publisher:
             resolution = append.result.resolution
             progress.reason = append.result.error or resolution.status.name
             progress.again_ns = self._now_ns + AGAIN_NS
-        self._look(work.journal)
+        self._observe(work.journal)
 
     # --- decisions ----------------------------------------------------------------------------
 
-    def _look(self, journal: str) -> bool:
+    def _observe(self, journal: str) -> bool:
         """Take the next steps for a journal; return whether it has publications."""
         keys = self._host.keys
         rows = keys.publishers.get(journal, {})

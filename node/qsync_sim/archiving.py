@@ -39,7 +39,7 @@ from qsync_sim.violation import InvariantViolation
 
 DELAY_NS = 60 * MILLISECOND
 """Longest time of an operation of a healthy store."""
-LOOK_NS = 500 * MILLISECOND
+POLL_NS = 500 * MILLISECOND
 SEAL_NS = 800 * MILLISECOND
 
 
@@ -130,7 +130,7 @@ class SimArchiver:
         self._shipping = Shipping()
         self._sealing = Sealing(SEAL_NS)
         self._under_way: UploadOperation | None = None
-        self._look_later()
+        self._observe_later()
 
     @property
     def archived_index(self) -> int:
@@ -139,10 +139,10 @@ class SimArchiver:
 
     # --- the event loop -----------------------------------------------------------------------
 
-    def _look_later(self) -> None:
-        self._timeline.after(LOOK_NS, partial(self._shell.run_in, self._peers, self._look))
+    def _observe_later(self) -> None:
+        self._timeline.after(POLL_NS, partial(self._shell.run_in, self._peers, self._observe))
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         shell = self._shell
         assert shell.node is not None
         assert shell.storage is not None
@@ -152,9 +152,9 @@ class SimArchiver:
             if self._sealing.is_due(segments[-1], self._timeline.now_ns, 0):
                 shell.seal()
             starts = list(context.tail.history.starts)
-            self._shipping.look(ArchiveView(segments, context.limbo.confirmed_index, starts))
+            self._shipping.observe(ArchiveView(segments, context.limbo.confirmed_index, starts))
             self._continue()
-        self._look_later()
+        self._observe_later()
 
     # --- the thread ---------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ JOINED = 0.8
 STORAGE_CALLS = 6
 """Disk calls of a task whose number is not known yet."""
 WRITES_AT_ONCE = 4
-"""Of a checkpoint, between two looks at how slow the disk is."""
+"""Of a checkpoint, between two measurements of how slow the disk is."""
 
 
 class Disks:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class StepReporter:
         self._number: int | None = None
         self._lock = threading.Lock()  # a poll of the last step must not follow the next one's
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="progress", daemon=True)
 
     def __enter__(self) -> "StepReporter":
         self._thread.start()
@@ -82,8 +82,8 @@ class StepReporter:
         rows = int(rows_total * self._share)
         self._told(ProgressStep(self._steps[number], number, len(self._steps), rows, rows_total))
 
-    def _look(self) -> None:
-        while not self._ended.wait(LOOK_EVERY_S):
+    def _poll(self) -> None:
+        while not self._ended.wait(POLL_EVERY_S):
             share = 0.0
             with suppress(Exception):  # the session ends, or is busy: the next poll retries
                 share = share_done(self._spark)

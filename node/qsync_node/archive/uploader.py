@@ -3,7 +3,7 @@
 state     operation        it succeeds, next                     it fails, next
 --------  ---------------  ------------------------------------  ----------------------------------
 opening   `LoadManifest`           listing                               opening, after a pause
-idle      none             listing, at the next `look`
+idle      none             listing, at the next `observe`
 listing   `ListFiles`      tidying if due, else shipping         listing, after a pause
 tidying   `ReadChanges`    shipping                              listing, after a pause
 shipping  `Describe`       storing; shipping if the file is      listing, after a pause
@@ -95,7 +95,7 @@ UploadOperation = LoadManifest | ListFiles | ReadChanges | Describe | PutFile | 
 class Shipping:
     """The archive of one process run.
 
-    One thread calls all functions but `look`, which another one may call at any time.
+    One thread calls all functions but `observe`, which another one may call at any time.
 
     Attributes:
         floor: the progress that limits removals, None before it is known.
@@ -118,7 +118,7 @@ class Shipping:
         self._retry_at_s = 0.0
         self._retry_wait_s = RETRY_FIRST_S
 
-    def look(self, view: ArchiveView) -> None:
+    def observe(self, view: ArchiveView) -> None:
         """Take note of the newest state of the node."""
         self._next_view = view
 
@@ -132,7 +132,7 @@ class Shipping:
         return max(self._retry_at_s - now_s, 0.0)
 
     def next_operation(self, now_s: float) -> UploadOperation | None:
-        """Return the operation to perform now, or None until the next `look`.
+        """Return the operation to perform now, or None until the next `observe`.
 
         Args:
             now_s: monotonic clock.

@@ -285,7 +285,7 @@ class Admin:
                     f"the archive ends at index {archiver.archived_index} instead of "
                     f"{wanted}: {why}",
                 )
-            server.look_at_archive(seal_up_to=wanted)
+            server.observe_archive(seal_up_to=wanted)
             await asyncio.sleep(0.1)
         return web.json_response({"result": {"archived_index": archiver.archived_index}})
 

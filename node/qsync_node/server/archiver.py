@@ -45,7 +45,7 @@ from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentRange, Storage
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 STOP_PATIENCE_S = 5.0
 TURN_CHECK_S = 0.1
 _SAMPLES_MAX = 4096
@@ -83,7 +83,7 @@ class Archiver:
 
     # --- the event loop's side ------------------------------------------------------------------
 
-    def look(self, confirmed_index: int, starts: list[TermStart], seal_up_to: int = 0) -> None:
+    def observe(self, confirmed_index: int, starts: list[TermStart], seal_up_to: int = 0) -> None:
         """Pass the state of the node to the thread. The event loop calls this twice a second.
 
         Args:
@@ -99,7 +99,7 @@ class Archiver:
                 self._waiting = deque(list(self._waiting)[::2])
             self._waiting.append((time.monotonic(), confirmed_index))
         with self._ready:
-            self._shipping.look(ArchiveView(segments, confirmed_index, starts))
+            self._shipping.observe(ArchiveView(segments, confirmed_index, starts))
             self._ready.notify()
 
     @property
@@ -180,7 +180,7 @@ class Archiver:
     def _succeed(self, operation: UploadOperation, result: object) -> None:
         if self._is_stopping:
             return  # a stored file is found under its own name by the successor
-        # Without the lock: planning takes long with many files, and `look` must not wait for it.
+        # Without the lock: planning takes long with many files, and `observe` must not wait for it.
         self._shipping.on_done(operation, result, time.monotonic(), time.time())
         floor = self._shipping.floor
         if floor is not None and floor != self._floor:

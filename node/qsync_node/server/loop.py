@@ -17,7 +17,7 @@ from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.histogram import Histogram
 from qsync_node.server.admission import HANDSHAKES_MAX
-from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
+from qsync_node.server.archiver import POLL_EVERY_S, Archiver
 from qsync_node.server.bootstrapping import StartError, first_state, write_first_state
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.connection import LOGIN_S
@@ -430,15 +430,15 @@ class NodeServer:
 
     def _watch_archive(self) -> None:
         if self.archiver is not None and not self.ended.done():
-            self.look_at_archive()
-            self.loop.call_later(LOOK_EVERY_S, self._watch_archive)
+            self.observe_archive()
+            self.loop.call_later(POLL_EVERY_S, self._watch_archive)
 
-    def look_at_archive(self, seal_up_to: int = 0) -> None:
+    def observe_archive(self, seal_up_to: int = 0) -> None:
         """Pass the state to the archiver. Rows up to `seal_up_to` are sealed immediately."""
         context = self.node.context
         if self.archiver is not None and context.has_origin:
             starts = list(context.tail.history.starts)
-            self.archiver.look(context.limbo.confirmed_index, starts, seal_up_to)
+            self.archiver.observe(context.limbo.confirmed_index, starts, seal_up_to)
 
     def _watch_space(self) -> None:
         """Refuse writes before the disk is full, and resume once space is available (D5).

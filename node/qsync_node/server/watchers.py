@@ -7,7 +7,7 @@ from qsync_node.format.mp import pack
 from qsync_node.node import Node
 from qsync_node.server.sessions import ClientSocket, Sessions
 
-TURNS_PER_LOOK = 16
+TURNS_PER_CHECK = 16
 
 
 class Watchers:
@@ -77,7 +77,7 @@ class Watchers:
         """
         if not self._values:
             return
-        if turn % TURNS_PER_LOOK and leaderships == self._leaderships:
+        if turn % TURNS_PER_CHECK and leaderships == self._leaderships:
             return
         self._leaderships = leaderships
         for key in list(self._values):

@@ -283,7 +283,7 @@ class Clients:
             return False
         if commits.batch_bytes >= BATCH_BYTES_MAX:
             commits.flush()
-        self.limits.look()
+        self.limits.refresh()
         return True
 
     def _execute(self, call: Call) -> bool:

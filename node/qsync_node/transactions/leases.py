@@ -11,7 +11,7 @@ which begins when it sees the row for the first time. The DELETE runs like a cli
 over the pending state, and only if no renewal is pending. It never outlives the leadership in which
 it was decided.
 
-A step looks at `LOOK_MAX` rows, so that the number of rows does not determine its duration (G1).
+A step looks at `POLL_MAX` rows, so that the number of rows does not determine its duration (G1).
 
 Invariants
 
@@ -30,9 +30,9 @@ from qsync_node.format.mp import pack
 from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.shared import Shared
 
-LOOK_NS = 100_000_000
-"""Interval between two looks; a lease ends at most this much too late."""
-LOOK_MAX = 64
+POLL_NS = 100_000_000
+"""Interval between two polls; a lease ends at most this much too late."""
+POLL_MAX = 64
 
 
 class _Lease:
@@ -56,32 +56,32 @@ class Leases:
         self.queue = shared.queue
         self._leases: dict[BrokerId, _Lease] = {}
         self._seen: dict[BrokerId, _Lease] = {}  # in the current pass over the rows
-        self._after: Any = None  # entry key at which the next look continues
-        self._look_at_ns = 0
+        self._after: Any = None  # entry key at which the next poll continues
+        self._poll_at_ns = 0
 
     def tick(self) -> None:
-        """Look at the next rows, and remove those whose lease has expired."""
+        """Observe the next rows, and remove those whose lease has expired."""
         context = self.context
         replica = self.replica
         leader = replica.leader
-        if leader is None or not leader.is_confirmed or context.now_ns < self._look_at_ns:
+        if leader is None or not leader.is_confirmed or context.now_ns < self._poll_at_ns:
             return
-        self._look_at_ns = context.now_ns + LOOK_NS
+        self._poll_at_ns = context.now_ns + POLL_NS
         space = self.state.database.find_space(BROKER_SPACE)
         index = space.indexes.get(0) if space is not None else None
         if not isinstance(index, TreeIndex):
             return  # journals are not enabled
         bounds = EVERYTHING if self._after is None else range_after(EVERYTHING, self._after)
-        rows = list(islice(index.scan(bounds), LOOK_MAX))
+        rows = list(islice(index.scan(bounds), POLL_MAX))
         for key, packed in rows:
-            self._look(key, packed)
-        if len(rows) == LOOK_MAX:
+            self._observe(key, packed)
+        if len(rows) == POLL_MAX:
             self._after = rows[-1][0]
             return
         self._after = None
         self._leases, self._seen = self._seen, {}
 
-    def _look(self, key: object, packed: bytes) -> None:
+    def _observe(self, key: object, packed: bytes) -> None:
         try:
             row = decode_row(BROKER_SPACE, decode(packed))
         except ValueError:
@@ -118,4 +118,4 @@ class Leases:
         self._leases.clear()
         self._seen.clear()
         self._after = None
-        self._look_at_ns = 0
+        self._poll_at_ns = 0

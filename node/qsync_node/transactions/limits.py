@@ -29,7 +29,7 @@ class WriteLimits:
         self.registrar = registrar
         self._refusal: ClientError | None = None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find out whether writes may be logged now."""
         self._refusal = None
         try:

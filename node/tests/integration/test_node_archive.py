@@ -404,7 +404,7 @@ def test_archiver_that_was_stopped_writes_no_manifest(
 
     def archiver() -> Archiver:
         made = Archiver(config, "u", storage, disk, silent)
-        made.look(5, [TermStart(1, 1, 1)])
+        made.observe(5, [TermStart(1, 1, 1)])
         return made
 
     old = archiver()

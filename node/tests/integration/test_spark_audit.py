@@ -88,7 +88,7 @@ def test_rows_of_a_pass_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
             is_over.set()
         return found or 0.0
 
-    monkeypatch.setattr("qsync_spark.progress.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("qsync_spark.progress.POLL_EVERY_S", 0.0)
     monkeypatch.setattr("qsync_spark.progress.share_done", share)
     no_session: Any = None  # `share` replaces the only use of a session
     with StepReporter(no_session, said.append, ("one", "two"), frozenset({0}), 200) as watch:

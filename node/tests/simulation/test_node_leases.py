@@ -12,7 +12,7 @@ from qsync_node.format.journals import (
     definitions,
     encode_row,
 )
-from qsync_node.transactions.leases import LOOK_MAX, LOOK_NS
+from qsync_node.transactions.leases import POLL_MAX, POLL_NS
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import (
@@ -29,7 +29,7 @@ from qsync_testing.worlds import (
 
 _INDEX = 288
 LEASE_MS = 3_000
-LOOK_MS = LOOK_NS // 1_000_000
+POLL_MS = POLL_NS // 1_000_000
 A, B = BrokerId("z", "broker-a"), BrokerId("z", "broker-b")
 
 
@@ -72,7 +72,7 @@ def test_lease_lasts_its_whole_time_and_little_longer() -> None:
     renew(driven, A)
     driven.run(LEASE_MS - 100)
     assert brokers(driven) == ["broker-a"]
-    driven.run(2 * LOOK_MS + 200)
+    driven.run(2 * POLL_MS + 200)
     assert brokers(driven) == []
 
 
@@ -161,26 +161,26 @@ def test_removal_ends_with_the_leadership_that_decided_it() -> None:
 def test_look_handles_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     driven = enabled()
     leader = driven.leader()
-    many = 2 * LOOK_MAX + 5
+    many = 2 * POLL_MAX + 5
     for number in range(many):
         one = row(BrokerId("z", f"broker-{number:04}"))
         assert driven.ask(leader, REPLACE, one).code == 0
-    looked: list[int] = []
+    observed: list[int] = []
     leases = node_of(leader).leases
-    look, tick = leases._look, leases.tick
+    observe, tick = leases._observe, leases.tick
 
     def counted_tick() -> None:
-        looked.append(0)
+        observed.append(0)
         tick()
 
-    def counted_look(key: object, packed: bytes) -> None:
-        looked[-1] += 1
-        look(key, packed)
+    def counted(key: object, packed: bytes) -> None:
+        observed[-1] += 1
+        observe(key, packed)
 
-    monkeypatch.setattr(leases, "_look", counted_look, raising=False)
+    monkeypatch.setattr(leases, "_observe", counted, raising=False)
     monkeypatch.setattr(leases, "tick", counted_tick, raising=False)
     driven.run(LEASE_MS + 2_000)
-    assert max(looked) == LOOK_MAX
+    assert max(observed) == POLL_MAX
     everything = build_body(BROKER_SPACE, index=0, key=[], limit=many, iterator=2)
     assert driven.ask(leader, SELECT, everything).tuples == []
 

@@ -75,19 +75,19 @@ OPENING = ["LoadManifest", "ListFiles", "ReadChanges"]
 def test_pass_uploads_all_sealed_segments_and_then_waits() -> None:
     shipping = Shipping()
     assert one_pass(shipping) == [], "nothing before the first view"
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     assert one_pass(shipping) == [*OPENING, *UPLOAD, *UPLOAD]
     assert (shipping.archived_index, shipping.uploads, shipping.is_idle) == (5, 2, True)
     assert shipping.floor == ArchiveFloor(5, None, 0)
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     assert one_pass(shipping) == ["ListFiles"], "read once, tidied once per hour"
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     assert one_pass(shipping, TIDY_EVERY_S) == ["ListFiles", "ReadChanges"]
 
 
 def test_nothing_counts_before_its_manifest_is_stored() -> None:
     shipping = Shipping()
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     assert one_pass(shipping, fails="PutManifest") == [*OPENING, *UPLOAD]
     assert shipping.floor == ArchiveFloor(0, None, 0)
     assert shipping.manifest == EMPTY
@@ -107,11 +107,11 @@ def test_nothing_counts_before_its_manifest_is_stored() -> None:
 )
 def test_failed_pass_begins_again_with_a_new_view(fails: str, repeated: list[str]) -> None:
     shipping = Shipping()
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     assert one_pass(shipping, fails=fails)[-1] == fails
     assert one_pass(shipping, 0.9) == [], "during the pause"
     assert one_pass(shipping, 1.0) == [], "the files may have changed"
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     assert one_pass(shipping, 1.0) == [*repeated, *UPLOAD, *UPLOAD]
 
 
@@ -119,14 +119,14 @@ def test_pauses_double_until_a_pass_succeeds() -> None:
     shipping = Shipping()
     now_s, pauses = 0.0, []
     for _ in range(7):
-        shipping.look(VIEW)
+        shipping.observe(VIEW)
         one_pass(shipping, now_s, fails="PutFile")
         pauses.append(shipping.pause_s(now_s))
         now_s += pauses[-1]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, RETRY_MAX_S, RETRY_MAX_S]
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     one_pass(shipping, now_s)
-    shipping.look(
+    shipping.observe(
         ArchiveView([*SEGMENTS, SegmentRange("/d/00000000000000000006.xlog", 6, 7)], 7, [])
     )
     assert one_pass(shipping, now_s, fails="Describe") == ["ListFiles", "Describe"]
@@ -135,7 +135,7 @@ def test_pauses_double_until_a_pass_succeeds() -> None:
 
 def test_replaced_snapshot_is_left_out() -> None:
     shipping = Shipping()
-    shipping.look(VIEW)
+    shipping.observe(VIEW)
     snapshots = ["/d/00000000000000000003.snap"]
     done = one_pass(shipping, snapshots=snapshots)
     assert done == [*OPENING, *UPLOAD, "Describe", *UPLOAD]
