@@ -416,18 +416,10 @@ class Clients:
                 break
             is_any = True
             self.forwarding.on_expired(call)
-            if call.may_be_logged:
-                reason = (
-                    "the outcome is unknown: the deadline passed before the write was "
-                    "confirmed or rolled back; read the data before you retry"
-                )
-                self.answers.expire(call, ErrorCode.OUTCOME_UNKNOWN, reason)
-            else:
-                if call.transaction:
-                    self.streams.fail(call)
-                    self._end_transaction(call)
-                reason = "the request was not logged: its deadline passed; retry"
-                self.answers.expire(call, ErrorCode.TIMEOUT, reason)
+            if call.transaction and not call.may_be_logged:
+                self.streams.fail(call)
+                self._end_transaction(call)
+            self.answers.expire(call, *_expiry_of(call))
         if is_any:
             self.linearizable_reads.drop_answered()
 
@@ -445,3 +437,18 @@ class Clients:
         if not leader.can_append():
             return "the request was not logged: a rollback is in progress; retry"
         return "the request was not logged: requests before it have not ended; retry"
+
+
+def _expiry_of(call: Call) -> tuple[ErrorCode, str]:
+    """Return the error of a request whose deadline has passed (G3)."""
+    if call.stage is RequestStage.RETRIED:
+        return ErrorCode.OUTCOME_UNKNOWN, (
+            "the outcome is unknown: the deadline passed before the first request with this "
+            "idempotency key was confirmed or rolled back; retry with the same key"
+        )
+    if call.may_be_logged:
+        return ErrorCode.OUTCOME_UNKNOWN, (
+            "the outcome is unknown: the deadline passed before the write was confirmed or rolled "
+            "back; read the data before you retry"
+        )
+    return ErrorCode.TIMEOUT, "the request was not logged: its deadline passed; retry"

@@ -170,7 +170,7 @@ class Commits:
                 "the idempotency key was already used for another request: use a new number",
             )
         # It has the first attempt's outcome: check again once that is decided.
-        self._wait(Waiter(call, 0, "", []), Then.LOOK_UP)
+        self._wait(Waiter(call, 0, "", []), Then.LOOK_UP, RequestStage.RETRIED)
         return True
 
     # --- waiting for decisions ----------------------------------------------------------------
@@ -192,11 +192,11 @@ class Commits:
         if needs_proof:
             assert replica.leader is not None
             waiter.sequence = replica.leader.lease.want_round()
-        self._wait(waiter, Then.ANSWER)
+        self._wait(waiter, Then.ANSWER, RequestStage.EXECUTED)
 
-    def _wait(self, waiter: Waiter, then: Then) -> None:
+    def _wait(self, waiter: Waiter, then: Then, stage: RequestStage) -> None:
         """Let a call wait for the decisions of all rows before it, and of this step's batch."""
-        waiter.call.become(RequestStage.EXECUTED)
+        waiter.call.become(stage)
         waiter.then = then
         waiter.rows_before = self.batch_rows
         self.unplaced.append(waiter)

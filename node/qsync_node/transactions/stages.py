@@ -8,19 +8,21 @@ Transitions:
   QUEUED      -> READING      a read of pending rows, or of a transaction's stream
               -> BUILDING     a schema change of a large space
               -> FORWARDED    another member leads
-              -> EXECUTED     it ran and changes nothing, or waits for its first attempt
+              -> EXECUTED     it ran and changes nothing
+              -> RETRIED      its key is that of a pending request, whose outcome it gets
               -> LOGGED       it ran, and its rows are in the batch of the step or in the log
   READING     -> EXECUTED     its error depends on pending rows
   BUILDING    -> QUEUED       the build has caught up
   FORWARDED   -> QUEUED       the receiver does not lead, and has logged nothing
-  EXECUTED    -> QUEUED       a row that it read was rolled back, or its first attempt is decided
+  EXECUTED    -> QUEUED       a row that it read was rolled back
+  RETRIED     -> QUEUED       its first attempt is decided
   LOGGED      -> QUEUED       the leader steps down before the batch reaches the log
   any         -> SUCCEEDED    answered with its result
               -> REFUSED      answered with an error; nothing of it was logged
               -> EXPIRED      answered at its deadline; a later outcome is dropped
   FORWARDED   -> ROLLED_BACK, UNKNOWN    outcomes of the leader, or a lost link
   LOGGED      -> ROLLED_BACK, UNKNOWN    but never REFUSED
-  RECEIVED, QUEUED, READING, BUILDING, EXECUTED
+  RECEIVED, QUEUED, READING, BUILDING, EXECUTED, RETRIED
               -> RETURNED     without an answer: the session repeats it, or has closed
 
 A request that may be in a log is therefore never reported as refused.
@@ -41,6 +43,7 @@ class RequestStage(IntEnum):
     BUILDING = auto()
     FORWARDED = auto()
     EXECUTED = auto()
+    RETRIED = auto()
     LOGGED = auto()
     SUCCEEDED = auto()
     REFUSED = auto()
@@ -64,6 +67,7 @@ TRANSITIONS = {
         RequestStage.BUILDING,
         RequestStage.FORWARDED,
         RequestStage.EXECUTED,
+        RequestStage.RETRIED,
         RequestStage.LOGGED,
         RequestStage.RETURNED,
     },
@@ -72,6 +76,7 @@ TRANSITIONS = {
     RequestStage.BUILDING: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
     RequestStage.FORWARDED: _NOT_LOGGED | _DECIDED | {RequestStage.QUEUED},
     RequestStage.EXECUTED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
+    RequestStage.RETRIED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
     RequestStage.LOGGED: _RESULT | _DECIDED | {RequestStage.QUEUED},
 }
 """The states that may follow each one; none follows an answer."""

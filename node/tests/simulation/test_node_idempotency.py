@@ -7,7 +7,7 @@ from qsync_client.protocol.constants import Key
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
-from qsync_sim.clients import build_body
+from qsync_sim.clients import MILLISECOND, build_body
 from qsync_sim.cluster import ADMIN_SESSION, KEY_WINDOW_ROWS
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
@@ -188,3 +188,17 @@ def test_window_out_of_bounds_is_refused(driven: Driven, rows: int) -> None:
 def test_users_cannot_write_the_window(driven: Driven) -> None:
     body = msgpack.packb({Key.SPACE_ID: SystemSpace.SCHEMA, Key.TUPLE: ["qsync_key_window", 1, 0]})
     assert driven.ask(driven.leader(), REPLACE, body).code == ErrorCode.UNSUPPORTED
+
+
+def test_retry_past_its_deadline_is_unknown_while_its_first_attempt_is_pending() -> None:
+    """A refusal would be read as "nothing was written", and the first attempt may be confirmed."""
+    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    leader = driven.leader()
+    driven.cut_off(leader)
+    first = driven.send(leader, INSERT, put(7, "x"), key=KEY)
+    driven.run(20)
+    retry = driven.send(leader, INSERT, put(7, "x"), key=KEY)
+    driven.run(300, lambda: retry in driven.answers)
+    assert driven.answers[first].code == ErrorCode.OUTCOME_UNKNOWN
+    assert driven.answers[retry].code == ErrorCode.OUTCOME_UNKNOWN
+    assert "same key" in driven.answers[retry].reason
