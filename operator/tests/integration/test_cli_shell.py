@@ -118,7 +118,7 @@ def test_wrong_line_shows_the_remedy(line: str, text: str) -> None:
         ('put orders {"id": 1, "', ['"customer": ']),
         ("output j", ["json"]),
         ("help comm", ["commit"]),
-        ("watch b", ["box.election", "box.status", "box.id"]),
+        ("watch b", ["box.election", "box.status", "box.schema", "box.id"]),
         ("nonsense ", []),
         ("get nope ", []),
     ],
