@@ -149,7 +149,8 @@ def test_larger_window_does_not_bring_expired_marks_back(driven: Driven) -> None
     key = ["client-1", 1, mark]
     assert driven.ask(leader, UPDATE, add_one(), key=key).code == 0
     fill(driven, KEY_WINDOW_ROWS + 10)
-    assert driven.ask(leader, REPLACE, put(8, "y"), key=["client-2", 1, mark + 999]).code == 0
+    later = node_of(leader).context.limbo.confirmed_index
+    assert driven.ask(leader, REPLACE, put(8, "y"), key=["client-2", 1, later]).code == 0
     set_window(driven, 5_000)
     again = driven.ask(leader, UPDATE, add_one(), key=key)
     assert again.code == ErrorCode.KEY_EXPIRED
@@ -202,3 +203,15 @@ def test_retry_past_its_deadline_is_unknown_while_its_first_attempt_is_pending()
     assert driven.answers[first].code == ErrorCode.OUTCOME_UNKNOWN
     assert driven.answers[retry].code == ErrorCode.OUTCOME_UNKNOWN
     assert "same key" in driven.answers[retry].reason
+
+
+def test_mark_of_another_log_is_expired(driven: Driven) -> None:
+    """A restored cluster ends earlier, and cannot know the outcome of an earlier attempt."""
+    leader = driven.leader()
+    mark = node_of(leader).context.limbo.confirmed_index
+    assert driven.ask(leader, INSERT, put(7, "x"), key=["a", 1, mark]).code == 0
+    beyond = node_of(leader).context.limbo.confirmed_index + 1
+    answer = driven.ask(leader, INSERT, put(8, "x"), key=["a", 2, beyond])
+    assert answer.code == ErrorCode.KEY_EXPIRED
+    assert "not of this log" in answer.reason
+    assert driven.ask(leader, SELECT, get(8)).tuples == []
