@@ -26,7 +26,6 @@ from qsync_node.server.requestqueue import RequestQueue
 from qsync_node.server.services import Newcomer, Services
 from qsync_node.server.watches import WATCHED_KEY_MAX, Watches
 from qsync_node.transactions.console import CONSOLE_PROCEDURE, Line, program
-from qsync_node.transactions.idempotency import check_key
 
 NODE_TYPES: Final = frozenset(
     int(one)
@@ -40,7 +39,7 @@ STREAM_TYPES: Final = frozenset(
 )
 _WATCH_TYPES: Final = frozenset({int(Type.WATCH), int(Type.UNWATCH), int(Type.WATCH_ONCE)})
 _VOTE, _ACK = int(Type.VOTE), int(Type.OK)
-_SCHEMA_VERSION, _IDEMPOTENCY = int(Key.SCHEMA_VERSION), int(Key.IDEMPOTENCY)
+_SCHEMA_VERSION = int(Key.SCHEMA_VERSION)
 _INSTEAD = {
     int(Type.EVAL): "EVAL is not supported: Qsync has no Lua; use requests and streams",
     int(Type.EXECUTE): "EXECUTE is not supported: Qsync has no SQL; use requests and streams",
@@ -109,7 +108,7 @@ class Dispatch:
         if is_streaming or kind in STREAM_TYPES:
             self._take_stream(kind, sync, body)
         elif kind in NODE_TYPES:
-            if self._is_other_schema(header, sync) or self._is_bad_key(header, sync):
+            if self._is_other_schema(header, sync):
                 return False
             request = self._requests.run(self._port.number, connection.user, frame)
             self._services.feed(request)
@@ -156,17 +155,6 @@ class Dispatch:
         else:
             values = [pack(value) for value in found.values]
             self._port.write(encode_tuples(sync, self._schema_version(), values))
-        return False
-
-    def _is_bad_key(self, header: dict[int, Any], sync: int) -> bool:
-        """Return whether the header contains a malformed idempotency key; if so, refuse it (T9)."""
-        if _IDEMPOTENCY not in header:
-            return False
-        try:
-            check_key(header[_IDEMPOTENCY])
-        except ClientError as error:
-            self.refuse(sync, error.code, error.message)
-            return True
         return False
 
     def _take_stream(self, kind: int, sync: int, body: bytes) -> None:

@@ -98,6 +98,7 @@ class Clients:
             self._route(call)
         except ClientError as error:
             self.answers.refuse(call, error.code, error.message)
+            self._end_transaction(call)
         if not call.is_done and (call.type not in CALL_TYPES or call.request is not None):
             self.answers.waiting[call] = (
                 None  # a CALL that writes nothing has a deadline of its own
