@@ -334,7 +334,7 @@ class Commits:
         self.state.pending = Pending(self.state.database)
 
     def on_leadership_lost(self, reason: str) -> list[Call]:
-        """Answer *unknown* for logged writes; return the requests that were never logged."""
+        """Answer *unknown* for logged writes and their retries; return the other requests."""
         self.state.pending = None
         self.state.ddl_barrier = 0
         self.pending_keys.clear()
@@ -355,7 +355,13 @@ class Commits:
         for waiter in waiting:
             if waiter.call.is_done:
                 continue
-            if waiter.call.transaction:
+            if waiter.then is Then.LOOK_UP:  # a later leader may confirm its first attempt
+                self.answers.refuse(
+                    waiter.call,
+                    ErrorCode.OUTCOME_UNKNOWN,
+                    f"the outcome is unknown: {reason}; retry with the same key",
+                )
+            elif waiter.call.transaction:
                 self.answers.refuse(
                     waiter.call,
                     ErrorCode.TRANSACTION_CONFLICT,

@@ -16,6 +16,7 @@ Transitions:
   FORWARDED   -> QUEUED       the receiver does not lead, and has logged nothing
   EXECUTED    -> QUEUED       a row that it read was rolled back
   RETRIED     -> QUEUED       its first attempt is decided
+              -> UNKNOWN      the leader steps down before that
   LOGGED      -> QUEUED       the leader steps down before the batch reaches the log
   any         -> SUCCEEDED    answered with its result
               -> REFUSED      answered with an error; nothing of it was logged
@@ -76,7 +77,8 @@ TRANSITIONS = {
     RequestStage.BUILDING: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
     RequestStage.FORWARDED: _NOT_LOGGED | _DECIDED | {RequestStage.QUEUED},
     RequestStage.EXECUTED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
-    RequestStage.RETRIED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
+    RequestStage.RETRIED: _RESULT
+    | {RequestStage.QUEUED, RequestStage.UNKNOWN, RequestStage.RETURNED},
     RequestStage.LOGGED: _RESULT | _DECIDED | {RequestStage.QUEUED},
 }
 """The states that may follow each one; none follows an answer."""

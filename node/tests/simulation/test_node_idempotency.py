@@ -216,3 +216,20 @@ def test_mark_of_another_log_is_expired(driven: Driven) -> None:
     assert answer.code == ErrorCode.KEY_EXPIRED
     assert "not of this log" in answer.reason
     assert driven.ask(leader, SELECT, get(8)).tuples == []
+
+
+@pytest.mark.parametrize("kind", [INSERT, COMMIT])
+def test_retry_is_unknown_if_its_leader_steps_down(driven: Driven, kind: int) -> None:
+    """A refused COMMIT would be run again from BEGIN, and the first one may be confirmed."""
+    leader = driven.leader()
+    streams = (1, 2) if kind == COMMIT else (0, 0)
+    for stream in filter(None, streams):
+        assert driven.ask(leader, BEGIN, b"\x80", stream=stream).code == 0
+        assert driven.ask(leader, INSERT, put(7, "x"), stream=stream).code == 0
+    driven.cut_off(leader)
+    body = b"\x80" if kind == COMMIT else put(7, "x")
+    first, retry = (driven.send(leader, kind, body, stream=one, key=KEY) for one in streams)
+    driven.run(2000, lambda: first in driven.answers and retry in driven.answers)
+    assert driven.answers[first].code == ErrorCode.OUTCOME_UNKNOWN
+    assert driven.answers[retry].code == ErrorCode.OUTCOME_UNKNOWN
+    assert "same key" in driven.answers[retry].reason
