@@ -86,11 +86,18 @@ def shown_as_text(record: dict[str, Any]) -> str:
     place = f"{header.get('replica_id', 0)}:{header.get('lsn', 0)}"
     fields = [f"{k}={v}" for k, v in header.items() if k not in _ELSEWHERE]
     if "timestamp" in header:
-        at = datetime.fromtimestamp(header["timestamp"]).isoformat(" ", timespec="milliseconds")
-        fields.insert(0, at)
+        fields.insert(0, _clock(header["timestamp"]))
     if body:
         fields.append(format_cat.to_json(_named(body, is_raft=kind == Type.RAFT)))
     return f"{place:>12} {_TYPES.get(kind, kind)!s:<8} {' '.join(fields)}".rstrip()
+
+
+def _clock(timestamp: float) -> str:
+    """Return the local time of a timestamp; one that is no time stays as it is."""
+    try:
+        return datetime.fromtimestamp(timestamp).isoformat(" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"timestamp={timestamp}"
 
 
 def _named(body: dict[str, object] | list[object], *, is_raft: bool) -> dict[str, object]:

@@ -14,8 +14,9 @@ from qsync_node import __version__
 from qsync_operator.views.statusview import ClusterHealth, StatusRow, View
 
 VIEW_PATH = "/api/status"
-ANSWER_S = 1.0
-"""Patience with a supervisor; then the command looks at the members itself."""
+ANSWER_S = 2.0
+"""Patience with a supervisor, which waits `STATUS_TIMEOUT_S` for members that do not answer. Then
+the command looks at the members itself."""
 ANSWER_BYTES_MAX = 16 << 20
 
 

@@ -90,7 +90,11 @@ def _source_of(path: Path) -> str:
 
 def _text_of(path: Path) -> str:
     try:
-        return sys.stdin.read() if path == STANDARD_INPUT else path.read_text()
+        if path != STANDARD_INPUT:
+            return path.read_text()
+        if sys.stdin is None:
+            raise ClusterManifestError("cannot read standard input: it is closed")
+        return sys.stdin.read()
     except OSError as error:
         raise ClusterManifestError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -56,6 +56,15 @@ def test_mistakes_follow_the_sentence_and_its_reason(home: Home) -> None:
     assert all(line.startswith("  ") for line in mistakes)
 
 
+def test_closed_standard_input_is_named(home: Home) -> None:
+    command = f"exec '{sys.executable}' -m qsync_cli.main apply -f - <&-"
+    failed = subprocess.run(
+        ["sh", "-c", command], env=home.environment, capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 1
+    assert failed.stderr == "qsync: cannot read standard input: it is closed (Invalid)\n"
+
+
 def test_reason_of_a_failure_stands_after_its_last_sentence() -> None:
     for text, expected in {
         "it failed": "it failed (Invalid)",

@@ -47,3 +47,9 @@ def test_row_of_a_file_names_its_type_its_keys_and_its_time(
     header = {"lsn": 12, "replica_id": 1, "type": kind, "timestamp": 1795793825.0235}
     text = shown_as_text({"HEADER": header, "BODY": body})
     assert re.sub(TIME, "TIME", text).strip() == f"1:12 {expected}"
+
+
+@pytest.mark.parametrize("timestamp", [1e20, float("nan"), float("inf")])
+def test_row_whose_timestamp_is_no_time_is_shown(timestamp: float) -> None:
+    header = {"lsn": 1, "replica_id": 1, "type": "INSERT", "timestamp": timestamp}
+    assert shown_as_text({"HEADER": header}) == f"         1:1 INSERT   timestamp={timestamp}"
