@@ -70,7 +70,7 @@ def switch_on() -> None:
             and _is_auditing()
         ):
             return
-        time.sleep(1)  # between two looks: each asks the API server
+        time.sleep(1)  # between two polls: each asks the API server
     raise RuntimeError("the API server did not come back with its audit log")
 
 

@@ -153,7 +153,7 @@ class Namespace:
         while time.monotonic() - started < timeout_s:
             if is_done():
                 return time.monotonic() - started
-            time.sleep(0.1)  # between two looks: each asks the API server
+            time.sleep(0.1)  # between two polls: each asks the API server
         raise RuntimeError(f"waited {timeout_s:g} s for {what}: {json.dumps(self.status())}")
 
     def save(self, folder: Path) -> None:

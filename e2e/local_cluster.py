@@ -73,7 +73,7 @@ class LocalCluster:
         while time.monotonic() < deadline:
             if is_done():
                 return
-            time.sleep(0.1)  # between two looks: each starts a process
+            time.sleep(0.1)  # between two polls: each starts a process
         raise TimeoutError(f"waited {timeout_s:.0f} s for {what}: {self.status()}")
 
     def all_follow(self, count: int) -> bool:

@@ -40,7 +40,7 @@ def set_operators(count: int) -> None:
         pods = _all_pods()
         if len(pods) == count and all(map(_is_ready, pods)):
             return
-        time.sleep(0.2)  # between two looks: each asks the API server
+        time.sleep(0.2)  # between two polls: each asks the API server
     raise RuntimeError(f"waited {CONVERGE_S:g} s for {count} operators: {operator_pods()}")
 
 

@@ -72,7 +72,7 @@ def wait_ready(count: int) -> float:
     while ready() < count:
         if time.monotonic() - started_s > READY_S:
             raise RuntimeError(f"{ready()} of {count} clusters are Ready after {READY_S:g} s")
-        time.sleep(1)  # between two looks: each lists all clusters
+        time.sleep(1)  # between two polls: each lists all clusters
     return time.monotonic() - started_s
 
 

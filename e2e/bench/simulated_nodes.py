@@ -130,7 +130,7 @@ class Simulation:
                 assert about is not None
                 assert about.uid is not None
                 if about.uid not in self.known and about.deletion_timestamp is None:
-                    # A Secret that is not there yet: the next look tries again.
+                    # A Secret that is not there yet: the next turn tries again.
                     with contextlib.suppress(Exception):
                         await self._begin(pod)
                         self.known.add(about.uid)

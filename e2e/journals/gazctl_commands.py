@@ -100,7 +100,7 @@ def until(what: str, is_done: Callable[[], bool]) -> None:
     while not is_done():
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {CONVERGE_S:.0f} s for {what}")
-        time.sleep(0.1)  # between two looks: each starts a process
+        time.sleep(0.1)  # between two polls: each starts a process
 
 
 class GazctlSession:

@@ -46,7 +46,7 @@ def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -
 
 
 async def _collect(session: "KubernetesSession", where: Where) -> tuple[str, dict[str, str]]:
-    seen = await kubernetes_status.look(session, where)
+    seen = await kubernetes_status.observe(session, where)
     name = seen.name
     parts = {f"members/{member}.json": _text(status) for member, status in seen.said.items()}
     for kind in KINDS:

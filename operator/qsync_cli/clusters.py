@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qsync_cli.failure import Failure, FailureReason
-from qsync_local import certificates, looking, processes, views
+from qsync_local import certificates, observing, processes, views
 from qsync_local.store import ClusterFiles, Secrets, home
 from qsync_operator.api.patterns import NAME_PATTERN
 from qsync_operator.views import statusview
@@ -134,18 +134,18 @@ def ensure_supervisor(store: ClusterFiles) -> bool:
     )
 
 
-def look(store: ClusterFiles) -> "QsyncCluster":
+def observe(store: ClusterFiles) -> "QsyncCluster":
     """Return the current cluster: live answers of its nodes, and the supervisor's findings."""
     import asyncio  # noqa: PLC0415  # heavy, and not needed if a supervisor answers
 
     cluster = load_cluster(store)
-    cluster.status = asyncio.run(looking.look(store, secrets_of(store), cluster))
+    cluster.status = asyncio.run(observing.observe(store, secrets_of(store), cluster))
     return cluster
 
 
 def view_of(store: ClusterFiles) -> statusview.View:
     """Return the current view of a cluster, from its supervisor if that answers."""
-    return views.served_view(store) or statusview.view_of(look(store))
+    return views.served_view(store) or statusview.view_of(observe(store))
 
 
 def is_settled(cluster: "QsyncCluster") -> bool:

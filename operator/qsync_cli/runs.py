@@ -36,7 +36,7 @@ AppendsOption = Annotated[
 ]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return without waiting.")]
 LOCAL, KUBERNETES = "for a local cluster", "on Kubernetes"
-LOOK_S = 1.0
+POLL_S = 1.0
 ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
@@ -173,7 +173,7 @@ async def _follow(
             words = ("stepsDone", "stepsTotal", "rowsDone", "rowsTotal")
             numbers = (int(status.get(word, 0)) for word in words)
             advance(*step_of(str(status.get("step", "")), *numbers))
-        await asyncio.sleep(LOOK_S)  # between two looks: each asks the API server
+        await asyncio.sleep(POLL_S)  # between two polls: each asks the API server
 
 
 def lines(run: "Document") -> list[str]:

@@ -35,7 +35,7 @@ NO_CLUSTERS = "no clusters; run `qsync apply -f FILE` to create one"
 
 
 def show(
-    look: Callable[[], list[View]],
+    observe: Callable[[], list[View]],
     output: Output | None,
     *,
     is_list: bool = False,
@@ -59,11 +59,11 @@ def show(
         BadParameter: both `is_watching` and `is_checking`.
     """
     if is_watching and is_checking:
-        raise typer.BadParameter("--check exits after one look: omit --watch")
+        raise typer.BadParameter("--check exits after one observation: omit --watch")
     if is_watching:
-        _watch(look, output, is_list, interval_s)
+        _watch(observe, output, is_list, interval_s)
         return
-    views = look()
+    views = observe()
     if is_checking and not views:
         raise Failure(
             FailureReason.NOT_FOUND,
@@ -121,7 +121,7 @@ def _styled(views: list[View], is_wide: bool) -> str:
 
 
 def _watch(
-    look: Callable[[], list[View]], output: Output | None, is_list: bool, interval_s: float
+    observe: Callable[[], list[View]], output: Output | None, is_list: bool, interval_s: float
 ) -> None:
     """Print each change: JSON lines, YAML documents, or a table, redrawn in place on a terminal."""
     is_drawing = sys.stdout.isatty() and output not in (Output.json, Output.yaml)
@@ -130,7 +130,7 @@ def _watch(
         if is_drawing:
             sys.stdout.write(CLEAR)
         while True:
-            views = look()
+            views = observe()
             if is_drawing:
                 text = _styled(views, output is Output.wide)
                 sys.stdout.write(frame(text, datetime.now(), *shutil.get_terminal_size()))

@@ -11,7 +11,7 @@ from rich import live as rich_live
 from rich import spinner as rich_spinner
 
 from qsync_cli import output
-from qsync_cli.clusters import ensure_supervisor, is_settled, look
+from qsync_cli.clusters import ensure_supervisor, is_settled, observe
 from qsync_cli.failure import Failure, FailureReason
 from qsync_local.supervision import last_words
 from qsync_operator.views import statusview
@@ -38,7 +38,7 @@ def wait_ready(store: "ClusterFiles", timeout_s: float, is_quiet: bool) -> "Qsyn
     deadline_s, restarts = begun_s + timeout_s, 0
     with _display(is_quiet) as show:
         while True:
-            cluster = look(store)
+            cluster = observe(store)
             show(cluster)
             if is_settled(cluster):
                 return cluster

@@ -39,7 +39,7 @@ class LocalBrokers:
         """Return whether the cluster has brokers."""
         return bool(self._store.load_brokers())
 
-    async def look(self, part: str) -> PageJournals:
+    async def observe(self, part: str) -> PageJournals:
         """Return the brokers, and journals whose names contain `part`."""
         cluster = self._store.load_cluster()
         spec = cluster.spec.journals if cluster is not None else None
@@ -59,7 +59,7 @@ class LocalBrokers:
             for name, record in self._store.load_brokers().items()
         }
         uuid = self._store.load_state().replicaset_uuid
-        answers = await self._links.look(urls, part, JOURNALS_MAX, token=token, cluster=uuid)
+        answers = await self._links.observe(urls, part, JOURNALS_MAX, token=token, cluster=uuid)
         return replace(journals_of(answers), note=problem)
 
 

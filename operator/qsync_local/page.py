@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qsync_local.brokerpage import LocalBrokers
-from qsync_local.looking import look
+from qsync_local.observing import observe
 from qsync_local.ports import PAGE_PORTS, NoFreePort, choose_port, is_free
 from qsync_local.store import ClusterFiles, PageAddress
 from qsync_local.views import VIEW_PATH, document_of
@@ -90,7 +90,7 @@ class LocalSource:
         answers = await self._links.statuses(addresses)
         reports = {name: one for name, one in answers.items() if isinstance(one, dict)}
         leader = [name for name in reports if name == status.leader]
-        await self._look_at_spaces([addresses[name] for name in [*leader, *reports]][:1])
+        await self._observe_spaces([addresses[name] for name in [*leader, *reports]][:1])
         view = view_of(cluster)
         now = datetime.now().astimezone()
         sample = live_sample(
@@ -110,9 +110,9 @@ class LocalSource:
     async def journals(self, key: str, part: str) -> PageJournals:
         if key != self._store.name:
             raise PageError(f"cluster {key} not found: run `qsync local status`")
-        return await self._brokers.look(part)
+        return await self._brokers.observe(part)
 
-    async def _look_at_spaces(self, addresses: list[str]) -> None:
+    async def _observe_spaces(self, addresses: list[str]) -> None:
         if time.monotonic() - self._spaces_at_s < SPACES_EVERY_S:
             return
         self._spaces_at_s = time.monotonic()
@@ -203,7 +203,7 @@ class FinishedAudits:
                 has_page=True,
             )
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # an incomplete result; the next look reads it again
+            return None  # an incomplete result; the next observation reads it again
 
 
 def _time_of(name: str) -> str:
@@ -219,7 +219,7 @@ async def _current_view(store: ClusterFiles, schema: SchemaView) -> dict[str, An
     cluster, secrets_of_members = store.load_cluster(), store.load_secrets()
     if cluster is None or secrets_of_members is None:
         raise PageError(f"cluster {store.name} was deleted")
-    cluster.status = await look(store, secrets_of_members, cluster, schema)
+    cluster.status = await observe(store, secrets_of_members, cluster, schema)
     return document_of(view_of(cluster))
 
 

@@ -10,7 +10,7 @@ from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.client import KubernetesApi
 
 
-async def _look(namespaces: list[str]) -> int:
+async def _observe(namespaces: list[str]) -> int:
     api = await KubernetesApi.connect()
     try:
         for namespace in namespaces:
@@ -25,4 +25,4 @@ async def _look(namespaces: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(_look(sys.argv[1:])))
+    sys.exit(asyncio.run(_observe(sys.argv[1:])))

@@ -167,7 +167,7 @@ COUNTERS = (
     Series("qsync_failed_log_ins", "Refused log-ins.",
            lambda now: now.server.sessions.failed_log_ins),
     Series("qsync_refused_handshakes", "Refused connections between this process and members.",
-           lambda now: now.server.peers.refusals.count),
+           lambda now: now.server.peers.refused_count),
     Series("qsync_rolled_back_rows", "Rows that a ROLLBACK or PROMOTE discarded.",
            lambda now: now.status["limbo"]["rolled_back_rows"]),
     Series("qsync_cut_rows", "Rows that this member truncated from its log.",

@@ -150,6 +150,11 @@ class Peers:
         self._timer: asyncio.TimerHandle | None = None  # of the next attempt
 
     @property
+    def refused_count(self) -> int:
+        """Refused handshakes since the start, in both directions."""
+        return self.refusals.count
+
+    @property
     def _me(self) -> PeerIdentity:
         config = self._config
         has_certificate = self._certificates is not None

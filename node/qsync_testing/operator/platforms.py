@@ -60,12 +60,12 @@ async def observed(platform: KubernetesPlatform, cluster: QsyncCluster) -> Obser
 
 
 async def keep(
-    platform: KubernetesPlatform, cluster: QsyncCluster, look: Observed
+    platform: KubernetesPlatform, cluster: QsyncCluster, before: Observed
 ) -> tuple[Trouble, ...]:
-    """Maintain the objects that the plan wants now, and the rest as in a turn with `look`."""
+    """Maintain the objects that the plan wants now, and the rest as in a turn with `before`."""
     inputs = (await observed(platform, cluster)).inputs
     assert inputs is not None
-    return await platform.reconcile(cluster, look, inputs.objects)
+    return await platform.reconcile(cluster, before, inputs.objects)
 
 
 async def settled(condition: Any) -> None:

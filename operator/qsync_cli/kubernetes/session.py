@@ -110,13 +110,13 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
 def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
     """Return the names of members that have a pod, and the way to query them."""
 
-    async def look(session: KubernetesSession) -> tuple[str, list[str]]:
+    async def observe(session: KubernetesSession) -> tuple[str, list[str]]:
         cluster = choose(await session.clusters(), where, session.namespace, member)
         name = str(cluster["metadata"]["name"])
         pods = await session.pods(name)
         return session.namespace, [str(pod["metadata"]["name"]) for pod in pods]
 
-    namespace, names = converse(where, look)
+    namespace, names = converse(where, observe)
     if not names:
         raise Failure(FailureReason.NOT_READY, "no member has a pod: check `kubectl qsync status`")
     return sorted(names), lambda: podlinks.PodLinks(lambda: _connect(where), namespace)

@@ -10,7 +10,7 @@ from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
 from qsync_operator.resources.labels import KIND_LABEL
 from qsync_operator.views import podview
-from qsync_operator.views.podview import Look, is_running
+from qsync_operator.views.podview import Observation, is_running
 from qsync_operator.views.statusview import View
 
 
@@ -20,10 +20,10 @@ def views(where: Where) -> list[View]:
     Raises:
         Failure: there is no such cluster, or the API server refuses a request.
     """
-    return [podview.view_of(converse(where, lambda session: look(session, where)))]
+    return [podview.view_of(converse(where, lambda session: observe(session, where)))]
 
 
-async def look(session: KubernetesSession, where: Where) -> Look:
+async def observe(session: KubernetesSession, where: Where) -> Observation:
     document = choose(await session.clusters(), where, session.namespace, None)
     pods = await session.pods(str(document["metadata"]["name"]))
 
@@ -35,10 +35,12 @@ async def look(session: KubernetesSession, where: Where) -> Look:
     answers = await links.statuses({name: name for name in names})
     said = {n: a for n, a in answers.items() if not isinstance(a, LinkError)}
     silent = {n: str(a) for n, a in answers.items() if isinstance(a, LinkError)}
-    return Look(document, pods, said, silent)
+    return Observation(document, pods, said, silent)
 
 
-async def broker_metrics(session: KubernetesSession, seen: Look) -> dict[str, str | LinkError]:
+async def broker_metrics(
+    session: KubernetesSession, seen: Observation
+) -> dict[str, str | LinkError]:
     """Return the metrics of the brokers of a cluster, or why there are none, by their names."""
     journals = seen.document.get("spec", {}).get("journals") or {}
     if not journals.get("enabled"):

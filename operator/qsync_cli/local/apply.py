@@ -159,7 +159,9 @@ def bring_up(
     is_document = output in (Output.json, Output.yaml)
     if not is_document:
         say(f"qsynccluster.qsync.dev/{store.name} {verb}")
-    cluster = clusters.look(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
+    cluster = (
+        clusters.observe(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
+    )
     if not no_wait and cluster.spec.journals is not None and not cluster.spec.hibernate:
         for one in local_journals.wait_journals(store, cluster, manifest.journals, timeout):
             if not is_document:

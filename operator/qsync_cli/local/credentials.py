@@ -31,7 +31,7 @@ def credentials(name: NameArgument, user: UserOption = None, output: OutputOptio
     store = clusters.open_store(name)
     clusters.ensure_supervisor(store)
     username, password = login_of(store, user)
-    cluster = clusters.look(store)
+    cluster = clusters.observe(store)
     members = [m for m in cluster.status.members if not m.address.endswith(":0")]
     if not members:
         raise Failure(FailureReason.NOT_READY, f"{name} has no members yet: retry when it is Ready")

@@ -53,6 +53,8 @@ def scale(
     is_document = output in (Output.json, Output.yaml)
     if not is_document:
         say(f"qsynccluster.qsync.dev/{name} scaled")
-    cluster = clusters.look(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
+    cluster = (
+        clusters.observe(store) if no_wait else waiting.wait_ready(store, timeout, is_document)
+    )
     if is_document or not no_wait:
         statuses.print_views([statusview.view_of(cluster)], output)

@@ -32,7 +32,7 @@ def show(
     name: str | None, output: Output | None, *, is_watching: bool = False, is_checking: bool = False
 ) -> None:
     statuses.show(
-        lambda: look(name),
+        lambda: observe(name),
         output,
         is_list=name is None,
         is_watching=is_watching,
@@ -40,7 +40,7 @@ def show(
     )
 
 
-def look(name: str | None) -> list[statusview.View]:
+def observe(name: str | None) -> list[statusview.View]:
     """Return a cluster, or all of them, as they are now."""
     stores = [cli_clusters.open_store(name)] if name is not None else cli_clusters.all_stores()
     return [cli_clusters.view_of(store) for store in stores]

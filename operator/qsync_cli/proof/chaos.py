@@ -151,7 +151,7 @@ def _victims_of(target: ConnectionTarget, *, is_given: bool) -> "Victims":
         return victim_platforms.LocalVictims(store)
     where = Where(cluster=target.cluster, namespace=target.namespace, context=target.context)
     victims = victim_platforms.PodVictims(where)
-    victims.look()  # fails if there is no such cluster
+    victims.observe()  # fails if there is no such cluster
     text = f"{target.cluster}: the pod of its leader is deleted in each round."
     require_consent(target.cluster, text, "Delete pods?", "add --yes", is_given=is_given)
     return victims
@@ -224,7 +224,7 @@ async def _whole(victims: "Victims", before: "Leadership | None") -> "Leadership
     deadline_s = time.monotonic() + SETTLE_S
     while True:
         with suppress(Failure, QsyncError):  # a cluster without a leader may not answer
-            found = await asyncio.to_thread(victims.look)
+            found = await asyncio.to_thread(victims.observe)
             if found.is_whole and (before is None or found.term > before.term):
                 return found
         if time.monotonic() > deadline_s:

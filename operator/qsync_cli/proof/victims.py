@@ -38,7 +38,7 @@ class Leadership:
 class Victims(Protocol):
     """A platform on which a leader is found and killed. Methods block."""
 
-    def look(self) -> Leadership: ...
+    def observe(self) -> Leadership: ...
 
     def kill(self, member: str) -> str:
         """Kill a member, and return how."""
@@ -50,8 +50,8 @@ class LocalVictims:
     def __init__(self, store: "ClusterFiles") -> None:
         self._store = store
 
-    def look(self) -> Leadership:
-        members = clusters.look(self._store).status.members
+    def observe(self) -> Leadership:
+        members = clusters.observe(self._store).status.members
         leaders = [one for one in members if one.role == "leader"]
         is_whole = len(leaders) == 1 and all(one.role in UP for one in members)
         if not leaders:
@@ -63,7 +63,7 @@ class LocalVictims:
         record = self._store.load_state().members.get(member)
         if record is None or not record.pid:
             raise Failure(FailureReason.NOT_FOUND, f"{member} has no process: run `qsync status`")
-        with suppress(ProcessLookupError):  # it ended between two looks
+        with suppress(ProcessLookupError):  # it ended between two polls
             os.kill(record.pid, signal.SIGKILL)
         return f"kill -9 {record.pid}"
 
@@ -74,7 +74,7 @@ class PodVictims:
     def __init__(self, where: Where) -> None:
         self._where = where
 
-    def look(self) -> Leadership:
+    def observe(self) -> Leadership:
         async def read(session: "KubernetesSession") -> Leadership:
             found = sessions.choose(await session.clusters(), self._where, session.namespace, None)
             status = found.get("status") or {}

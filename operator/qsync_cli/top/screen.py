@@ -52,27 +52,27 @@ def top(
     target = ConnectionTarget(cluster, namespace=namespace, context=context)
     if target.is_on_kubernetes:
         where = Where(cluster=cluster, namespace=namespace, context=context)
-        observe(lambda: sources.look_at_kubernetes(where), interval or KUBERNETES_S)
+        observe(lambda: sources.observe_kubernetes(where), interval or KUBERNETES_S)
     else:
         clusters.ensure_supervisor(clusters.open_store(cluster))
-        observe(lambda: sources.look_at_local(cluster), interval or LOCAL_S)
+        observe(lambda: sources.observe_local(cluster), interval or LOCAL_S)
 
 
-def observe(look: Callable[[], LiveSample], interval_s: float) -> None:
+def observe(sample: Callable[[], LiveSample], interval_s: float) -> None:
     """Show observations until a key ends the view.
 
     Raises:
         Failure: the first observation fails. Later failures are shown, and the view continues.
     """
     model = LiveModel()
-    model.add(look())
+    model.add(sample())
     found: queue.SimpleQueue[LiveSample | Failure] = queue.SimpleQueue()
     ended = threading.Event()
 
     def repeat() -> None:
         while not ended.wait(interval_s):
             try:
-                found.put(look())
+                found.put(sample())
             except Failure as failure:
                 found.put(failure)
 

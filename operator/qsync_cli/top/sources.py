@@ -29,14 +29,14 @@ APPENDS = "qsync_broker_appends_total"
 JOURNALS = "qsync_broker_journals"
 
 
-def look_at_local(name: str) -> LiveSample:
+def observe_local(name: str) -> LiveSample:
     """Observe a local cluster.
 
     Raises:
         Failure: there is no such cluster.
     """
     store = clusters.open_store(name)
-    cluster = clusters.look(store)
+    cluster = clusters.observe(store)
     addresses = {
         member.name: member.admin_address
         for member in cluster.status.members
@@ -65,20 +65,20 @@ async def _reports(store: "ClusterFiles", addresses: dict[str, str]) -> dict[str
     return {name: answer for name, answer in answers.items() if isinstance(answer, dict)}
 
 
-def look_at_kubernetes(where: Where) -> LiveSample:
+def observe_kubernetes(where: Where) -> LiveSample:
     """Observe a cluster on Kubernetes.
 
     Raises:
         Failure: there is no such cluster, or the API server refuses a request.
     """
 
-    async def look(
+    async def observe(
         session: "KubernetesSession",
-    ) -> "tuple[podview.Look, dict[str, str | LinkError]]":
-        found = await kubernetes_status.look(session, where)
+    ) -> "tuple[podview.Observation, dict[str, str | LinkError]]":
+        found = await kubernetes_status.observe(session, where)
         return found, await kubernetes_status.broker_metrics(session, found)
 
-    seen, metrics = kubernetes_session.converse(where, look)
+    seen, metrics = kubernetes_session.converse(where, observe)
     view = podview.view_of(seen)
     document = {**seen.document, "spec": {}}
     status = api_cluster.QsyncCluster.model_validate(document).status

@@ -44,7 +44,7 @@ class CertificateReconciler:
     def __init__(self, api: Api, key: ObjectKey, uid: str | None) -> None:
         self._api = api
         self._key = key
-        self._looked: tuple[str | None, float] = ("", 0.0)  # name of the checked Secret, and when
+        self._checked: tuple[str | None, float] = ("", 0.0)  # name of the checked Secret, and when
         self._bundle: Bundle | None = None
         # Trusts no certificate. Until the operator has one of its own, it sends nothing, not even
         # plain text.
@@ -76,7 +76,7 @@ class CertificateReconciler:
         Raises:
             ApiError: a Secret cannot be read or stored.
         """
-        named, (before, at_s) = cluster.spec.tls.secret_name, self._looked
+        named, (before, at_s) = cluster.spec.tls.secret_name, self._checked
         if named == before and time.monotonic() - at_s < RESYNC_AFTER_S:
             return
         try:
@@ -86,10 +86,10 @@ class CertificateReconciler:
             self.refusal, self.is_taken = "", False
         except (CertificateError, NameTaken) as error:
             self.refusal, self.is_taken = str(error), isinstance(error, NameTaken)
-            self._looked = (named, time.monotonic())
+            self._checked = (named, time.monotonic())
             return
         self._bundle = found
-        self._looked = (named, time.monotonic())
+        self._checked = (named, time.monotonic())
 
     async def _read(self, cluster: QsyncCluster) -> Bundle:
         name = bundle_name(cluster)

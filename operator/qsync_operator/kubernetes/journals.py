@@ -76,7 +76,7 @@ class JournalReconciler:
         self._troubles: tuple[Trouble, ...] = ()
         self._refused: dict[str, str] = {}  # sentence of the database, by journal
         self._published_s: dict[str, float] = {}
-        self._view, self._looked_s = BrokersView(), -RESYNC_AFTER_S
+        self._view, self._observed_s = BrokersView(), -RESYNC_AFTER_S
 
     async def close(self) -> None:
         """Close the connections to brokers."""
@@ -135,10 +135,10 @@ class JournalReconciler:
         """
         if not has_brokers(cluster) or leader is None:
             return BrokersView()
-        if time.monotonic() - self._looked_s >= RESYNC_AFTER_S:
+        if time.monotonic() - self._observed_s >= RESYNC_AFTER_S:
             with contextlib.suppress(DatabaseError):  # the next turn retries
-                self._view = await in_thread(self._look, leader, voters)
-                self._looked_s = time.monotonic()
+                self._view = await in_thread(self._observe, leader, voters)
+                self._observed_s = time.monotonic()
         return self._view
 
     async def drain(self, leader: str, member: str) -> None:
@@ -147,10 +147,10 @@ class JournalReconciler:
         Raises:
             DatabaseError: the leader cannot be reached or refused a request.
         """
-        self._looked_s = -RESYNC_AFTER_S
+        self._observed_s = -RESYNC_AFTER_S
         await in_thread(self._drain, leader, member)
 
-    def _look(self, leader: str, voters: Collection[str]) -> BrokersView:
+    def _observe(self, leader: str, voters: Collection[str]) -> BrokersView:
         with self._connected(leader) as database:
             return journals.observe(database, voters)
 

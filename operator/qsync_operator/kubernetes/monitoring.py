@@ -18,7 +18,7 @@ class MonitoringKinds:
         self._uid = uid
         self._api = api
         self._key = key
-        self._looked: tuple[list[str], float] = ([], 0.0)
+        self._checked: tuple[list[str], float] = ([], 0.0)
         self._cleared: set[str] = set()
         self.existing: frozenset[str] = frozenset()
 
@@ -28,12 +28,12 @@ class MonitoringKinds:
         Raises:
             ApiError: the API groups cannot be read.
         """
-        asked, (before, at_s) = asked_kinds(cluster), self._looked
+        asked, (before, at_s) = asked_kinds(cluster), self._checked
         self._cleared -= set(asked)
         if not asked or (asked == before and time.monotonic() - at_s < RESYNC_AFTER_S):
             return
         self.existing = frozenset([kind for kind in asked if await self._api.has_kind(kind)])
-        self._looked = (asked, time.monotonic())
+        self._checked = (asked, time.monotonic())
 
     async def remove_unwanted(self, cluster: QsyncCluster) -> list[str]:
         """Delete monitoring objects that the manifest does not ask for, and return their kinds.
@@ -57,7 +57,7 @@ class MonitoringKinds:
 
     def warnings(self, cluster: QsyncCluster) -> tuple[str, ...]:
         missing = [kind for kind in asked_kinds(cluster) if kind not in self.existing]
-        if not missing or not self._looked[0]:
+        if not missing or not self._checked[0]:
             return ()
         return (
             f"cannot create {' and '.join(missing)} for spec.monitoring: the kind is not "

@@ -35,7 +35,7 @@ from qsync_operator.resources.labels import config_name
 from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
 IDLE_S = 2.0
-LOOKS_PER_S = 10.0
+POLLS_PER_S = 10.0
 """Total rate of turns for idle clusters; watches and live links report urgent changes."""
 BUSY_S = 0.25
 LEADERLESS_S = 0.02
@@ -191,7 +191,7 @@ class ClusterTask:
             lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
         is_calm = controller.status.is_true("Ready") and not controller.has_acted
-        return max(IDLE_S, self._count() / LOOKS_PER_S) if is_calm else BUSY_S
+        return max(IDLE_S, self._count() / POLLS_PER_S) if is_calm else BUSY_S
 
 
 def is_reported(cluster: QsyncCluster, sentence: str) -> bool:

@@ -32,7 +32,7 @@ class BrokerLinks:
             await self._session.close()
             self._session = None
 
-    async def look(
+    async def observe(
         self,
         brokers: Mapping[str, str],
         part: str,

@@ -11,7 +11,7 @@ from qsync_operator.views import statusview
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observation:
     """A cluster, its pods, live answers of its members, and the causes of missing answers."""
 
     document: dict[str, Any]
@@ -24,7 +24,7 @@ class Look:
         return str(self.document["metadata"]["name"])
 
 
-def view_of(seen: Look) -> statusview.View:
+def view_of(seen: Observation) -> statusview.View:
     """Return the view of a cluster. Live answers of members replace the status of the operator."""
     document = {**seen.document, "metadata": {**seen.document["metadata"]}}
     document["metadata"].pop("managedFields", None)
@@ -38,7 +38,7 @@ def view_of(seen: Look) -> statusview.View:
     return statusview.View(document, found, rows(cluster, seen), _health(phase, seen))
 
 
-def _health(phase: str, seen: Look) -> statusview.ClusterHealth:
+def _health(phase: str, seen: Observation) -> statusview.ClusterHealth:
     """Return the exit code: a member that does not answer may be news to the operator."""
     health = statusview.health_of(phase)
     is_partial = bool(seen.said) and (bool(seen.silent) or not all(map(is_running, seen.pods)))
@@ -47,7 +47,7 @@ def _health(phase: str, seen: Look) -> statusview.ClusterHealth:
     return health
 
 
-def live_phase(cluster: QsyncCluster, seen: Look) -> str:
+def live_phase(cluster: QsyncCluster, seen: Observation) -> str:
     """Return the phase: Unavailable if the operator reports writes, but no member accepts them."""
     phase = cluster.status.phase or "Pending"
     if phase not in ("Ready", "Degraded"):
@@ -59,11 +59,11 @@ def live_phase(cluster: QsyncCluster, seen: Look) -> str:
     return phase if is_writable or not is_known else "Unavailable"
 
 
-def _leaders(seen: Look) -> list[Any]:
+def _leaders(seen: Observation) -> list[Any]:
     return [one for one in seen.said.values() if one["role"] == "leader"]
 
 
-def rows(cluster: QsyncCluster, seen: Look) -> list[statusview.StatusRow]:
+def rows(cluster: QsyncCluster, seen: Observation) -> list[statusview.StatusRow]:
     """Return a row for each member of the status and for each other pod of a member."""
     by_name = {str(pod["metadata"]["name"]): pod for pod in seen.pods}
     known = {member.name: member for member in cluster.status.members}
@@ -75,7 +75,9 @@ def rows(cluster: QsyncCluster, seen: Look) -> list[statusview.StatusRow]:
     ]
 
 
-def _row(member: MemberStatus, pod: dict[str, Any], seen: Look, ahead: int) -> statusview.StatusRow:
+def _row(
+    member: MemberStatus, pod: dict[str, Any], seen: Observation, ahead: int
+) -> statusview.StatusRow:
     now, container = seen.said.get(member.name), _container(pod)
     live: dict[str, Any] = {"signature": 0}
     if now:
@@ -102,7 +104,7 @@ def _row(member: MemberStatus, pod: dict[str, Any], seen: Look, ahead: int) -> s
     )
 
 
-def lines(cluster: QsyncCluster, seen: Look) -> list[str]:
+def lines(cluster: QsyncCluster, seen: Observation) -> list[str]:
     """Return the problems that the status of the operator omits, such as its own age."""
     found = [
         f"{why}; its role is taken from the last status of the operator"

@@ -47,7 +47,7 @@ class KubernetesBrokers:
     async def close(self) -> None:
         await self._links.close()
 
-    async def look(
+    async def observe(
         self,
         cluster: QsyncCluster,
         pods: Sequence[KubernetesObject],
@@ -62,7 +62,7 @@ class KubernetesBrokers:
             declared: journals of the cluster that are declared.
             part: part of the names of the wanted journals, or "".
         """
-        answers = await self._links.look(broker_urls(cluster, pods), part, JOURNALS_MAX)
+        answers = await self._links.observe(broker_urls(cluster, pods), part, JOURNALS_MAX)
         found = journals_of(answers)
         if any(one.overview is not None for one in answers.values()):
             return found

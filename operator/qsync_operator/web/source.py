@@ -104,7 +104,7 @@ class KubernetesSource:
         except ApiError as error:
             raise PageError(f"cannot read the journals of cluster {key}: {error}") from error
         declared = [one for one in map(read, found) if one is not None and one.spec.cluster == name]
-        return await self._brokers.look(cluster, pods, declared, part)
+        return await self._brokers.observe(cluster, pods, declared, part)
 
     def _place(self, key: str) -> tuple[str, str]:
         """Return namespace and name of a cluster; they go into paths of the API server.
@@ -136,7 +136,7 @@ class KubernetesSource:
         events: list[KubernetesObject],
     ) -> ClusterObservation:
         cluster = lenient_cluster(document)
-        seen, spaces = await self._look(cluster, document, pods)
+        seen, spaces = await self._observe(cluster, document, pods)
         view = podview.view_of(seen)
         status = live_status(cluster, seen)
         now = datetime.now().astimezone()
@@ -155,9 +155,9 @@ class KubernetesSource:
             has_brokers=has_brokers(cluster),
         )
 
-    async def _look(
+    async def _observe(
         self, cluster: QsyncCluster, document: KubernetesObject, pods: list[KubernetesObject]
-    ) -> tuple[podview.Look, PageSpaces | None]:
+    ) -> tuple[podview.Observation, PageSpaces | None]:
         _, admin = ports(cluster)
         addresses = {}
         for pod in pods:
@@ -171,8 +171,8 @@ class KubernetesSource:
         leading = [name for name, one in said.items() if one.get("role") == "leader"]
         first = [*leading, *said][:1]
         spaces = await ask_each(self._links.spaces, {name: addresses[name] for name in first})
-        look = podview.Look(document, pods, said, silent)
-        return look, next(map(read_spaces, spaces.values()), None)
+        observe = podview.Observation(document, pods, said, silent)
+        return observe, next(map(read_spaces, spaces.values()), None)
 
 
 def _not_found(key: str) -> PageError:
@@ -187,7 +187,7 @@ def lenient_cluster(document: KubernetesObject) -> QsyncCluster:
         return QsyncCluster.model_validate({**document, "spec": {}})
 
 
-def live_status(cluster: QsyncCluster, seen: podview.Look) -> ClusterStatus:
+def live_status(cluster: QsyncCluster, seen: podview.Observation) -> ClusterStatus:
     """Return the status of the operator, corrected by live answers of members."""
     changes: dict[str, Any] = {"phase": podview.live_phase(cluster, seen)}
     leading = {name: one for name, one in seen.said.items() if one.get("role") == "leader"}

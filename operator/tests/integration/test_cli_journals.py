@@ -420,7 +420,7 @@ def test_journal_without_all_its_brokers_has_no_good_state(events: Home) -> None
     deadline_s = time.monotonic() + 60
     while [one["state"] for one in shown()] != ["TooFewBrokers"]:
         assert time.monotonic() < deadline_s, events.logs()
-        time.sleep(0.1)  # between two looks: each starts a process
+        time.sleep(0.1)  # between two polls: each starts a process
     wide = events.do("local", "journals", "events", "-o", "wide")
     assert "the journal has 2 of 3 brokers" in wide
 

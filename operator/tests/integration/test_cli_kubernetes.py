@@ -28,7 +28,7 @@ from qsync_operator.kubernetes.client import exit_code
 from qsync_operator.kubernetes.podlinks import PodLinks
 from qsync_operator.members.links import LinkError
 from qsync_operator.views.events import is_event_of
-from qsync_operator.views.podview import Look, view_of
+from qsync_operator.views.podview import Observation, view_of
 from qsync_operator.views.statusview import table
 from qsync_testing.paths import ROOT
 
@@ -153,12 +153,12 @@ async def test_metrics_of_brokers_are_read_by_a_command_in_the_pods_of_voters() 
     ]
     session = KubernetesSession(cast("KubernetesApi", pods), "ns")
     spec = {"journals": {"enabled": True, "tls": True}}
-    found = await status.broker_metrics(session, Look({"spec": spec}, documents, {}, {}))
+    found = await status.broker_metrics(session, Observation({"spec": spec}, documents, {}, {}))
     assert found["orders-0"] == "metric 1\n"
     assert "usage: pod_ask" in str(found["orders-1"])
     assert set(found) == {"orders-0", "orders-1"}
     assert {command[-3:] for _, command in pods.commands} == {("broker", "8080", "tls")}
-    assert await status.broker_metrics(session, Look({"spec": {}}, documents, {}, {})) == {}
+    assert await status.broker_metrics(session, Observation({"spec": {}}, documents, {}, {})) == {}
 
 
 @pytest.mark.asyncio
@@ -293,7 +293,7 @@ def test_what_members_say_now_wins_over_what_was_written_down() -> None:
         "role": "leader", "term": 3, "confirmed_index": 7, "replica_id": 2, "uuid": "u",
         "is_fenced": True,
     }  # fmt: skip
-    seen = Look(written, [pod("orders-1", 2)], {"orders-1": now}, {})
+    seen = Observation(written, [pod("orders-1", 2)], {"orders-1": now}, {})
     view = view_of(seen)
     titles, rows = table(view.rows, False)
     shown = [dict(zip(titles, row, strict=True)) for row in rows]

@@ -185,7 +185,7 @@ def test_a_certificate_is_renewed_without_a_restart(home: Home, tmp_path: Path) 
         soon = datetime.now(UTC) + timedelta(days=30)
         while (served(address).not_valid_after_utc < soon) is not is_wanted:
             assert time.monotonic() < deadline_s, home.logs()
-            time.sleep(0.2)  # between two looks: the supervisor renews without an event
+            time.sleep(0.2)  # between two polls: the supervisor renews without an event
 
     until((folder / "tls.crt").read_text() == old.certificate)
     until(False)

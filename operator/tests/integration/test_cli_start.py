@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qsync_cli.clusters import look
+from qsync_cli.clusters import observe
 from qsync_local import views
 from qsync_local.store import ClusterFiles, PageAddress
 from qsync_local.views import served_view
@@ -107,7 +107,7 @@ def check_views(home: Home) -> None:
     store = ClusterFiles(home.directory / "orders")
     served = served_view(store)
     assert served is not None
-    own = view_of(look(store))
+    own = view_of(observe(store))
     assert (served.rows, served.health) == (own.rows, own.health)
     assert served.lines == own.lines
     page = store.load_page()

@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 async def looked_at(store: ClusterFiles, part: str) -> PageJournals:
     brokers = LocalBrokers(store)
     try:
-        return await brokers.look(part)
+        return await brokers.observe(part)
     finally:
         await brokers.close()
 

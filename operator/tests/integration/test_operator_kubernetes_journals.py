@@ -295,11 +295,11 @@ async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
     looks: list[list[str]] = []
     async with opened(api, cluster) as (platform, _):
 
-        async def look(_: object, leader: str | None, voters: list[str]) -> BrokersView:
+        async def observe(_: object, leader: str | None, voters: list[str]) -> BrokersView:
             looks.append(voters)
             return BrokersView(missing=frozenset(voters))
 
-        platform._journals.observe = look  # type: ignore[method-assign, assignment]  # no broker runs here
+        platform._journals.observe = observe  # type: ignore[method-assign, assignment]  # no broker runs here
         for number in range(4):
             await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
             found = await observed(platform, cluster)

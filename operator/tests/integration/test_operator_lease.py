@@ -160,7 +160,7 @@ async def test_members_are_observed_while_the_api_server_is_not_used() -> None:
         cache.note("Pod", pod_of("orders-0"))
         is_held[0] = False
         for _ in range(3):
-            look = await observed(platform, cluster)
-        assert [member.name for member in look.members] == ["orders-0"]
-        troubles = await keep(platform, cluster, look)
+            observe = await observed(platform, cluster)
+        assert [member.name for member in observe.members] == ["orders-0"]
+        troubles = await keep(platform, cluster, observe)
         assert {trouble.reason for trouble in troubles} <= {"ApiUnavailable"}

@@ -84,7 +84,7 @@ async def platform_of(
         yield platform, cluster
 
 
-async def look(api: FakeApi, port: int, image: str) -> str | None:
+async def observe(api: FakeApi, port: int, image: str) -> str | None:
     """Return the uuid that a newly started operator accepts from the member.
 
     None means that the operator accepts no status.
@@ -102,12 +102,12 @@ async def test_image_that_answered_over_tls_is_never_asked_without_it(tmp_path: 
     async with platform_of(api, port, NEW):
         secure = context_of(api, tmp_path)
     with answering(port, REAL, secure):
-        assert await look(api, port, NEW) == REAL
+        assert await observe(api, port, NEW) == REAL
     with answering(port, FALSE):
-        assert await look(api, port, NEW) is None, "another operator process remembers, too"
-        assert await look(api, port, EARLIER) is None, "another instance, and no proof of it"
+        assert await observe(api, port, NEW) is None, "another operator process remembers, too"
+        assert await observe(api, port, EARLIER) is None, "another instance, and no proof of it"
     with answering(port, REAL):
-        assert await look(api, port, EARLIER) == REAL, "rolled back"
+        assert await observe(api, port, EARLIER) == REAL, "rolled back"
     state = await stored(api, port)
     assert (state.members["orders-0"].uuid, state.tls_images) == (REAL, (NEW,))
 
@@ -116,7 +116,7 @@ async def test_image_that_answered_over_tls_is_never_asked_without_it(tmp_path: 
 async def test_identity_is_not_stored_from_an_answer_without_tls(tmp_path: Path) -> None:
     api = FakeApi()
     with answering(0, FALSE) as port:
-        assert await look(api, port, EARLIER) == FALSE
+        assert await observe(api, port, EARLIER) == FALSE
     state = await stored(api, port)
     assert (state.members["orders-0"].uuid, state.tls_images) == ("", ())
 

@@ -48,7 +48,7 @@ async def test_hung_members_leave_the_loops_own_threads_free(
                 users.observe(cluster(), address),
                 SpaceReconciler("secret").observe(cluster(), address),
             ]
-        talking = [asyncio.ensure_future(look) for look in looks]
+        talking = [asyncio.ensure_future(observe) for observe in looks]
         await asyncio.sleep(0.1)  # all requests have begun
         other = asyncio.ensure_future(asyncio.to_thread(time.monotonic))
         first, _ = await asyncio.wait({*talking, other}, return_when=asyncio.FIRST_COMPLETED)

@@ -11,12 +11,12 @@ import typer
 
 from qsync_cli import statuses
 from qsync_cli.options import Output
-from qsync_local import looking
+from qsync_local import observing
 from qsync_operator.api.status import LastFailover
 from qsync_operator.plan.observed import DISK_FULL, DISK_LOW, Memory
 from qsync_operator.plan.planner import plan
 from qsync_operator.views.failovers import failover_sentence, read_failover
-from qsync_operator.views.podview import Look
+from qsync_operator.views.podview import Observation
 from qsync_operator.views.podview import view_of as kubernetes_view
 from qsync_operator.views.statusview import (
     ClusterHealth,
@@ -186,7 +186,7 @@ def test_live_answers_replace_what_a_supervisor_wrote_before() -> None:
     observed = replace(world.observe(), memory=Memory())
     for phase in ("Ready", "Degraded"):
         old = saved.model_copy(update={"phase": phase})
-        cluster.status = looking.merge(cluster, observed, old)
+        cluster.status = observing.merge(cluster, observed, old)
         view = view_of(cluster)
         assert view.lines[0] == "c: Unavailable · no leader · quorum 2 · confirmed unknown"
         assert view.health is ClusterHealth.UNAVAILABLE
@@ -203,21 +203,23 @@ def test_kubernetes_cluster_is_unavailable_if_no_pod_accepts_writes() -> None:
         "is_fenced": False, "is_writable": False,
     }  # fmt: skip
     leading = {**now, "role": "leader", "is_writable": True}
-    view = kubernetes_view(Look(written, [running], {"orders-0": leading}, {}))
+    view = kubernetes_view(Observation(written, [running], {"orders-0": leading}, {}))
     assert view.health is ClusterHealth.HEALTHY
-    view = kubernetes_view(Look(written, [running], {"orders-0": now}, {}))
+    view = kubernetes_view(Observation(written, [running], {"orders-0": now}, {}))
     assert view.health is ClusterHealth.UNAVAILABLE
     assert view.lines[0].startswith("orders: Unavailable")
-    view = kubernetes_view(Look(written, [], {}, {}))
+    view = kubernetes_view(Observation(written, [], {}, {}))
     assert view.health is ClusterHealth.UNAVAILABLE, "no pod runs"
-    view = kubernetes_view(Look(written, [running], {"orders-0": leading}, {"orders-1": "timeout"}))
+    view = kubernetes_view(
+        Observation(written, [running], {"orders-0": leading}, {"orders-1": "timeout"})
+    )
     assert view.health is ClusterHealth.CHANGING, (
         "a member does not answer: the written phase may be old"
     )
     waiting = {**running, "status": {"containerStatuses": [{"state": {"waiting": {}}}]}}
-    view = kubernetes_view(Look(written, [running, waiting], {"orders-0": leading}, {}))
+    view = kubernetes_view(Observation(written, [running, waiting], {"orders-0": leading}, {}))
     assert view.health is ClusterHealth.CHANGING, "a pod is not running"
-    view = kubernetes_view(Look(written, [running], {}, {"orders-0": "forbidden"}))
+    view = kubernetes_view(Observation(written, [running], {}, {"orders-0": "forbidden"}))
     assert view.health is ClusterHealth.HEALTHY, "who cannot ask, takes the word of the operator"
 
 
@@ -226,7 +228,7 @@ def test_kubernetes_cluster_is_unavailable_if_no_pod_accepts_writes() -> None:
 
 def test_both_platforms_have_the_same_columns_within_80() -> None:
     local = view_in(formed(cluster_of(3)))
-    remote = kubernetes_view(Look(document(members=[{"name": "orders-0"}]), [], {}, {}))
+    remote = kubernetes_view(Observation(document(members=[{"name": "orders-0"}]), [], {}, {}))
     for is_wide in (False, True):
         assert table(local.rows, is_wide)[0] == table(remote.rows, is_wide)[0]
     assert table(local.rows, False)[0][-1] == "LOCATION"
@@ -316,8 +318,8 @@ def test_watch_prints_each_change_once(
     world = formed(cluster_of(3))
     world.incarnations["c-1"].disk = DISK_LOW
     low = view_in(world)
-    look = Interrupted(ready, ready, low, low)
-    statuses.show(look, output, is_watching=True, interval_s=0)
+    observe = Interrupted(ready, ready, low, low)
+    statuses.show(observe, output, is_watching=True, interval_s=0)
     text = capsys.readouterr().out
     if output is Output.json:
         phases = [json.loads(line)["status"]["phase"] for line in text.splitlines()]

@@ -12,7 +12,7 @@ from qsync_cli.where import Where
 from qsync_node.histogram import BOUNDS_S, Histogram
 from qsync_operator.members.links import LinkError
 from qsync_operator.views.live import WINDOW_S, LiveBrokers, LiveFigures, LiveModel, LiveSample
-from qsync_operator.views.podview import Look
+from qsync_operator.views.podview import Observation
 from qsync_operator.views.statusview import StatusRow
 
 
@@ -150,9 +150,9 @@ def test_kubernetes_is_observed_by_its_members_if_the_operator_is_late(
         **report(5), "role": "leader", "term": 2, "confirmed_index": 7, "replica_id": 1,
         "uuid": "u", "is_writable": True,
     }  # fmt: skip
-    seen = Look(document, [{"metadata": {"name": "orders-0"}}], {"orders-0": leading}, {})
+    seen = Observation(document, [{"metadata": {"name": "orders-0"}}], {"orders-0": leading}, {})
     monkeypatch.setattr("qsync_cli.kubernetes.session.converse", lambda where, ask: (seen, {}))
-    found = sources.look_at_kubernetes(Where(cluster="orders"))
+    found = sources.observe_kubernetes(Where(cluster="orders"))
     assert (found.leader, found.term) == ("orders-0", 2)
     assert found.audit == "Passed 2026-11-27T03:00"
     assert [row.role for row in found.rows] == ["leader"]

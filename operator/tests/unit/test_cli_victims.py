@@ -48,7 +48,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> VictimApi:
 
 def test_pod_of_the_leader_is_deleted(api: VictimApi) -> None:
     pods = PodVictims(Where(cluster="orders", namespace="shop"))
-    assert pods.look() == Leadership("orders-0", 3, is_whole=True)
+    assert pods.observe() == Leadership("orders-0", 3, is_whole=True)
     assert pods.kill("orders-0") == "pod deleted"
     assert api.deleted == [("Pod", "shop", "orders-0")]
 
@@ -80,9 +80,9 @@ def test_consent_is_asked_only_for_a_cluster_that_exists(api: VictimApi, tmp_pat
 def test_cluster_that_is_not_ready_is_not_whole(api: VictimApi) -> None:
     pods = PodVictims(Where(cluster="orders"))
     api.status = {"phase": "Degraded", "leader": "orders-0", "term": 3}
-    assert not pods.look().is_whole
+    assert not pods.observe().is_whole
     api.status = {}
-    assert pods.look() == Leadership("", 0, is_whole=False)
+    assert pods.observe() == Leadership("", 0, is_whole=False)
 
 
 class ScriptedVictims:
@@ -92,7 +92,7 @@ class ScriptedVictims:
         self.seen = list(seen)
         self.killed: list[str] = []
 
-    def look(self) -> Leadership:
+    def observe(self) -> Leadership:
         return self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
 
     def kill(self, member: str) -> str:

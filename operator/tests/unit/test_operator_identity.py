@@ -84,10 +84,10 @@ async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: No
     await formed(api)
     before = api.named("Secret", "orders-identity")["data"]
     async with opened(api, cluster) as (platform, _):
-        look = await observed(platform, cluster)
+        observe = await observed(platform, cluster)
         del api.objects[IDENTITY]
         await platform._poll(cluster)
-        assert await keep(platform, cluster, look) == ()
+        assert await keep(platform, cluster, observe) == ()
         assert api.named("Secret", "orders-identity")["data"] == before
         # An action before the next poll is refused, and recreates the Secret as well.
         del api.objects[IDENTITY]
@@ -181,11 +181,11 @@ async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
     await formed(api)
     password = text_of(api.named("Secret", "orders-app"), "password")
     async with opened(api, cluster) as (platform, _):
-        look = await observed(platform, cluster)
-        assert await keep(platform, cluster, look) == ()
+        observe = await observed(platform, cluster)
+        assert await keep(platform, cluster, observe) == ()
         del api.objects[APP], api.objects["ServiceAccount", "ns", "orders"]
         await platform._poll(cluster)
-        assert await keep(platform, cluster, look) == ()
+        assert await keep(platform, cluster, observe) == ()
     assert text_of(api.named("Secret", "orders-app"), "password") == password
     assert ("ServiceAccount", "ns", "orders") in api.objects
 

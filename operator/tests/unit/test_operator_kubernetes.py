@@ -96,22 +96,22 @@ async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
     async with opened(api, cluster) as (platform, cache):
         for ordinal in range(3):
             await platform.act(cluster, CreateMember(f"orders-{ordinal}", "voter"))
-        look = await observed(platform, cluster)
+        observe = await observed(platform, cluster)
         api.writes.clear()
-        assert await keep(platform, cluster, look) == ()
+        assert await keep(platform, cluster, observe) == ()
         assert api.writes == []
         edited = api.named("StatefulSet", "orders")
         edited["spec"]["replicas"] = 1
         edited["metadata"]["annotations"] = {"foreign": "value"}
         cache.note("StatefulSet", api.put(edited))
-        assert await keep(platform, cluster, look) == ()
+        assert await keep(platform, cluster, observe) == ()
         assert api.writes == [("apply", "StatefulSet", "orders")]
         found = api.named("StatefulSet", "orders")
         assert found["spec"]["replicas"] == 3
         assert found["metadata"]["annotations"]["foreign"] == "value"
         cache.note("Service", api.named("Service", "orders-leader"), is_gone=True)
         del api.objects["Service", "ns", "orders-leader"]
-        assert await keep(platform, cluster, look) == ()
+        assert await keep(platform, cluster, observe) == ()
         assert api.writes[1:] == [("apply", "Service", "orders-leader")]
 
 
@@ -127,9 +127,9 @@ async def test_an_unavailable_api_server_is_reported_and_nothing_is_lost() -> No
         with pytest.raises(ActionRefused, match="cannot be reached"):
             await platform.act(cluster, CreateMember("orders-0", "voter"))
         api.failing = set()
-        look = await observed(platform, cluster)
-        assert [member.name for member in look.members] == ["orders-0"]
-        assert await keep(platform, cluster, look) == ()
+        observe = await observed(platform, cluster)
+        assert [member.name for member in observe.members] == ["orders-0"]
+        assert await keep(platform, cluster, observe) == ()
         assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 1
 
 
@@ -163,7 +163,7 @@ async def test_the_role_label_moves_with_leadership_and_stays_without_a_leader()
             found = [api.named("Pod", f"orders-{n}")["metadata"]["labels"] for n in range(2)]
             return [labels.get(ROLE_LABEL, "") for labels in found]
 
-        def look(leader: str, takes_orders: bool = True) -> Observed:
+        def observe(leader: str, takes_orders: bool = True) -> Observed:
             return Observed(
                 tuple(
                     MemberView(
@@ -186,14 +186,14 @@ async def test_the_role_label_moves_with_leadership_and_stays_without_a_leader()
             ("", ["leader", "replica"]),
             ("orders-1", ["replica", "leader"]),
         ):
-            await keep(platform, cluster, look(leader))
+            await keep(platform, cluster, observe(leader))
             assert roles() == expected
         api.writes.clear()
-        await keep(platform, cluster, look("orders-1"))
+        await keep(platform, cluster, observe("orders-1"))
         assert api.writes == []
         labels = api.named("Pod", "orders-0")["metadata"]["labels"]
         assert ADMIN_SCHEME_LABEL not in labels
-        await keep(platform, cluster, look("orders-1", takes_orders=False))
+        await keep(platform, cluster, observe("orders-1", takes_orders=False))
         assert api.named("Pod", "orders-0")["metadata"]["labels"][ADMIN_SCHEME_LABEL] == "http"
 
 
@@ -274,13 +274,13 @@ async def test_a_pause_keeps_no_object_and_sleep_stops_the_pods() -> None:
     asleep = cluster_of(hibernate=True, storage={"retention": "Delete"})
     async with opened(api, cluster) as (platform, _):
         await platform.act(cluster, CreateMember("orders-0", "voter"))
-        look = await observed(platform, cluster)
+        observe = await observed(platform, cluster)
         asleep.metadata.annotations["qsync.dev/paused"] = "true"
         api.writes.clear()
-        assert await keep(platform, asleep, look) == ()
+        assert await keep(platform, asleep, observe) == ()
         assert api.writes == []
         asleep.metadata.annotations.clear()
-        assert await keep(platform, asleep, look) == ()
+        assert await keep(platform, asleep, observe) == ()
     found = api.named("StatefulSet", "orders")["spec"]
     assert found["replicas"] == 0
     assert found["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
@@ -304,18 +304,18 @@ async def test_monitoring_follows_what_is_asked_and_what_exists() -> None:
     api = FakeApi()
     asks = cluster_of(monitoring={"podMonitor": True})
     async with opened(api, asks) as (platform, _):
-        look = await observed(platform, asks)
-        assert await keep(platform, asks, look) == ()
+        observe = await observed(platform, asks)
+        assert await keep(platform, asks, observe) == ()
         assert ("apply", "PodMonitor", "orders") not in api.writes
         (said,) = (await observed(platform, asks)).warnings
         assert "cannot create PodMonitor" in said
     api.kinds = {"PodMonitor"}
     async with opened(api, asks) as (platform, _):
         for _turn in range(2):  # the second one plans the objects of the kinds that the first found
-            assert await keep(platform, asks, look) == ()
+            assert await keep(platform, asks, observe) == ()
         assert ("apply", "PodMonitor", "orders") in api.writes
     async with opened(api, cluster_of()) as (platform, _):
-        assert await keep(platform, cluster_of(), look) == ()
+        assert await keep(platform, cluster_of(), observe) == ()
     assert ("delete", "PodMonitor", "orders") in api.writes
 
 
@@ -324,12 +324,12 @@ async def test_a_monitor_that_is_asked_for_and_unasked_comes_and_goes_each_time(
     api, asks = FakeApi(), cluster_of(monitoring={"podMonitor": True})
     api.kinds = {"PodMonitor"}
     async with opened(api, asks) as (platform, _):
-        look = await observed(platform, asks)
-        assert await keep(platform, asks, look) == ()
+        observe = await observed(platform, asks)
+        assert await keep(platform, asks, observe) == ()
         for _ in range(2):
-            assert await keep(platform, asks, look) == ()
+            assert await keep(platform, asks, observe) == ()
             assert ("PodMonitor", "ns", "orders") in api.objects
-            assert await keep(platform, cluster_of(), look) == ()
+            assert await keep(platform, cluster_of(), observe) == ()
             assert ("PodMonitor", "ns", "orders") not in api.objects
 
 
@@ -337,10 +337,10 @@ async def test_a_monitor_that_is_asked_for_and_unasked_comes_and_goes_each_time(
 async def test_a_network_policy_that_is_switched_off_goes() -> None:
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, _):
-        look = await observed(platform, cluster)
-        await keep(platform, cluster, look)
+        observe = await observed(platform, cluster)
+        await keep(platform, cluster, observe)
         assert ("NetworkPolicy", "ns", "orders") in api.objects
-        await keep(platform, cluster_of(networkPolicy={"enabled": False}), look)
+        await keep(platform, cluster_of(networkPolicy={"enabled": False}), observe)
     assert ("NetworkPolicy", "ns", "orders") not in api.objects
 
 

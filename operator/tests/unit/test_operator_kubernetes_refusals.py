@@ -53,8 +53,8 @@ def recreate_pods(api: FakeApi, cache: Cache, names: list[str], **status: object
         cache.note("Pod", api.put(pod))
 
 
-def drifts(look: Any) -> list[Drift]:
-    return [member.drift for member in look.members]
+def drifts(observe: Any) -> list[Drift]:
+    return [member.drift for member in observe.members]
 
 
 async def create_three(platform: KubernetesPlatform, cluster: QsyncCluster) -> list[str]:
@@ -144,19 +144,19 @@ async def test_refused_object_is_retried_after_a_pause_and_at_once_when_it_chang
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, _):
-        look = await observed(platform, cluster)
+        observe = await observed(platform, cluster)
         api.refusing = {"NetworkPolicy": 403}
-        (trouble,) = await keep(platform, cluster, look)
+        (trouble,) = await keep(platform, cluster, observe)
         assert (trouble.reason, trouble.is_essential) == ("ObjectRefused", False)
         api.refusing = {}
-        assert await keep(platform, cluster, look) == (trouble,)
+        assert await keep(platform, cluster, observe) == (trouble,)
         other = cluster_of(monitoring={"podMonitor": True})
-        assert not await keep(platform, other, look)
+        assert not await keep(platform, other, observe)
         api.refusing = {"NetworkPolicy": 403}
-        assert len(await keep(platform, cluster, look)) == 1
+        assert len(await keep(platform, cluster, observe)) == 1
         api.refusing = {}
         clock[0] += objects.RETRY_FIRST_S
-        assert not await keep(platform, cluster, look)
+        assert not await keep(platform, cluster, observe)
 
 
 FOREIGN = [
@@ -211,8 +211,8 @@ async def test_formed_cluster_keeps_its_supervision_when_its_certificate_is_repl
         await platform.act(cluster, RecordFormed())
     before = api.put(foreign("Secret", "orders-tls", data={}))
     async with opened(api, cluster) as (platform, _):
-        look = await observed(platform, cluster)
-        assert [t.reason for t in await keep(platform, cluster, look)] == ["NameTaken"]
+        observe = await observed(platform, cluster)
+        assert [t.reason for t in await keep(platform, cluster, observe)] == ["NameTaken"]
     assert api.named("Secret", "orders-tls") == before
 
 
@@ -236,19 +236,19 @@ async def test_retention_releases_secrets_before_volumes_are_kept() -> None:
     deleting, keeping = (cluster_of(storage={"retention": how}) for how in ("Delete", "Retain"))
     async with opened(api, deleting) as (platform, _):
         await platform.act(deleting, CreateMember("orders-0", "voter"))
-        look = await observed(platform, deleting)
-        assert not await keep(platform, deleting, look)
+        observe = await observed(platform, deleting)
+        assert not await keep(platform, deleting, observe)
         assert owned(api, "orders-identity")
         assert owned(api, "orders-app")
         api.writes.clear()
-        assert not await keep(platform, keeping, look)
+        assert not await keep(platform, keeping, observe)
         assert not owned(api, "orders-identity")
         assert not owned(api, "orders-app")
         order = [(kind, name) for _, kind, name in api.writes]
         assert order.index(("Secret", "orders-identity")) < order.index(("StatefulSet", "orders"))
         assert order.index(("Secret", "orders-app")) < order.index(("StatefulSet", "orders"))
         api.writes.clear()
-        assert not await keep(platform, deleting, look)
+        assert not await keep(platform, deleting, observe)
         order = [(kind, name) for _, kind, name in api.writes]
         assert order.index(("StatefulSet", "orders")) < order.index(("Secret", "orders-identity"))
 

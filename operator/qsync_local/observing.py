@@ -20,7 +20,7 @@ _WITH_WRITES = ("Degraded", "Scaling", "RollingOut", "Progressing")
 """Phases that a cluster without a leader does not have."""
 
 
-async def look(
+async def observe(
     store: ClusterFiles,
     secrets: Secrets,
     cluster: QsyncCluster,
