@@ -11,7 +11,7 @@ from qsync_node.server.logs import Log
 REPEAT_S = 60.0
 """Time until a refusal is logged again, in seconds."""
 KINDS_MAX = 64
-"""Maximum number of kinds that are counted apart within `REPEAT_S`."""
+"""Maximum number of kinds of one end that are counted apart within `REPEAT_S`."""
 REASON_MAX = 400
 """Maximum length of a logged reason: the other end may have written it."""
 _OTHERS = "others"
@@ -30,7 +30,9 @@ class Refusals:
         self.count = 0
         self.of_targets: dict[str, str] = {}
         self._log = log
-        self._logged: dict[Hashable, tuple[float, int]] = {}  # kind -> time, refusals since
+        # By event, so that a flood of one end hides no refusal of the other: kind -> time, refusals
+        # since.
+        self._logged: dict[str, dict[Hashable, tuple[float, int]]] = {}
 
     def on_dialled(self, name: str, address: str, reason: str, now_s: float) -> None:
         """Note that a handshake with a dialled member has failed.
@@ -68,8 +70,7 @@ class Refusals:
 
     def _note(self, event: str, kind: Hashable, fields: dict[str, str], now_s: float) -> None:
         self.count += 1
-        logged = self._logged
-        kind = (event, kind)
+        logged = self._logged.setdefault(event, {})
         if kind not in logged and len(logged) >= KINDS_MAX:
             for old in [one for one, (at_s, _) in logged.items() if now_s - at_s >= REPEAT_S]:
                 del logged[old]

@@ -65,3 +65,11 @@ def test_flood_from_many_addresses_fills_neither_the_log_nor_the_memory() -> Non
     refused.refusals.on_accepted("10.9.9.9", "late", 1.0 + REPEAT_S)
     assert refused.lines()[-1]["host"] == "10.9.9.9"
     assert refused.refusals.count == 10 * KINDS_MAX + 1
+
+
+def test_flood_of_hellos_does_not_hide_that_a_member_refuses_this_one() -> None:
+    refused = ReadableRefusals()
+    for number in range(2 * KINDS_MAX):
+        refused.refusals.on_accepted(f"10.0.0.{number}", "wrong secret", 1.0)
+    refused.refusals.on_dialled("orders-0", "h:1", "wrong secret", 2.0)
+    assert refused.lines()[-1]["event"] == "link_refused"
