@@ -76,10 +76,23 @@ class Call:
 
     @property
     def may_be_logged(self) -> bool:
-        """Whether its rows may be in the log of this leader, or of the one that received it."""
+        """Whether its rows may be in the log of this leader, or of the one that received it.
+
+        Of the requests of a transaction, only COMMIT logs rows.
+        """
         if self.stage is RequestStage.FORWARDED:
+            if self.transaction:
+                return self.type == Type.COMMIT
             return self.type in LOGGING_TYPES
         return self.stage is RequestStage.LOGGED
+
+    def is_followed_by_its_end(self, later: "Call") -> bool:
+        """Return whether `later` ends the transaction of this forwarded request."""
+        return (
+            later.type in (Type.COMMIT, Type.ROLLBACK)
+            and later.forwarded > self.forwarded
+            and (later.session, later.transaction) == (self.session, self.transaction)
+        )
 
     @property
     def owner(self) -> tuple[int, int]:

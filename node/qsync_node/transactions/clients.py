@@ -452,4 +452,9 @@ def _expiry_of(call: Call) -> tuple[ErrorCode, str]:
             "the outcome is unknown: the deadline passed before the write was confirmed or rolled "
             "back; read the data before you retry"
         )
+    if call.transaction and call.type not in (Type.BEGIN, Type.COMMIT, Type.ROLLBACK):
+        return ErrorCode.TIMEOUT, (
+            "the deadline of the request passed: its transaction takes effect only if a COMMIT "
+            "that was sent already succeeds; run it again from BEGIN otherwise"
+        )
     return ErrorCode.TIMEOUT, "the request was not logged: its deadline passed; retry"

@@ -213,10 +213,14 @@ class Forwarding:
     def on_expired(self, call: Call) -> None:
         """Forget a request whose deadline has passed; the leader's late answer is ignored (G3).
 
-        The transaction of an expired BEGIN is not open here, so it must not remain open there.
+        Whether an expired statement has run there is unknown, so its transaction ends there, and
+        its next requests fail. That of an expired BEGIN is not open here. Neither concerns the
+        next transaction of the stream, if the end of this one was forwarded already.
         """
         outgoing = self.outgoing.pop(call.forwarded, None)
-        if outgoing is not None and call.type == Type.BEGIN:
+        if outgoing is None or not call.transaction or call.may_be_logged:
+            return
+        if not any(call.is_followed_by_its_end(one.call) for one in self.outgoing.values()):
             self.roll_back(call, outgoing.link)
 
     def roll_back(self, call: Call, link: int) -> None:

@@ -93,6 +93,7 @@ def test_transactions_of_a_removed_member_end_with_their_connections() -> None:
     [
         (False, BEGIN, ErrorCode.TRANSACTION_CONFLICT),
         (True, SELECT, ErrorCode.TRANSACTION_CONFLICT),
+        (True, INSERT, ErrorCode.TRANSACTION_CONFLICT),
         (True, ROLLBACK, 0),
         (True, COMMIT, ErrorCode.OUTCOME_UNKNOWN),
         (False, SELECT, ErrorCode.NOT_LEADER),
@@ -107,12 +108,49 @@ def test_only_requests_that_may_be_logged_are_unknown_after_a_lost_link(
         driven.ask(member, BEGIN, stream=1)
         driven.ask(member, INSERT, put(1, "value"), stream=1)
     driven.mute(leader, member)
-    sync = driven.send(member, kind, get(1) if kind == SELECT else b"", stream=1)
+    body = {SELECT: get(1), INSERT: put(2, "value")}.get(kind, b"")
+    sync = driven.send(member, kind, body, stream=1)
     driven.run(5)
     assert sync not in driven.answers
     (outgoing,) = node_of(member).forwarding.outgoing.values()
     member.step([fx.LinkDown(outgoing.link)])
     assert driven.answers[sync].code == code
+
+
+def test_statement_past_its_deadline_aborts_its_transaction() -> None:
+    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    leader, member = driven.leader(), driven.followers()[0]
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    driven.mute(leader, member)
+    late = driven.send(member, INSERT, put(1, "value"), stream=1)
+    driven.run(250)
+    assert driven.answers[late].code == ErrorCode.TIMEOUT, "a statement logs nothing"
+    driven.world.network.heal()
+    assert driven.ask(member, INSERT, put(2, "value"), stream=1).code == (
+        ErrorCode.TRANSACTION_CONFLICT
+    )
+    assert driven.ask(member, COMMIT, stream=1).code == ErrorCode.TRANSACTION_CONFLICT
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    assert driven.ask(member, COMMIT, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples == []
+
+
+def test_late_statement_spares_the_next_transaction_of_its_stream() -> None:
+    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    leader, member = driven.leader(), driven.followers()[0]
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    driven.mute(leader, member)
+    late = driven.send(member, INSERT, put(1, "value"), stream=1)
+    driven.send(member, COMMIT, stream=1)
+    driven.run(100)
+    begun = driven.send(member, BEGIN, stream=1)
+    driven.run(150, lambda: late in driven.answers)
+    assert "COMMIT" in driven.answers[late].reason
+    driven.world.network.heal()
+    driven.run(20, lambda: begun in driven.answers)
+    assert driven.ask(member, INSERT, put(2, "value"), stream=1).code == 0
+    assert driven.ask(member, COMMIT, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(2)).tuples
 
 
 def test_request_that_a_removed_leader_never_answered_is_unknown_at_once() -> None:
