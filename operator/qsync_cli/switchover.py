@@ -26,8 +26,29 @@ def switchover(where: Where, member: str | None = None, output: OutputOption = N
     """Move leadership to another member without losing a write."""
     target = targets.resolve(where, member)
     before, now = targets.ask(target, lambda links: _switch_over(links, target, member))
+    check_successor(before, now, member if where.address is None else None)  # else a UUID
     text = f"{now.name} leads in term {now.term}, after {before.name}"
     done(text, output, leader=now.name, term=now.term, previousLeader=before.name)
+
+
+def check_successor(before: TermLeader, now: TermLeader, wanted: str | None) -> None:
+    """Check that leadership has moved to the wanted member.
+
+    Args:
+        before: the leader before the switchover.
+        now: the leader after it.
+        wanted: name of the wanted one, or None if each other member is right.
+
+    Raises:
+        Failure: another member won the election.
+    """
+    if now.name == before.name or (wanted is not None and now.name != wanted):
+        was = "again" if now.name == before.name else f"instead of {wanted}"
+        raise Failure(
+            FailureReason.FAILED,
+            f"switchover failed: {now.name} leads {was}, in term {now.term}, because it won the "
+            "election; run `qsync status`, then repeat the command",
+        )
 
 
 async def _switch_over(
