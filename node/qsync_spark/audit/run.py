@@ -44,6 +44,7 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
     """Return the ranges unknown to all proofs, notes about lag, and the index a quorum archived."""
     gaps: list[Gap] = []
     notes: list[str] = []
+    left: dict[str, list[IndexRange]] = {}
     newest = max((e.timestamp_max for _, e in context.archive.segments()), default=0.0)
     if context.snapshot is None:
         gaps.append(Gap([1, 3, 4], "no member archived a snapshot, so the voters are unknown"))
@@ -83,6 +84,7 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
             is_removed = last < context.end and last in (end for _, end in ranges)
             if is_removed and after >= held.end and written_s and lasted_s <= lag_allowed_s:
                 # These copies left with the member; the quorum of the rows is checked elsewhere.
+                left.setdefault(uuid, []).append((after, last))
                 span = f"{after + 1} to {last}"
                 notes.append(
                     f"{name} was removed, or replaced after the loss of its volume, "
@@ -99,7 +101,7 @@ def gaps_of(context: AuditContext, lag_allowed_s: float) -> tuple[list[Gap], lis
                 notes.append(f"{text}: its newest rows are {late_s:.0f} s late and not audited yet")
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
-    return gaps, notes, min(_audited(context, gaps), context.end_read)
+    return gaps, notes, min(_audited(context, left, gaps, notes), context.end_read)
 
 
 def _not_reported(unknown: list[UnknownRange], invalid: set[str]) -> list[UnknownRange]:
@@ -107,25 +109,56 @@ def _not_reported(unknown: list[UnknownRange], invalid: set[str]) -> list[Unknow
     return [one for one in unknown if one.file not in invalid]
 
 
-def _audited(context: AuditContext, gaps: list[Gap]) -> int:
-    """Return the greatest index with a known majority of voters; add gaps before it."""
+def _audited(
+    context: AuditContext, left: dict[str, list[IndexRange]], gaps: list[Gap], notes: list[str]
+) -> int:
+    """Return the greatest index with a known quorum of voters; add gaps and notes before it."""
+    audited, short, unproven = _compared(context, left)
+    for after, last in short:
+        gaps.append(Gap([3], "fewer than a quorum of the voters archived these rows", "", after,
+                        last))  # fmt: skip
+    for after, last in unproven:
+        notes.append(
+            f"members that were removed soon afterwards took their copies of rows {after + 1} to "
+            f"{last} with them: the archive has these rows, and no proof that a quorum held them"
+        )
+    return audited
+
+
+def _compared(
+    context: AuditContext, left: dict[str, list[IndexRange]]
+) -> tuple[int, list[IndexRange], list[IndexRange]]:
+    """Compare the archived copies of each range of rows with the quorum of its voters.
+
+    Args:
+        context: the audit.
+        left: by member, the rows whose copies left with it, when it was removed.
+
+    Returns:
+        The greatest index with a known quorum of voters, the ranges before it without one, and
+        those where only copies that left are missing for one.
+    """
     expected = context.expected
-    edges = sorted({*expected.rows.starts, *expected.covered.starts, *expected.voters.starts})
-    edges = [edge for edge in edges if edge <= context.end] + [context.end + 1]
+    starts = {*expected.rows.starts, *expected.covered.starts, *expected.voters.starts}
+    starts |= {edge + 1 for ranges in left.values() for one in ranges for edge in one}
+    edges = [*sorted(edge for edge in starts if edge <= context.end), context.end + 1]
     short: list[IndexRange] = []
+    unproven: list[IndexRange] = []
     for start, following in pairwise(edges):
         voters = expected.voters.at(start)
+        needed = voters.bit_count() // 2 + 1
         held = (expected.rows.at(start) | expected.covered.at(start)) & voters
-        if start > 0 and held.bit_count() < voters.bit_count() // 2 + 1:
-            short.append((start - 1, following - 1))
+        if start <= 0 or held.bit_count() >= needed:
+            continue
+        for uuid, ranges in left.items():
+            if uuid in expected.bits and any(after < start <= last for after, last in ranges):
+                held |= (1 << expected.bits[uuid]) & voters
+        (short if held.bit_count() < needed else unproven).append((start - 1, following - 1))
     audited = context.end
     short = merge(short)
     if short and short[-1][1] == context.end:
         audited = short.pop()[0]
-    for after, last in short:
-        gaps.append(Gap([3], "fewer than a quorum of the voters archived these rows", "", after,
-                        last))  # fmt: skip
-    return audited
+    return audited, short, merge(unproven)
 
 
 def counts_of(context: AuditContext) -> dict[str, int]:
