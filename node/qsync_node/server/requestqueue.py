@@ -22,6 +22,8 @@ from qsync_node.server.bounds import ConnectionBounds
 
 REQUEST_OVERHEAD_BYTES = 256
 _STREAM, _IDEMPOTENCY = int(Key.STREAM_ID), int(Key.IDEMPOTENCY)
+_NIL_KEY = ()
+"""Stands for an idempotency key that is nil, which is as invalid: None is that of no key."""
 
 
 class RequestQueue:
@@ -79,9 +81,10 @@ class RequestQueue:
         kind, sync, header, body = frame
         number = self._next
         self._next += 1
-        request = fx.Request(
-            session, number, kind, body, header.get(_STREAM, 0), user, header.get(_IDEMPOTENCY)
-        )
+        key = header.get(_IDEMPOTENCY)
+        if key is None and _IDEMPOTENCY in header:
+            key = _NIL_KEY
+        request = fx.Request(session, number, kind, body, header.get(_STREAM, 0), user, key)
         self.running[number] = request
         self._begun[number] = (sync, self._received_ns)
         return request

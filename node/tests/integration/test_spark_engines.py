@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +118,12 @@ def test_differences_are_found_in_every_chunk(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of 16 rows, so that a small archive has many."""
-    planted = missing_row(Copy(folder, tmp_path / "copy", 5))
-    whole = plain_audit(tmp_path / "copy")
-    assert planted.lsn > 16
+    copies = (Copy(folder, tmp_path / f"copy {seed}", seed) for seed in count())
+    damaged = ((copy, missing_row(copy)) for copy in copies)
+    copy, planted = next(one for one in damaged if one[1].lsn > 16)
+    whole = plain_audit(copy.folder)
     for module in ("facts.chunks", "audit.compare", "audit.scan"):
         monkeypatch.setattr(f"qsync_spark.{module}.CHUNK_BITS", 4)
-    found = plain_audit(tmp_path / "copy")
+    found = plain_audit(copy.folder)
     assert [one.lsn for one in found.violations] == [planted.lsn]
     assert (found.violations, found.gaps) == (whole.violations, whole.gaps)

@@ -343,7 +343,7 @@ def ordered_run() -> dict[str, Any]:
 
 @pytest.mark.asyncio
 async def test_a_run_is_followed_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qsync_cli.runs.LOOK_S", 0)
+    monkeypatch.setattr("qsync_cli.runs.POLL_S", 0)
     violation = {"proof": "1", "message": "row 7 is missing", "location": "n1/7.xlog at 40"}
     ended = {
         "phase": "Succeeded", "verdict": "Violated", "message": "1 violations", "report": "s3://a/b",

@@ -207,7 +207,7 @@ def test_a_supervisor_that_always_ends_is_reported(
     store.directory.mkdir()
     store.supervisor_log.write_text("Traceback\nAttributeError: a defect\n")
     cluster = parse_manifest(THREE.read_text()).cluster
-    monkeypatch.setattr(waiting, "look", lambda _: cluster)
+    monkeypatch.setattr(waiting, "observe", lambda _: cluster)
     monkeypatch.setattr(waiting, "ensure_supervisor", lambda _: True)
     with pytest.raises(Failure, match="ended 6 times: AttributeError: a defect; read") as raised:
         waiting.wait_ready(store, 60, is_quiet=True)
