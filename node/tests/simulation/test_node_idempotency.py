@@ -206,18 +206,6 @@ def test_retry_past_its_deadline_is_unknown_while_its_first_attempt_is_pending()
     assert "same key" in driven.answers[retry].reason
 
 
-def test_mark_of_another_log_is_expired(driven: Driven) -> None:
-    """A restored cluster ends earlier, and cannot know the outcome of an earlier attempt."""
-    leader = driven.leader()
-    mark = node_of(leader).context.limbo.confirmed_index
-    assert driven.ask(leader, INSERT, put(7, "x"), key=["a", 1, mark]).code == 0
-    beyond = node_of(leader).context.limbo.confirmed_index + 1
-    answer = driven.ask(leader, INSERT, put(8, "x"), key=["a", 2, beyond])
-    assert answer.code == ErrorCode.KEY_EXPIRED
-    assert "not of this log" in answer.reason
-    assert driven.ask(leader, SELECT, get(8)).tuples == []
-
-
 @pytest.mark.parametrize("kind", [INSERT, COMMIT])
 def test_retry_is_unknown_if_its_leader_steps_down(driven: Driven, kind: int) -> None:
     """A refused COMMIT would be run again from BEGIN, and the first one may be confirmed."""
