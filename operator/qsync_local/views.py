@@ -6,6 +6,7 @@ than the rest of a command. The request is one of HTTP/1.0, whose answer ends wi
 
 import json
 import socket
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -60,13 +61,13 @@ def _get(page: PageAddress) -> bytes:
         f"GET {VIEW_PATH} HTTP/1.0\r\nHost: 127.0.0.1:{page.port}\r\n"
         f"Cookie: qsync-{page.port}={page.token}\r\n\r\n"
     )
-    answer = bytearray()
+    answer, deadline_s = bytearray(), time.monotonic() + ANSWER_S
     with socket.create_connection(("127.0.0.1", page.port), timeout=ANSWER_S) as connection:
         connection.sendall(request.encode())
         while piece := connection.recv(65536):
             answer += piece
-            if len(answer) > ANSWER_BYTES_MAX:
-                raise ValueError("the answer is too long")
+            if len(answer) > ANSWER_BYTES_MAX or time.monotonic() > deadline_s:
+                raise ValueError("the answer is too long, or takes too long")
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if head.split(b" ", 2)[1:2] != [b"200"]:
         raise ValueError("the request failed")

@@ -86,14 +86,6 @@ class Call:
             return self.type in LOGGING_TYPES
         return self.stage is RequestStage.LOGGED
 
-    def is_followed_by_its_end(self, later: "Call") -> bool:
-        """Return whether `later` ends the transaction of this forwarded request."""
-        return (
-            later.type in (Type.COMMIT, Type.ROLLBACK)
-            and later.forwarded > self.forwarded
-            and (later.session, later.transaction) == (self.session, self.transaction)
-        )
-
     @property
     def owner(self) -> tuple[int, int]:
         """Owner of the call's streams: (link, session)."""

@@ -14,6 +14,7 @@ Invariants
   K4  A stream's requests run at the leader that received its BEGIN, or fail with a conflict (T10).
 """
 
+from itertools import takewhile
 from typing import Any
 
 from qsync_node.consensus.membership import REMOVED_REASON
@@ -410,19 +411,18 @@ class Clients:
         """Answer the calls whose deadline has passed (G3)."""
         context = self.context
         oldest = context.now_ns - context.settings.request_timeout_ns
-        is_any = False
-        while self.answers.waiting:
-            call = next(iter(self.answers.waiting))
-            if call.arrived_ns > oldest:
-                break
-            is_any = True
-            self.forwarding.on_expired(call)
+        expired = list(takewhile(lambda call: call.arrived_ns <= oldest, self.answers.waiting))
+        if not expired:
+            return
+        self.forwarding.on_expired(expired)
+        for call in expired:
+            if call.is_done:
+                continue
             if call.transaction and not call.may_be_logged:
                 self.streams.fail(call)
                 self._end_transaction(call)
             self.answers.expire(call, *_expiry_of(call))
-        if is_any:
-            self.linearizable_reads.drop_answered()
+        self.linearizable_reads.drop_answered()
 
     def why_not_writable(self) -> str:
         replica = self.replica

@@ -210,18 +210,23 @@ class Forwarding:
                 call, ErrorCode.NOT_LEADER, f"the request was not logged: {cause}; retry"
             )
 
-    def on_expired(self, call: Call) -> None:
-        """Forget a request whose deadline has passed; the leader's late answer is ignored (G3).
+    def on_expired(self, calls: list[Call]) -> None:
+        """Forget requests whose deadline has passed; the leader's late answers are ignored (G3).
 
         Whether an expired statement has run there is unknown, so its transaction ends there, and
         its next requests fail. That of an expired BEGIN is not open here. Neither concerns the
         next transaction of the stream, if the end of this one was forwarded already.
         """
-        outgoing = self.outgoing.pop(call.forwarded, None)
-        if outgoing is None or not call.transaction or call.may_be_logged:
-            return
-        if not any(call.is_followed_by_its_end(one.call) for one in self.outgoing.values()):
-            self.roll_back(call, outgoing.link)
+        ends: dict[tuple[int, int], int] = {}  # by stream: the last COMMIT or ROLLBACK
+        for number, outgoing in self.outgoing.items():
+            if outgoing.call.type in (Type.COMMIT, Type.ROLLBACK):
+                ends[outgoing.call.session, outgoing.call.transaction] = number
+        for call in calls:
+            expired = self.outgoing.pop(call.forwarded, None)
+            if expired is None or not call.transaction or call.may_be_logged:
+                continue
+            if ends.get((call.session, call.transaction), 0) <= call.forwarded:
+                self.roll_back(call, expired.link)
 
     def roll_back(self, call: Call, link: int) -> None:
         """End the transaction of the call's stream at the leader of a link, if the link lives."""

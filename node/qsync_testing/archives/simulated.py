@@ -200,7 +200,7 @@ def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-LIVES_FROM, LIVES_MAX = 34, 60
+FIRST_SEED, SEEDS_MAX = 34, 60
 """The first seed, and the number of seeds. In archives of earlier seeds, random damage hits keys of
 snapshots and replica ids. There the tests expect one violation, and the audit names several."""
 
@@ -223,9 +223,9 @@ def archived_runs(
         frequent: Faults that must happen more often than usual, for rare conditions.
 
     Raises:
-        AssertionError: Too few of `LIVES_MAX` schedules qualify.
+        AssertionError: Too few of `SEEDS_MAX` schedules qualify.
     """
-    for seed in range(LIVES_FROM, LIVES_FROM + LIVES_MAX):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
         archive = folder / str(seed)
         world = archived_run(seed, archive, *frequent)
         if is_wanted(world, archive):
@@ -233,7 +233,7 @@ def archived_runs(
             count -= 1
         if not count:
             return
-    raise AssertionError(f"{count} of the wanted schedules are not among {LIVES_MAX}")
+    raise AssertionError(f"{count} of the wanted schedules are not among {SEEDS_MAX}")
 
 
 def has_lost_a_disk(world: World, _: Path) -> bool:

@@ -19,7 +19,7 @@ from qsync_testing.worlds import Driven
 
 REGISTER = 70
 UNSUPPORTED, INVALID_MSGPACK = 5, 20
-LIVES_MIN = 6
+SCHEDULES_MIN = 6
 
 
 @pytest.mark.parametrize("is_anonymous", [True, False])
@@ -27,7 +27,7 @@ def test_it_has_the_one_history_whatever_fails(is_anonymous: bool) -> None:
     removed = reads = moves = 0
     compared: Counter[int] = Counter()
     for seed in range(60):
-        if seed >= LIVES_MIN and removed and reads and moves:
+        if seed >= SCHEDULES_MIN and removed and reads and moves:
             break
         done = run(seed, is_anonymous)
         removed += done.removed
@@ -43,13 +43,13 @@ def test_it_has_the_one_history_whatever_fails(is_anonymous: bool) -> None:
 
 @pytest.mark.parametrize("spaces", [(SPACE,), (ASYNC_SPACE,), (280,)])
 def test_it_gets_the_listed_spaces_and_every_index(spaces: tuple[int, ...]) -> None:
-    joins = sum(run(seed, spaces=spaces).subscriber.joins for seed in range(LIVES_MIN))
-    assert joins >= LIVES_MIN
+    joins = sum(run(seed, spaces=spaces).subscriber.joins for seed in range(SCHEDULES_MIN))
+    assert joins >= SCHEDULES_MIN
 
 
 def test_subscriber_by_index_gets_each_row_once() -> None:
     removed = moves = 0
-    for seed in range(LIVES_MIN):
+    for seed in range(SCHEDULES_MIN):
         done = run(seed, is_by_index=True)
         removed += done.removed
         moves += done.subscriber.connections - done.subscriber.joins

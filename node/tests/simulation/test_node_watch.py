@@ -117,12 +117,18 @@ def test_only_requests_that_may_be_logged_are_unknown_after_a_lost_link(
     assert driven.answers[sync].code == code
 
 
-def test_statement_past_its_deadline_aborts_its_transaction() -> None:
+def with_late_statement() -> tuple[Driven, int]:
+    """Return a world whose follower forwards an INSERT in stream 1, and hears no answer."""
     driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
     leader, member = driven.leader(), driven.followers()[0]
     assert driven.ask(member, BEGIN, stream=1).code == 0
     driven.mute(leader, member)
-    late = driven.send(member, INSERT, put(1, "value"), stream=1)
+    return driven, driven.send(member, INSERT, put(1, "value"), stream=1)
+
+
+def test_statement_past_its_deadline_aborts_its_transaction() -> None:
+    driven, late = with_late_statement()
+    leader, member = driven.leader(), driven.followers()[0]
     driven.run(250)
     assert driven.answers[late].code == ErrorCode.TIMEOUT, "a statement logs nothing"
     driven.world.network.heal()
@@ -136,11 +142,8 @@ def test_statement_past_its_deadline_aborts_its_transaction() -> None:
 
 
 def test_late_statement_spares_the_next_transaction_of_its_stream() -> None:
-    driven = Driven(3, request_timeout_ns=200 * MILLISECOND)
+    driven, late = with_late_statement()
     leader, member = driven.leader(), driven.followers()[0]
-    assert driven.ask(member, BEGIN, stream=1).code == 0
-    driven.mute(leader, member)
-    late = driven.send(member, INSERT, put(1, "value"), stream=1)
     driven.send(member, COMMIT, stream=1)
     driven.run(100)
     begun = driven.send(member, BEGIN, stream=1)

@@ -57,7 +57,7 @@ def append(home: Home, cluster: str, content: bytes) -> int:
     deadline_s = time.monotonic() + 30
     while (status := ask("PUT", url_of(home, cluster), content)[0]) in (0, 503):
         assert time.monotonic() < deadline_s, home.logs()
-        time.sleep(0.1)  # between two polls
+        time.sleep(0.1)  # between two polls: each asks a process
     return status
 
 
@@ -78,7 +78,7 @@ def test_restored_journals_have_their_own_store(clicks: Home, tmp_path: Path, ro
     deadline_s = time.monotonic() + 30
     while len(names(old)) < 3:
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)  # between two polls
+        time.sleep(0.1)  # between two polls: each asks a process
     archive_now(clicks, "clicks")
     manifest = tmp_path / "other.yaml"
     document = {
@@ -112,5 +112,5 @@ def test_restored_journals_have_their_own_store(clicks: Home, tmp_path: Path, ro
     deadline_s = time.monotonic() + 30
     while len(names(new)) == len(persisted):
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)  # between two polls
+        time.sleep(0.1)  # between two polls: each asks a process
     assert (names(new) & names(old)) == persisted

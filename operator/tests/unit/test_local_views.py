@@ -22,7 +22,7 @@ def answer_late(listener: socket.socket) -> None:
     connection, _ = listener.accept()
     with connection:
         connection.recv(4096)
-        time.sleep(STATUS_TIMEOUT_S + SLOWNESS_S)
+        time.sleep(STATUS_TIMEOUT_S + SLOWNESS_S)  # a supervisor whose member does not answer
         connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(document_of(VIEW)).encode())
 
 
