@@ -9,6 +9,10 @@ EDITABLE := $(PIP) install --no-deps --no-build-isolation -e . -e node/qsync_tes
 HELPERS := node/qsync_testing/pyproject.toml e2e/pyproject.toml
 SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
+# An installed package has bytecode. Without it, every process that a test or a benchmark starts would
+# compile all its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
         rounds scale large chaos-journals costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
         vulnerabilities recordings e2e e2e-local e2e-quick e2e-write interop connectors spec
@@ -155,19 +159,16 @@ bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and T
 	.ci/debian bench
 	$(BIN)/python -m e2e.bench.compare
 
-# An installed package has bytecode, so that a killed broker does not compile its modules again.
-WITH_BYTECODE := env -u PYTHONDONTWRITEBYTECODE
-
 bench-journals: $(VENV)/.all  ## appends to journals beside Gazette, JetStream and Redis (needs Go)
 	.ci/debian bench
-	$(WITH_BYTECODE) $(BIN)/python -m e2e.bench.journals --write
+	$(BIN)/python -m e2e.bench.journals --write
 
 recordings: $(VENV)/.all      ## pictures of the console, live view, web page and report (needs Chromium)
 	.ci/debian
 	$(BIN)/python -m e2e.recordings
 
 many-journals: $(VENV)/.all   ## 10,000 journals on one cluster: time, memory and CPU
-	$(WITH_BYTECODE) $(BIN)/python -m e2e.bench.many_journals --write
+	$(BIN)/python -m e2e.bench.many_journals --write
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
 	$(BIN)/python -m e2e.bench.spark --write $(if $(LARGE),--large) $(if $(HUGE),--huge)

@@ -29,7 +29,7 @@ from qsync_sim.timeline import Timeline
 from qsync_sim.violation import InvariantViolation
 
 ADMIN_SESSION = 7
-KEY_WINDOW_ROWS = 300  # so short that keys expire within a schedule
+KEY_WINDOW_ROWS = 150  # so short that keys expire within a schedule
 
 ObservedRow = tuple[int, int, bytes, bool, int]
 """A confirmed row: replica id, LSN, body, whether it was taken, type."""

@@ -15,19 +15,22 @@ from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import KEY_TUPLE, REPLACE
 from qsync_node.transactions.own_rows import KEY_WINDOW_KEY
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
-from qsync_sim.cluster import Cluster
+from qsync_sim.cluster import KEY_WINDOW_ROWS, Cluster
 from qsync_sim.workloads.base import LOST, Script, Workload, WorkloadRequest, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES
 from qsync_sim.workloads.order import ConfirmedOrder
 
 SPACE, SCHEMA = 650, int(SystemSpace.SCHEMA)
 KEYS = 5
-WINDOW_ROWS = 300
-"""The window at the start of a schedule; orders make it longer."""
 LONGER_ROWS = (1_000, 1_200)
 CHANGES = 0.5
 """The part of the schedules in which the workload changes the window."""
 REQUESTS, TRANSACTIONS = 26, 12
+OLDEST = 2
+"""The number of keys that are retried after each change of the window, the oldest ones."""
+EXPIRY_POLLS, EXPIRY_POLL_MS = 40, 250
+AGES = (50, KEY_WINDOW_ROWS + 10, 2 * KEY_WINDOW_ROWS)
+"""How old marks are when they are first used, in rows."""
 BEAT_MS = 50
 KINDS = ("new", "new", "retry", "retry", "late retry", "reuse", "old mark", "race", "race")
 EXPIRED, REUSED = int(ErrorCode.KEY_EXPIRED), int(ErrorCode.KEY_REUSED)
@@ -46,7 +49,7 @@ class KeyWorkload(Workload):
         super().__init__(world)
         self.attempts: dict[int, list[WorkloadRequest]] = {}  # by the number of the key
         self.commits: dict[int, list[WorkloadRequest]] = {}  # the same for keys of transactions
-        self._windows: list[tuple[int, int, int]] = [(0, WINDOW_ROWS, 0)]  # index, rows, floor
+        self._windows: list[tuple[int, int, int]] = [(0, KEY_WINDOW_ROWS, 0)]  # index, rows, floor
 
     def set_up(self) -> None:
         """Create the space."""
@@ -72,18 +75,11 @@ class KeyWorkload(Workload):
                     numbers = numbers[-1:]
                 kind = "reuse" if is_pending else "new"
             if not numbers or kind in ("new", "old mark"):
-                age = 0 if kind == "new" else rng.choice([100, 310, 500])
+                age = 0 if kind == "new" else rng.choice(AGES)
                 yield self._send_new(max(0, self.world.told_index - age))
                 continue
             number = numbers[0] if kind == "late retry" else rng.choice(numbers[-4:])
-            first = self.attempts[number][0]
-            body, tag = first.body, first.tag
-            if kind == "reuse":
-                tag = self.new_tag()
-                body = body_of(space=SPACE, tuple=[rng.randrange(KEYS), tag])
-            again = WorkloadRequest(kind, REPLACE, body, tag, key=first.key)
-            self.attempts[number].append(again)
-            yield self.sent(again)
+            yield self._send_again(kind, number)
 
     def _send_new(self, mark: int) -> WorkloadRequest:
         tag, number = self.new_tag(), len(self.attempts) + 1
@@ -91,6 +87,17 @@ class KeyWorkload(Workload):
         request = WorkloadRequest("first", REPLACE, body, tag, key=["workload", number, mark])
         self.attempts[number] = [request]
         return self.sent(request)
+
+    def _send_again(self, kind: str, number: int) -> WorkloadRequest:
+        """Send a request with a known key: the same one, or another one to reuse the key."""
+        first = self.attempts[number][0]
+        body, tag = first.body, first.tag
+        if kind == "reuse":
+            tag = self.new_tag()
+            body = body_of(space=SPACE, tuple=[self.rng.randrange(KEYS), tag])
+        again = WorkloadRequest(kind, REPLACE, body, tag, key=first.key)
+        self.attempts[number].append(again)
+        return self.sent(again)
 
     def _commit(self) -> Script:
         """Send transactions of one row with a keyed COMMIT."""
@@ -123,20 +130,35 @@ class KeyWorkload(Workload):
             yield self.sent(end)
 
     def _change_window(self) -> Script:
-        """Make the window longer once or twice, while keys are in use."""
+        """Make the window longer once or twice, and retry the oldest keys.
+
+        Most changes wait until the oldest key has expired: it stays expired in the longer window.
+        """
         rng = self.rng
         for rows in LONGER_ROWS if rng.random() < CHANGES else ():
             yield rng.randrange(1_000, 6_000)
+            for _ in range(rng.choice([0, EXPIRY_POLLS, EXPIRY_POLLS])):
+                if self._has_oldest_expired():
+                    break
+                yield EXPIRY_POLL_MS
             leader = self.world.leader()
             if leader is not None:
                 self.world.count("keys: window changes")
                 self.world.command(leader, "set_key_window", rows=rows)
+            for number in list(self.attempts)[:OLDEST]:
+                yield rng.choice([50, 300])
+                yield self._send_again("late retry", number)
+
+    def _has_oldest_expired(self) -> bool:
+        """Return whether the first key is out of the window that the schedule began with."""
+        first = next(iter(self.attempts.values()), None)
+        return first is not None and self.world.told_index > first[0].index + KEY_WINDOW_ROWS > 0
 
     # --- checks -------------------------------------------------------------------------------
 
     def check(self, order: ConfirmedOrder) -> None:
         """Check all attempts of all keys (T9)."""
-        self._windows = [(0, WINDOW_ROWS, 0)]
+        self._windows = [(0, KEY_WINDOW_ROWS, 0)]
         for index, row in order.rows.items():
             made = row.fields.get(KEY_TUPLE)
             if row.space == SCHEMA and made and made[0] == KEY_WINDOW_KEY:
@@ -184,7 +206,7 @@ class KeyWorkload(Workload):
     def _check_places(self, order: ConfirmedOrder, attempts: list[WorkloadRequest]) -> None:
         """Check that one request of a key took effect, and only if an attempt allows it."""
         found = sorted({place for one in attempts for place in order.places.get(one.tag, [])})
-        if len(found) > 1 and found[1] - found[0] <= WINDOW_ROWS:
+        if len(found) > 1 and found[1] - found[0] <= KEY_WINDOW_ROWS:
             self.fail(attempts[0], f"T9: requests with its key took effect at {found}")
         for tag in {one.tag for one in attempts}:
             same = [one for one in attempts if one.tag == tag]
