@@ -13,7 +13,7 @@ SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 # compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
+.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-commands bench-journals many-journals bench-spark \
         rounds scale large chaos-journals costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
         vulnerabilities recordings e2e e2e-local e2e-quick e2e-write interop connectors spec
 
@@ -169,6 +169,9 @@ recordings: $(VENV)/.all      ## pictures of the console, live view, web page an
 
 many-journals: $(VENV)/.all   ## 10,000 journals on one cluster: time, memory and CPU
 	$(BIN)/python -m e2e.bench.many_journals --write
+
+bench-commands: $(VENV)/.all ## the time that short commands of `qsync` take
+	$(BIN)/python -m e2e.bench.commands --write
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
 	$(BIN)/python -m e2e.bench.spark --write $(if $(LARGE),--large) $(if $(HUGE),--huge)
