@@ -26,7 +26,7 @@ from qsync_testing.paths import EXAMPLES, ROOT
 BEGIN = "<!-- commands: written by `make bench-commands` -->\n"
 END = "<!-- end of commands -->\n"
 PAGE = ROOT / "docs" / "benchmarks.md"
-COMMANDS = (
+COMMANDS: tuple[tuple[str, ...], ...] = (
     ("--help",),
     ("list",),
     ("status", "orders"),

@@ -14,6 +14,9 @@ from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
 
+PATIENCE = 30 * SECOND
+"""Longer than a member waits for an address that does not answer."""
+
 
 def insert(world: World, first: int, count: int) -> None:
     for key in range(first, first + count):
@@ -281,3 +284,80 @@ def test_voter_is_not_removed_if_the_quorum_would_need_a_slow_disk() -> None:
     assert answer is not None
     assert not answer.code, answer.reason
     assert quick.uuid not in limbo.configuration.voter_uuids
+
+
+def test_transfer_begins_again_at_a_source_whose_state_is_another_one() -> None:
+    """The first source continues at the position that the second one's chunk has reached."""
+    world = World(2)
+    world.base = replace(world.base, relay_chunk_bytes=200)
+    world.bootstrap(3)
+    insert(world, 0, 40)
+    first, second, third = world.alive()
+    joiner = world.add("anonymous")
+
+    def reach_only(source: Shell) -> None:
+        for one in (first, second, third):
+            for ends in ((one, joiner), (joiner, one)):
+                world.network.cuts.discard((ends[0].uuid, ends[1].uuid))
+                if one is not source:
+                    world.network.cut(*ends)
+        world.network.break_cut_off()
+
+    def has_chunk_of(index: int) -> bool:
+        assert joiner.node is not None
+        rejoin = joiner.node.replica.applier.rejoin
+        has_rows = rejoin.loader is not None and rejoin.loader.rows > 0
+        return has_rows and rejoin.transfer_index == index
+
+    reach_only(first)
+    joiner.start()
+    old = confirmed_of(first)
+    assert world.run_for(PATIENCE, lambda: has_chunk_of(old))
+    reach_only(second)
+    insert(world, 40, 3)
+    world.run_for(10 * MILLISECOND)
+    new = confirmed_of(second)
+    assert new > old
+    assert world.run_for(PATIENCE, lambda: has_chunk_of(new))
+    reach_only(first)
+    assert joiner.node is not None
+    context = joiner.node.context
+    assert world.run_for(PATIENCE, lambda: context.has_origin)
+
+
+def test_state_is_repaired_from_a_voter_while_the_leader_needs_a_repair_too() -> None:
+    """A divergent member leads, because the only sound one may not, and sends no state."""
+    world = World(7)
+    world.bootstrap(3)
+    insert(world, 0, 10)
+    first = world.leader()
+    assert first is not None
+    divergent, sound = (shell for shell in world.alive() if shell is not first)
+    for one in (first, divergent):
+        world.network.cut(one, sound)
+        world.network.cut(sound, one)
+    world.network.break_cut_off()
+    insert(world, 10, 3)  # the sound member has an older log
+    assert confirmed_of(divergent) > confirmed_of(sound)
+    assert divergent.node is not None
+    divergent.node.replica.repair.open(confirmed_of(divergent))
+    first.stop(power_loss=False)
+    world.network.heal()
+    assert world.run_for(PATIENCE, lambda: has_refused(divergent))
+    world.command(sound, "configure", election_mode="voter")
+    assert world.run_for(PATIENCE, lambda: world.leader() is divergent)
+    first.start()
+    assert first.node is not None
+    repair = first.node.replica.repair
+    repair.open(confirmed_of(first))
+    assert repair.is_open
+    assert world.run_for(PATIENCE, lambda: not repair.is_open)
+    assert world.run_for(PATIENCE, lambda: world.leader() is first)
+    divergent_repair = divergent.node.replica.repair
+    assert world.run_for(PATIENCE, lambda: not divergent_repair.is_open)
+
+
+def has_refused(shell: Shell) -> bool:
+    """Return whether a member has refused its vote, because its log is newer."""
+    assert shell.node is not None
+    return shell.node.replica.election.refused_term == shell.node.context.term
