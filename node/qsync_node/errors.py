@@ -1,7 +1,7 @@
 """Error codes and the exceptions that carry them.
 
 The class of an exception shows *the party that must act*: the caller (`ClientError`), a person
-(`log.errors.CorruptionError`), or the node itself (`log.errors.DiskError`: restart from disk).
+(`storage.errors.CorruptionError`), or the node itself (`storage.errors.DiskError`: restart from disk).
 Codes are Tarantool's where Tarantool has one. Codes from 0x4000 are Qsync's own.
 """
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
-from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.ballot import Ballot, OldBallotError
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.entries import Entry, EntryKind, read_entries
 from qsync_node.consensus.history import History, TermStart
@@ -196,9 +196,20 @@ class Node:
             self._replay(batch)
         context.tail.durable_index = context.tail.last_index
         if context.tail.last_term > context.term:
-            # An anonymous replica learns of a term by its rows, and never votes or acknowledges.
-            assert self.settings.role == "anonymous", "D2: the ballot is older than the log"
-            context.ballot = context.ballot.in_term(context.tail.last_term)
+            self._take_term_of_log(context.tail.last_term)
+
+    def _take_term_of_log(self, term: int) -> None:
+        """Adopt the term of the last row, of which an anonymous replica learns by its rows.
+
+        It never voted in that term. It may have another role from now on, so the term is stored.
+
+        Raises:
+            OldBallotError: this replica has a role in which it stores each term before its rows.
+        """
+        context = self.context
+        if context.replica_id and not context.is_anonymous:
+            raise OldBallotError(context.term, term)
+        context.store_ballot(context.ballot.in_term(term))
 
     def _replay(self, batch: LogBatch) -> None:
         context = self.context

@@ -248,9 +248,9 @@ class WorldWatch:
 
     @staticmethod
     def _check_term(shell: Shell, node: "Node") -> None:
-        """Check that a candidacy or a message that is no PreVote has raised the term (E3)."""
+        """Check that a candidacy, a row, or a message that is no PreVote raised the term (E3)."""
         term = node.context.term
-        if node.context.ballot.vote == shell.uuid:
+        if node.context.ballot.vote == shell.uuid or node.context.tail.last_term == term:
             return
         if not any(
             type(item) is fx.Received and _announces(item.message, term)

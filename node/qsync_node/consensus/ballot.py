@@ -8,6 +8,7 @@ start: the replica has forgotten its vote, so its disk counts as lost (M6).
 from dataclasses import dataclass, replace
 from typing import Any
 
+from qsync_node.errors import QsyncError
 from qsync_node.format.mp import pack, unpack
 
 
@@ -17,6 +18,17 @@ class Nack:
 
     term: int
     index: int
+
+
+class OldBallotError(QsyncError):
+    """The ballot is older than the log, so the replica may have made other promises (D2)."""
+
+    def __init__(self, term: int, log_term: int) -> None:
+        super().__init__(
+            f"the ballot states term {term}, but the log has rows of term {log_term}: an older "
+            "copy has replaced the file of the ballot; keep a copy of the data directory, empty "
+            "it and start the node, which then joins its cluster as a new instance"
+        )
 
 
 @dataclass(frozen=True, slots=True)

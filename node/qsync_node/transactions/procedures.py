@@ -378,6 +378,9 @@ class Procedures:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.context.settings = settings
         if settings.role != before.role:
+            if self.context.tail.last_term > self.context.term:
+                # An anonymous replica learns of a term by its rows.
+                self.replica.adopt_term(self.context.tail.last_term)
             # The replica now registers with the leader and follows the whole log.
             self.replica.source.restart()
         if self.replica.leader is not None:

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.ballot import OldBallotError
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.keys import REPLACE
 from qsync_node.storage.scheduler import Seal
+from qsync_node.storage.storage import Storage
 from qsync_sim.clients import build_body
 from qsync_sim.cluster import ADMIN_SESSION
 from qsync_sim.model import SPACE
-from qsync_sim.shell import Shell
+from qsync_sim.shell import DIRECTORY, LIMITS, Shell
 from qsync_sim.world import World
 
 PATIENCE = 30 * SECOND
@@ -28,8 +30,8 @@ def confirmed_of(shell: Shell) -> int:
     return shell.node.context.limbo.confirmed_index
 
 
-def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
-    """The replica may follow a member that does not lead, and must still restart correctly."""
+def replica_with_a_newer_term() -> tuple[World, Shell]:
+    """Return an anonymous replica that has rows of a term, but no heartbeat of its leader."""
     world = World(3)
     world.bootstrap(3)
     anonymous = world.add("anonymous")
@@ -50,12 +52,63 @@ def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
     world.run_for(3 * SECOND, lambda: confirmed_of(anonymous) >= confirmed_of(third))
     world.run_for(50 * MILLISECOND)  # until its disk has the rows
     assert anonymous.node is not None
+    assert anonymous.node.context.tail.last_term == rival.node.context.term
+    return world, anonymous
+
+
+def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
+    """The replica may follow a member that does not lead, and must still restart correctly."""
+    _, anonymous = replica_with_a_newer_term()
+    assert anonymous.node is not None
     term = anonymous.node.context.tail.last_term
-    assert term == rival.node.context.term
     anonymous.stop(power_loss=False)
     anonymous.start()
     assert anonymous.node is not None
     assert anonymous.node.context.term >= term
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_anonymous_replica_with_a_newer_term_becomes_a_voter(is_restarted: bool) -> None:
+    world, anonymous = replica_with_a_newer_term()
+    if is_restarted:
+        anonymous.stop(power_loss=False)
+        anonymous.settings = replace(anonymous.settings, role="voter")
+        anonymous.start()
+    else:
+        world.command(anonymous, "configure", role="voter")
+    world.network.heal()
+    assert anonymous.node is not None
+    context = anonymous.node.context
+    assert world.run_for(PATIENCE, lambda: context.uuid in context.configuration.voter_uuids)
+    insert(world, 4, 3)
+    leader = world.leader()
+    assert leader is not None
+    assert world.run_for(PATIENCE, lambda: confirmed_of(anonymous) == confirmed_of(leader))
+    assert context.ballot.term == context.tail.last_term
+    anonymous.stop(power_loss=True)
+    anonymous.start()
+    assert anonymous.node is not None
+    assert anonymous.node.context.ballot.term == context.ballot.term
+
+
+def test_an_older_copy_of_a_ballot_is_refused() -> None:
+    """The member has forgotten its votes since then, so it must not start."""
+    world = World(3)
+    world.bootstrap(3)
+    shell = world.leader()
+    assert shell is not None and shell.node is not None
+    old = shell.node.context.ballot
+    other = next(one for one in world.alive() if one is not shell)
+    assert other.node is not None
+    world.command(other, "nominate", term=other.node.context.term)
+    assert world.run_for(PATIENCE, lambda: world.leader() is other)
+    insert(world, 1, 3)
+    shell.stop(power_loss=False)
+    storage, _ = Storage.open(shell.disk, DIRECTORY, LIMITS)
+    storage.store_ballot(old.encode())
+    storage.close()
+    with pytest.raises(OldBallotError, match=r"states term 1, .* term 2.* as a new instance"):
+        shell.start()
 
 
 def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> None:
