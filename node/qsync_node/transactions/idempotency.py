@@ -10,11 +10,15 @@ the window. A request with a mark from before the window cannot be answered eith
 """
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qsync_client.protocol.constants import CLIENT_BYTES_MAX
 from qsync_node.errors import ClientError, ErrorCode
+
+EXPIRED_MAX = 16
+"""Keys that expire with one new key. More than one, so that a smaller window takes effect soon."""
 
 
 def digest_of(body: bytes) -> int:
@@ -55,7 +59,8 @@ class KeyTable:
         """Begin with the window of the replicated state, never with a local setting."""
         self.window_rows = window_rows
         self.floor = floor  # marks before it stay expired even if the window grows
-        self._by_key: dict[tuple[str, int], tuple[int, int]] = {}
+        # A dict would scan the places of all keys that expired before it finds the oldest one.
+        self._by_key: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -65,19 +70,17 @@ class KeyTable:
         return [key[0], key[1], key[2], digest]
 
     def remember(self, row_key: Any, index: int) -> None:
-        """Record the key of a transaction confirmed at `index`, and expire the oldest keys."""
+        """Record the key of a transaction confirmed at `index`, and expire some of the oldest."""
         client, number, _, digest = row_key
         assert index > 0, "T9: a key is remembered with the index of its row"
         self._by_key.pop((client, number), None)
         self._by_key[client, number] = (digest, index)
         oldest = index - self.window_rows
-        expired = []
-        for key, (_, at) in self._by_key.items():
+        for _ in range(EXPIRED_MAX):
+            at = next(iter(self._by_key.values()))[1]
             if at >= oldest:
                 break
-            expired.append(key)
-        for key in expired:
-            del self._by_key[key]
+            self._by_key.popitem(last=False)
 
     def set_window(self, rows: int, floor: int) -> None:
         """Apply a confirmed change of the window; its start only moves forward."""
