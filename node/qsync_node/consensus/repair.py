@@ -91,8 +91,13 @@ class StateRepair:
         self._ask()
 
     def _next_link(self) -> int:
-        """Return the link to the leader, or to other members in turn after attempts that failed."""
+        """Return the link to the leader, or to other members in turn after attempts that failed.
+
+        Only the source knows which spaces this replica holds, if it does not hold all (F1).
+        """
         context, leader = self.context, self.source.uuid
+        if context.ballot.spaces:
+            return self.source.link
         others = {
             link.peer_uuid
             for link in context.links.values()

@@ -353,9 +353,32 @@ def test_a_filtered_divergent_state_is_replaced_by_a_filtered_one() -> None:
     reader = world.add("anonymous", spaces=(SPACE,))
     reader.start()
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
-    replica = replica_of(reader)
-    replica.repair.open(confirmed_of(reader))
-    assert world.run_for(5 * SECOND, lambda: not replica.repair.is_open)
+    world.run_for(SECOND)  # until the disk has the snapshot of the join
+    repair = replica_of(reader).repair
+    repair.open(confirmed_of(reader))
+    assert world.run_for(5 * SECOND, lambda: not repair.is_state_wrong)
+    assert world.run_for(5 * SECOND, lambda: not repair.is_open)
+    assert rows_of(reader, SPACE) == rows_of(leader, SPACE)
+    assert rows_of(reader, ASYNC_SPACE) == []
+
+
+def test_repaired_state_contains_listed_spaces_only_although_the_source_sends_none() -> None:
+    """Other members do not know the list of a replica that does not follow them."""
+    world, leader = cluster(6)
+    write_both(world, 1, 3)
+    reader = world.add("anonymous", spaces=(SPACE,))
+    reader.start()
+    assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
+    world.run_for(SECOND)  # until the disk has the snapshot of the join
+    repair = replica_of(reader).repair
+    replica_of(leader).repair.open(confirmed_of(leader))  # so it sends no state
+    repair.open(confirmed_of(reader))
+    world.run_for(5 * SECOND)
+    assert rows_of(reader, ASYNC_SPACE) == []
+    other = next(shell for shell in world.alive() if shell not in (reader, leader))
+    world.command(other, "nominate", term=context_of(other).term)
+    assert world.run_for(10 * SECOND, lambda: not repair.is_open)
+    assert rows_of(reader, SPACE) == rows_of(leader, SPACE)
     assert rows_of(reader, SPACE) == rows_of(leader, SPACE)
     assert rows_of(reader, ASYNC_SPACE) == []
 
