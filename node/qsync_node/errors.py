@@ -1,7 +1,8 @@
 """Error codes and the exceptions that carry them.
 
 The class of an exception shows *the party that must act*: the caller (`ClientError`), a person
-(`storage.errors.CorruptionError`), or the node itself (`storage.errors.DiskError`: restart from disk).
+(`storage.errors.CorruptionError`), or the node itself, which restarts from disk
+(`storage.errors.DiskError`).
 Codes are Tarantool's where Tarantool has one. Codes from 0x4000 are Qsync's own.
 """
 

@@ -243,9 +243,12 @@ def shrink(seed: int) -> int:
     return 40
 
 
-def show(seed: int, limit: int | None) -> None:
+def show(
+    seed: int, limit: int | None, workloads: list[str] | None, frequent: Sequence[str]
+) -> None:
     """Run one seed again and print its trace."""
-    schedule = Schedule(seed, limit, is_tracing=True)
+    chosen = [FAULTS[name] for name in frequent]
+    schedule = Schedule(seed, limit, is_tracing=True, frequent=chosen, workloads=workloads)
     try:
         schedule.run()
     except Exception as error:  # noqa: BLE001  # any failure ends the trace
@@ -286,16 +289,23 @@ def main() -> int:
     parser.add_argument("--show", type=int, help="print the trace of one seed")
     parser.add_argument("--faults", type=int, help="with --show: only this number of faults")
     parser.add_argument("--hunt", help="A..B: stop at the first seed that fails")
-    parser.add_argument("--workloads", nargs="*", help="with --hunt: only these workloads")
     parser.add_argument(
-        "--frequent", nargs="*", default=(), help="with --hunt: more of these faults and orders"
+        "--workloads", nargs="*", help="with --hunt or --show: only these workloads"
+    )
+    parser.add_argument(
+        "--frequent",
+        nargs="*",
+        default=(),
+        choices=sorted(FAULTS),
+        metavar="FAULT",
+        help="with --hunt or --show: more of these faults and orders",
     )
     arguments = parser.parse_args()
     if arguments.hunt is not None:
         first, last = (int(part) for part in arguments.hunt.split(".."))
         return hunt(first, last, arguments.workloads, arguments.frequent)
     if arguments.show is not None:
-        show(arguments.show, arguments.faults)
+        show(arguments.show, arguments.faults, arguments.workloads, arguments.frequent)
         return 0
     first, last = (int(part) for part in arguments.seeds.split(".."))
     return run_range(first, last, arguments.workers, arguments.minutes, arguments.at_least)

@@ -11,6 +11,7 @@ network and the disks, and judges when a member must act:
   E9   a leader writes no user rows during a switchover, which ends at its deadline;
   L5   the history of terms of a member ends where its log ends;
   L8   an unregistered replica gets confirmed rows only;
+  T4   a leader rolls rows back soon after their timeout, unless the confirmed index rises;
   S4   a snapshot is sent in chunks of bounded size;
   M3   the voters that remain after a removal have a quorum of running members;
   M4   a new voter has almost all rows;
@@ -240,6 +241,7 @@ class WorldWatch:
             log.popleft()
         self._check_separation(shell, context.voter_uuids())
         self._check_switchover(shell, replica.leader)
+        self._check_timeout(shell, node, replica.leader)
         write_since_ns = shell.tasks.write_since_ns if shell.tasks is not None else 0
         # A process learns after its pause only that the write before ended and a new one began.
         known_since_ns = max(write_since_ns, shell.resumed_ns)
@@ -276,6 +278,29 @@ class WorldWatch:
             raise InvariantViolation(
                 f"E9: {shell.name} has held writes for "
                 f"{(now_ns - handover.since_ns) / 1e6:.0f} ms because of a switchover"
+            )
+
+    def _check_timeout(self, shell: Shell, node: "Node", leader: "Leader") -> None:
+        """Check that rows are rolled back soon after their timeout (T4)."""
+        context = node.context
+        entries = context.limbo.entries
+        if not entries or not leader.is_confirmed or leader.is_confirm_due or leader.rollback_at:
+            return
+        if context.is_decision_in_flight():
+            return
+        for entry in entries:
+            if entry.is_own and entry.wait_ack and entry.kind is EntryKind.USER:
+                break
+        else:
+            return
+        if not entry.written_at:
+            return
+        since_ns = max(entry.written_at, leader.promote_confirmed_ns, leader.progress_ns)
+        late_ns = context.now_ns - since_ns - context.settings.synchro_timeout_ns
+        if late_ns > SLOW_STEP_NS and self._world.now_ns - shell.resumed_ns > SLOW_STEP_NS:
+            raise InvariantViolation(
+                f"T4: {shell.name} keeps row {entry.batch.first_index} for {late_ns / 1e6:.0f} ms "
+                "after its timeout"
             )
 
     def _check_separation(self, shell: Shell, voters: tuple[str, ...]) -> None:

@@ -14,8 +14,9 @@ Invariants
       are reported after the local fsync, if no synchronous row precedes them (T1).
   K3  The overlay holds exactly the changes of this leader's entries that no decision in the log
       covers.
-  K5  A write that changes nothing is answered only when this member is known to have led after the
-      request arrived (R2). A deposed leader would otherwise answer from stale state.
+  K5  A write without a key that changes nothing is answered only when this member is known to
+      have led after the request arrived (R2). A deposed leader would otherwise answer from stale
+      state.
 """
 
 from collections import deque
@@ -25,7 +26,7 @@ from qsync_node.consensus.entries import Entry, EntryKind
 from qsync_node.engine.overlay import Executed, Pending
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import space_of
-from qsync_node.format.keys import SYNC_FLAGS
+from qsync_node.format.keys import SYNC_FLAGS, Type
 from qsync_node.transactions.applying import RowApplier
 from qsync_node.transactions.calls import Call, Then, Waiter, Write
 from qsync_node.transactions.own_rows import OWN_SPACES, SCHEMA_SPACE, is_own_mark
@@ -35,6 +36,8 @@ from qsync_node.transactions.stages import RequestStage
 ASYNC_FLAGS = 0
 BATCH_BYTES_MAX = 1024 * 1024
 ROW_HEADER_BYTES = 24
+NO_CHANGE = (int(Type.NOP), b"")
+"""The row of a request that changes nothing."""
 
 
 class Commits:
@@ -70,7 +73,12 @@ class Commits:
     def log(self, call: Call, executed: "Executed", needs_proof: bool = True) -> bool:
         """Add the rows of a statement or transaction to this step's batch.
 
+        With a key, a call that changes nothing logs a NOP. Otherwise its key would be unknown, and
+        an earlier attempt that arrives later could still change something (T9).
+
         Args:
+            call: the request.
+            executed: its rows, changes and answer.
             needs_proof: for a call that logs nothing: see `depend`.
 
         Returns:
@@ -80,8 +88,10 @@ class Commits:
             ClientError: the rows change tables that only the node writes.
         """
         if not executed.rows:
-            self.depend(call, 0, "", executed.answer, needs_proof)
-            return True
+            if call.key is None:
+                self.depend(call, 0, "", executed.answer, needs_proof)
+                return True
+            executed = executed._replace(rows=[NO_CHANGE], is_sync=True)
         context = self.context
         assert self.replica.leader is not None, "K2: only a leader logs"
         if executed.is_ddl:

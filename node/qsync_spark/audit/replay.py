@@ -238,7 +238,7 @@ def _file_of(context: AuditContext, index: int) -> str:
 
 
 def _nops(context: AuditContext) -> list[int]:
-    """Return the indexes of the first NOP rows: no leader writes one."""
+    """Return the indexes of the first NOP rows without a key: no leader writes one (T9)."""
     return sorted({one.index for one in context.listed.of(NopRow)})
 
 

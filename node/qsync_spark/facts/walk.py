@@ -68,7 +68,7 @@ from qsync_spark.facts.table import Facts
 from qsync_spark.facts.tuples import TupleError, Tuples
 
 NOPS_MAX = 100
-"""Number of NOP rows that one part reports: no leader writes one."""
+"""Number of NOP rows without a key that one part reports: no leader writes one (T9)."""
 FactPlace = tuple[str, str, str, int, int, int, int, int]
 """The fields of a `RowFact`."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -142,7 +142,8 @@ class Walk:
             take = self._control if row_type >= RAFT_PROMOTE else self._schema
             take(row_type, place, float(rows.timestamp[row]), rows.body(row))
         if rows.has_type(NOP):
-            for row in np.flatnonzero(rows.type == NOP)[:NOPS_MAX].tolist():
+            unkeyed = np.setdiff1d(np.flatnonzero(rows.type == NOP), rows.metas)
+            for row in unkeyed[:NOPS_MAX].tolist():
                 self._nop(self._place(int(rows.offset[row]), index + row, replica_id, lsn + row))
         first = self._place(int(rows.offset[0]), index, replica_id, lsn)
         if self.owner and replica_id != self.owner:

@@ -14,6 +14,7 @@ from qsync_sim.shell import Shell
 from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
+    DELETE,
     INSERT,
     REPLACE,
     ROLLBACK,
@@ -90,6 +91,40 @@ def test_repetition_of_a_pending_commit_waits_for_its_outcome(driven: Driven) ->
     assert driven.answers[first].code == driven.answers[again].code == 0
     assert driven.answers[first].log_index == driven.answers[again].log_index
     assert counter(driven, leader) == 1
+
+
+@pytest.mark.parametrize("where", ["leader", "follower"])
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_request_that_changed_nothing_changes_nothing_later(
+    driven: Driven, where: str, is_transaction: bool
+) -> None:
+    shell = driven.leader() if where == "leader" else driven.followers()[0]
+
+    def update() -> fx.Answer:
+        if is_transaction:
+            return transaction(driven, shell, (UPDATE, add_one(7)))
+        return driven.ask(shell, UPDATE, add_one(7), key=KEY)
+
+    first = update()
+    assert (first.code, first.tuples) == (0, [])
+    assert driven.ask(driven.leader(), INSERT, put(7, "x")).code == 0
+    again = update()
+    assert (again.code, again.tuples, again.log_index) == (0, [], first.log_index)
+    assert msgpack.unpackb(driven.ask(driven.leader(), SELECT, get(7)).tuples[0]) == [7, "x", 0]
+
+
+def test_key_of_a_request_that_changed_nothing_survives_a_restart(driven: Driven) -> None:
+    first = driven.ask(driven.leader(), DELETE, get(7), key=KEY)
+    assert (first.code, first.tuples) == (0, [])
+    assert driven.ask(driven.leader(), INSERT, put(7, "x")).code == 0
+    for shell in driven.shells:
+        shell.stop(power_loss=False)
+    for shell in driven.shells:
+        shell.start()
+    assert driven.run(10_000, lambda: driven.world.leader() is not None)
+    again = driven.ask(driven.leader(), DELETE, get(7), key=KEY)
+    assert (again.code, again.log_index) == (0, first.log_index)
+    assert driven.ask(driven.leader(), SELECT, get(7)).tuples
 
 
 def test_key_with_another_transaction_is_refused(driven: Driven) -> None:

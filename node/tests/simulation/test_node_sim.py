@@ -72,6 +72,10 @@ def test_seed_that_once_failed(seed: int) -> None:
     assert run_seed(seed).problem == ""
 
 
+def test_late_first_attempt_changes_nothing_after_a_retry_that_did_not() -> None:
+    assert run_seed(50, frequent=["kill", "snapshot", "lose_disk"]).problem == ""
+
+
 def test_same_seed_gives_the_same_schedule() -> None:
     runs = []
     for _ in range(2):

@@ -96,7 +96,8 @@ def test_an_older_copy_of_a_ballot_is_refused() -> None:
     world = World(3)
     world.bootstrap(3)
     shell = world.leader()
-    assert shell is not None and shell.node is not None
+    assert shell is not None
+    assert shell.node is not None
     old = shell.node.context.ballot
     other = next(one for one in world.alive() if one is not shell)
     assert other.node is not None
