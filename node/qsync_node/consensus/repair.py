@@ -76,6 +76,10 @@ class StateRepair:
             # Too many rows wait for the state: confirm them first.
             self._begin_again()
             self.source.is_confirm_due = True
+        if self._view_index and self._view_index < context.limbo.confirmed_index:
+            # This replica led meanwhile, and its term confirmed rows after the state in transfer.
+            self._begin_again()
+            self.source.is_confirm_due = True
         if not self.is_open or self._ready_index or self.source.state is not SourceState.FOLLOWING:
             return
         if context.now_ns - self._asked_at_ns < 2 * context.settings.election_timeout_ns:

@@ -72,8 +72,17 @@ def test_seed_that_once_failed(seed: int) -> None:
     assert run_seed(seed).problem == ""
 
 
-def test_late_first_attempt_changes_nothing_after_a_retry_that_did_not() -> None:
-    assert run_seed(50, frequent=["kill", "snapshot", "lose_disk"]).problem == ""
+@pytest.mark.parametrize(
+    ("seed", "frequent"),
+    [
+        # The first attempt of a keyed request came after its retry, which had changed nothing.
+        (50, ["kill", "snapshot", "lose_disk"]),
+        # A member led while the state for its repair was in transfer, and kept the outdated state.
+        (991192, ["lose_disk", "isolate_leader", "stop"]),
+    ],
+)
+def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
+    assert run_seed(seed, frequent=frequent).problem == ""
 
 
 def test_same_seed_gives_the_same_schedule() -> None:
