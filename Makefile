@@ -119,8 +119,8 @@ check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, import cycles, 
 
 SEEDS ?= 0..9999
 
-sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B; MINUTES=N AT_LEAST=N: those that fit)
-	$(BIN)/python -m qsync_sim --seeds $(SEEDS) $(if $(MINUTES),--minutes $(MINUTES)) \
+sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B; SWARM=1; MINUTES=N AT_LEAST=N: those that fit)
+	$(BIN)/python -m qsync_sim --seeds $(SEEDS) $(if $(SWARM),--swarm) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(AT_LEAST),--at-least $(AT_LEAST))
 
 sim-journals: $(VENV)/.test   ## 1,000 simulated schedules of brokers, with every fault at every state

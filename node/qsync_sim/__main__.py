@@ -6,9 +6,10 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from random import Random
 from typing import NamedTuple
 
 from qsync_sim import decay, faults, orders, rare
@@ -182,6 +183,10 @@ FAULTS = {fault.__name__: fault for _, fault in [*faults.ALL, *orders.ALL, *deca
 FAULTS |= {chain.__name__: chain for chain in rare.ALL}
 
 
+SWARM_SIZES = (2, 3)
+"""How many faults and orders a schedule of a swarm has more often."""
+
+
 class SeedResult(NamedTuple):
     """The result of one schedule.
 
@@ -235,10 +240,20 @@ def _collecting_afterwards() -> Iterator[None]:
         gc.collect()
 
 
-def shrink(seed: int) -> int:
+def swarm_of(seed: int) -> tuple[str, ...]:
+    """Return the faults and orders that a schedule of a swarm has more often than usual.
+
+    Many different mixtures find more than one mixture of everything, in which faults hide each
+    other (Groce et al., Swarm Testing, ISSTA 2012).
+    """
+    rng = Random(f"swarm {seed}")
+    return tuple(rng.sample(sorted(FAULTS), rng.choice(SWARM_SIZES)))
+
+
+def shrink(seed: int, frequent: Sequence[str]) -> int:
     """Return the smallest number of faults with which this seed still fails."""
     for limit in range(40):
-        if run_seed(seed, limit).problem:
+        if run_seed(seed, limit, frequent=frequent).problem:
             return limit
     return 40
 
@@ -300,6 +315,11 @@ def main() -> int:
         metavar="FAULT",
         help="with --hunt or --show: more of these faults and orders",
     )
+    parser.add_argument(
+        "--swarm",
+        action="store_true",
+        help="with --seeds: each schedule has more of some faults, chosen by its seed",
+    )
     arguments = parser.parse_args()
     if arguments.hunt is not None:
         first, last = (int(part) for part in arguments.hunt.split(".."))
@@ -308,7 +328,8 @@ def main() -> int:
         show(arguments.show, arguments.faults, arguments.workloads, arguments.frequent)
         return 0
     first, last = (int(part) for part in arguments.seeds.split(".."))
-    return run_range(first, last, arguments.workers, arguments.minutes, arguments.at_least)
+    mixtures = {seed: swarm_of(seed) if arguments.swarm else () for seed in range(first, last + 1)}
+    return run_range(mixtures, arguments.workers, arguments.minutes, arguments.at_least)
 
 
 PROGRESS_EVERY = 1_000
@@ -316,19 +337,29 @@ PROGRESS_EVERY = 1_000
 
 
 def run_range(
-    first: int, last: int, workers: int, minutes: float | None = None, at_least: int = 0
+    mixtures: Mapping[int, Sequence[str]],
+    workers: int,
+    minutes: float | None = None,
+    at_least: int = 0,
 ) -> int:
-    """Run all seeds, or those that fit into `minutes`, but at least `at_least` of them.
+    """Run schedules.
 
-    Returns 0 when nothing failed and everything that must happen happened.
+    Args:
+        mixtures: by seed, the faults that happen more often than usual.
+        workers: number of processes.
+        minutes: run those that fit into this time; None for all.
+        at_least: the smallest number of schedules, however long they take.
+
+    Returns:
+        0 when nothing failed and everything that must happen happened.
     """
     counters: Counter[str] = Counter()
-    failures: list[tuple[int, str]] = []
-    total = last - first + 1
+    failures: list[int] = []
+    total = len(mixtures)
     simulated_ns = cpu_ns = 0
     started = time.monotonic()
     with ProcessPoolExecutor(workers) as pool:
-        jobs = [pool.submit(run_seed, seed) for seed in range(first, last + 1)]
+        jobs = [pool.submit(run_seed, seed, frequent=some) for seed, some in mixtures.items()]
         for done, job in enumerate(as_completed(jobs), 1):
             is_over = minutes is not None and time.monotonic() - started > 60 * minutes
             if is_over and done >= at_least:
@@ -341,7 +372,7 @@ def run_range(
             simulated_ns += result.simulated_ns
             cpu_ns += result.cpu_ns
             if result.problem:
-                failures.append((result.seed, result.problem))
+                failures.append(result.seed)
                 sys.stdout.write(f"seed {result.seed} failed: {result.problem}\n")
             if sys.stdout.isatty():
                 sys.stdout.write(f"\r{done}/{len(jobs)} schedules ")
@@ -350,12 +381,12 @@ def run_range(
             sys.stdout.flush()
     for name, count in sorted(counters.items()):
         sys.stdout.write(f"{count:10} {name}\n")
-    for seed, _ in failures[:3]:
-        limit = shrink(seed)
-        sys.stdout.write(
-            f"seed {seed} fails with {limit} faults: "
-            f"python -m qsync_sim --show {seed} --faults {limit}\n"
-        )
+    for seed in failures[:3]:
+        limit = shrink(seed, mixtures[seed])
+        command = f"python -m qsync_sim --show {seed} --faults {limit}"
+        if mixtures[seed]:
+            command += f" --frequent {' '.join(mixtures[seed])}"
+        sys.stdout.write(f"seed {seed} fails with {limit} faults: {command}\n")
     missing = [name for name in MUST_HAPPEN if not counters[name]]
     if missing:
         sys.stdout.write(f"never happened: {', '.join(missing)}\n")

@@ -1,9 +1,19 @@
 """The simulator is deterministic: a seed defines a schedule, and every finding is reported."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 
 from qsync_node.consensus import messages as msg
-from qsync_sim.__main__ import MUST_HAPPEN, run_seed
+from qsync_sim.__main__ import (
+    FAULTS,
+    MUST_HAPPEN,
+    SeedResult,
+    run_range,
+    run_seed,
+    swarm_of,
+)
 from qsync_sim.schedule import FAULTS_MIN, OPERATIONS_MIN, Schedule
 from qsync_sim.violation import InvariantViolation
 from qsync_sim.world import World
@@ -182,3 +192,29 @@ class TestOnlooker:
         beyond = leader.node.context.tail.last_index + 5
         with pytest.raises(InvariantViolation, match="L2"):
             world.onlooker.on_confirmed(leader, leader.node, beyond, True)
+
+
+def test_swarm_has_a_mixture_for_each_seed() -> None:
+    mixtures = [swarm_of(seed) for seed in range(200)]
+    assert mixtures == [swarm_of(seed) for seed in range(200)]
+    assert {len(set(one)) for one in mixtures} == {2, 3}
+    assert {name for one in mixtures for name in one} == set(FAULTS)
+
+
+def test_failure_of_a_swarm_shows_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("qsync_sim.__main__.run_seed", fails_with_a_kill)
+    assert run_range({4: ("kill", "stop"), 5: ("stop",)}, workers=1) == 1
+    shown = capsys.readouterr().out
+    assert "1 passed, 1 failed" in shown
+    assert "python -m qsync_sim --show 4 --faults 7 --frequent kill stop\n" in shown
+
+
+def fails_with_a_kill(
+    seed: int, faults_limit: int | None = None, frequent: Sequence[str] = ()
+) -> SeedResult:
+    """Stand in for a schedule that needs seven faults and a kill to fail."""
+    is_enough = faults_limit is None or faults_limit >= 7
+    problem = "planted" if "kill" in frequent and is_enough else ""
+    return SeedResult(seed, problem, Counter(), 1, 1)
