@@ -12,7 +12,8 @@ Invariants
 
   S1  Rows are sent contiguously after `Follow.log_index`, at which both logs have the same term.
   S2  An unregistered subscriber never gets a row after the confirmed index.
-  S3  Each peer has one relay: a newer subscription replaces the older one.
+  S3  Each peer has one relay: a newer subscription replaces the older one, and never the reverse,
+      although peers have two connections, of which either may be slower.
 """
 
 from collections import deque
@@ -149,6 +150,11 @@ class Relays:
         """Begin a stream; return whether it began."""
         context = self.context
         tail = context.tail
+        known = self.by_peer.get(uuid)
+        if known is not None and message.subscription < known.subscription:
+            # It was sent earlier, over a slower connection. Both are of one process, because the
+            # links to earlier processes of a peer are closed before it can send anything.
+            return False
         refusal: tuple[int, str] | None = None
         is_registered = context.configuration.by_uuid(uuid) is not None
         spaces = self.list_of(link)

@@ -89,6 +89,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (50, ["kill", "snapshot", "lose_disk"]),
         # A member led while the state for its repair was in transfer, and kept the outdated state.
         (991192, ["lose_disk", "isolate_leader", "stop"]),
+        # A subscription arrived after a later one, over the other connection, and replaced it.
+        (10244, ["low_disk", "ambush"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import OldBallotError
+from qsync_node.consensus.messages import Follow
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.format.keys import REPLACE
 from qsync_node.storage.scheduler import Seal
@@ -338,6 +339,27 @@ def test_voter_is_not_removed_if_the_quorum_would_need_a_slow_disk() -> None:
     assert answer is not None
     assert not answer.code, answer.reason
     assert quick.uuid not in limbo.configuration.voter_uuids
+
+
+def test_late_subscription_does_not_replace_a_newer_one() -> None:
+    """Two members have two connections, and the newer message may arrive first."""
+    world = World(2)
+    world.bootstrap(3)
+    insert(world, 0, 5)
+    leader = world.leader()
+    assert leader is not None
+    assert leader.node is not None
+    follower = next(shell for shell in world.alive() if shell is not leader)
+    assert follower.node is not None
+    follower.node.replica.source.restart()
+    relays, tail = leader.node.replica.relays.by_peer, leader.node.context.tail
+    before = relays[follower.uuid]
+    assert world.run_for(PATIENCE, lambda: relays[follower.uuid] is not before)
+    assert relays[follower.uuid].subscription > before.subscription
+    late = Follow(before.subscription, before.term, 1, tail.term_at(1))
+    leader.step([fx.Received(before.link, late)])
+    insert(world, 5, 5)
+    assert world.run_for(SECOND, lambda: confirmed_of(follower) == confirmed_of(leader))
 
 
 def test_transfer_begins_again_at_a_source_whose_state_is_another_one() -> None:
