@@ -115,6 +115,10 @@ def test_removals_wait_for_the_archive() -> None:
     assert storage.removed[2:] == [("segments", 5), ("snapshots", 7)]
     lane.allow(ArchiveFloor(5, None, 3))
     assert not lane.has_task, "the archive has not progressed"
+    lane.allow(ArchiveFloor(6, 2, 3))  # a segment needs the snapshot at index 2
+    assert lane.next_task() == fx.RemoveSegments(9)
+    lane.perform(storage, fx.RemoveSegments(9))
+    assert storage.removed[4:] == [("segments", 6), ("snapshots", 2)]
 
 
 def test_snapshot_that_replaced_the_log_stays_until_the_archive_has_seen_it(tmp_path: Path) -> None:
