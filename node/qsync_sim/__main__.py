@@ -356,7 +356,7 @@ def run_range(
     counters: Counter[str] = Counter()
     failures: list[int] = []
     total = len(mixtures)
-    simulated_ns = cpu_ns = 0
+    ran = simulated_ns = cpu_ns = 0
     started = time.monotonic()
     with ProcessPoolExecutor(workers) as pool:
         jobs = [pool.submit(run_seed, seed, frequent=some) for seed, some in mixtures.items()]
@@ -368,6 +368,7 @@ def run_range(
             if job.cancelled():
                 continue
             result = job.result()
+            ran += 1
             counters += result.counters
             simulated_ns += result.simulated_ns
             cpu_ns += result.cpu_ns
@@ -375,9 +376,9 @@ def run_range(
                 failures.append(result.seed)
                 sys.stdout.write(f"seed {result.seed} failed: {result.problem}\n")
             if sys.stdout.isatty():
-                sys.stdout.write(f"\r{done}/{len(jobs)} schedules ")
-            elif done % PROGRESS_EVERY == 0:
-                sys.stdout.write(f"{done} of {len(jobs)} schedules, {len(failures)} failed\n")
+                sys.stdout.write(f"\r{ran}/{total} schedules ")
+            elif ran % PROGRESS_EVERY == 0:
+                sys.stdout.write(f"{ran} of {total} schedules, {len(failures)} failed\n")
             sys.stdout.flush()
     for name, count in sorted(counters.items()):
         sys.stdout.write(f"{count:10} {name}\n")
