@@ -96,11 +96,10 @@ def test_an_older_copy_of_a_ballot_is_refused() -> None:
     """The member has forgotten its votes since then, so it must not start."""
     world = World(3)
     world.bootstrap(3)
-    shell = world.leader()
-    assert shell is not None
+    shell, other = world.alive()[:2]
+    assert world.leader() is shell
     assert shell.node is not None
     old = shell.node.context.ballot
-    other = next(one for one in world.alive() if one is not shell)
     assert other.node is not None
     world.command(other, "nominate", term=other.node.context.term)
     assert world.run_for(PATIENCE, lambda: world.leader() is other)
