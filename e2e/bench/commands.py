@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from e2e.local_cluster import LocalCluster
+from e2e.pages import write_between
 from qsync_testing.paths import EXAMPLES, ROOT
 
 BEGIN = "<!-- commands: written by `make bench-commands` -->\n"
@@ -87,8 +88,7 @@ def main() -> int:
     )
     console.print(text, markup=False)
     if arguments.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        write_between(PAGE, BEGIN, END, f"\n{text}\n")
     return 0
 
 

@@ -33,6 +33,7 @@ from e2e.bench.journal_clients import JOURNAL, append_by_grpc, channel, client_o
 from e2e.bench.journal_peers import cpu_seconds, jetstream, processes, redis
 from e2e.journals.peers import gazette
 from e2e.local_cluster import LocalCluster
+from e2e.pages import write_between
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_testing.paths import ROOT
@@ -362,10 +363,7 @@ def main() -> int:
     )
     console.print(text, markup=False)
     if arguments.write:
-        page = ROOT / "docs" / "benchmarks.md"
-        before, _, rest = page.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        write_between(ROOT / "docs" / "benchmarks.md", BEGIN, END, f"\n{text}\n")
     return 0
 
 

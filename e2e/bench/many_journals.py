@@ -31,6 +31,7 @@ from rich.progress import Progress
 
 from e2e.bench.journal_peers import processes
 from e2e.local_cluster import LocalCluster
+from e2e.pages import write_between
 from qsync_broker.client import JournalClient
 from qsync_broker.spec import FragmentSpec, JournalSpec
 from qsync_testing.paths import ROOT
@@ -207,10 +208,7 @@ def main() -> int:
     )
     console.print(text, markup=False)
     if arguments.write:
-        page = ROOT / "docs" / "benchmarks.md"
-        before, _, rest = page.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        write_between(ROOT / "docs" / "benchmarks.md", BEGIN, END, f"\n{text}\n")
     return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from e2e.connectors.matrix import CHECKS, CONNECTORS, problems, table
 from e2e.connectors.runner import InstallError, install, run_driver
+from e2e.pages import write_between
 
 PAGE = Path(__file__).parents[2] / "docs/clients.md"
 BEGIN, END = "<!-- connectors: begin -->\n", "<!-- connectors: end -->\n"
@@ -48,14 +49,8 @@ def main() -> int:
             print(f"  {problem}")
     print(f"{len(chosen) - failed} passed, {failed} failed")
     if arguments.write and not failed:
-        _write(table(results))
+        write_between(PAGE, BEGIN, END, table(results))
     return min(failed, 1)
-
-
-def _write(matrix: str) -> None:
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}{matrix}{END}{after}")
 
 
 if __name__ == "__main__":
