@@ -15,7 +15,6 @@ from qsync_broker import (
     flow,
     front,
     grouping,
-    http,
     labels,
     postfix,
     publisher,
@@ -24,6 +23,7 @@ from qsync_broker import (
     spec,
 )
 from qsync_broker.config import ServerConfig
+from qsync_broker.http import appends
 from qsync_broker.persister import UPLOADS_MAX
 from qsync_broker.rpc import content, rest
 from qsync_broker.rpc import service as rpc
@@ -75,7 +75,7 @@ LIMITS: tuple[Limit, ...] = (
           "HTTP 500 or UNKNOWN; nothing is appended"),
     Limit("number of registers of a journal", count(registers.REGISTERS_MAX),
           f"{_INVALID}, or as above; nothing is appended"),
-    Limit("registers in the answer of an append by HTTP", size(http.REGISTERS_HEADER_MAX),
+    Limit("registers in the answer of an append by HTTP", size(appends.REGISTERS_HEADER_MAX),
           "the answer has no `X-Registers`"),
     Limit("stores of a journal", count(spec.STORES_MAX), _INVALID),
     Limit("length of the URL of a store", f"{count(spec.STORE_MAX)} characters", _INVALID),

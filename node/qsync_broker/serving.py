@@ -8,7 +8,7 @@ from aiohttp import web
 from qsync_broker.auth import Authorizer
 from qsync_broker.config import split_address
 from qsync_broker.front import FIRST_S, Front, Lobby
-from qsync_broker.http import HttpGateway
+from qsync_broker.http.gateway import HttpGateway
 from qsync_broker.keyfile import KeyFile
 from qsync_broker.quiet import http_logger, quiet
 from qsync_broker.rpc.rest import JsonGateway

@@ -366,7 +366,7 @@ async def test_few_appends_of_a_batch_are_under_way_at_once(
 async def test_batches_beyond_limits_are_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qsync_broker.http.BATCHES_BYTES", 1000)
+    monkeypatch.setattr("qsync_broker.http.appends.BATCHES_BYTES", 1000)
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         url = f"{nodes[0].url}/{JOURNAL}"
 

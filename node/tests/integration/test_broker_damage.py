@@ -141,7 +141,7 @@ async def test_damaged_completed_fragment_is_never_served_and_copied_after_a_res
 async def test_append_that_waits_for_a_full_disk_names_its_broker_and_later_ones_succeed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qsync_broker.http.APPEND_S", 1.0)
+    monkeypatch.setattr("qsync_broker.http.appends.APPEND_S", 1.0)
     monkeypatch.setattr("qsync_broker.disk.RETRY_S", 0.1)
     async with brokers(tmp_path, 3) as nodes:
         assert await append(nodes[0].url, b"1") == 204

@@ -376,7 +376,7 @@ async def test_long_read_ends_with_its_token(
 async def test_slow_content_of_a_small_append_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qsync_broker.http.BODY_S", 0.3)
+    monkeypatch.setattr("qsync_broker.http.appends.BODY_S", 0.3)
     async with brokers(tmp_path, 1) as nodes:
         reader, writer = await asyncio.open_connection(
             *split_address(nodes[0].server.config.listen)
