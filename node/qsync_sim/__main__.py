@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 
-from qsync_sim import decay, faults, orders, rare
+from qsync_sim import decay, mixture, orders, rare
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import InvariantViolation
 
@@ -179,7 +179,7 @@ MUST_HAPPEN = (
     "outcome refused",
 )
 
-FAULTS = {fault.__name__: fault for _, fault in [*faults.ALL, *orders.ALL, *decay.ALL]}
+FAULTS = {fault.__name__: fault for _, fault in [*mixture.FAULTS, *orders.ALL, *decay.ALL]}
 FAULTS |= {chain.__name__: chain for chain in rare.ALL}
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from qsync_node.consensus.settings import MILLISECOND, SECOND
-from qsync_sim import faults, orders
+from qsync_sim import faults, orders, strikes
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
 
@@ -181,5 +181,5 @@ ALL: list[faults.Fault] = [
     lead_with_a_divergent_state,
     diverge_inside_a_block,
     power_loss_while_rejoining,
-    faults.strand_a_promote,
+    strikes.strand_a_promote,
 ]

@@ -16,6 +16,7 @@ from qsync_sim import (
     decay,
     faults,
     members,
+    mixture,
     orders,
     publishing,
     rare,
@@ -125,7 +126,7 @@ class Schedule:
         self.faults_done = 0
         self.workloads = make_workloads(self.world, workloads)
         self.slow_readers: list[slowreaders.SlowReader] = []
-        chosen = faults.ALL if is_plain else [*faults.ALL, *orders.ALL, *decay.ALL]
+        chosen = mixture.FAULTS if is_plain else [*mixture.FAULTS, *orders.ALL, *decay.ALL]
         if not is_plain and Random(f"archive of {seed}").random() < ARCHIVES:
             self.world.archive = ArchiveModel(self.world, self.world.replicaset_uuid)
             chosen = [*chosen, *archive_faults.ALL]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.node import Node
 from qsync_node.server.trace import Birth, TraceStep, read_trace
-from qsync_sim import faults
+from qsync_sim import mixture
 from qsync_sim.clients import SimClient
 from qsync_sim.recorder import RecordedEvent, Recorder, Recording
 from qsync_sim.violation import InvariantViolation
@@ -56,7 +56,7 @@ def record(seed: int) -> Recording:
     client = SimClient(world, 0)
     world.clients = [client]
     client.act()
-    weights, kinds = zip(*faults.ALL, strict=True)
+    weights, kinds = zip(*mixture.FAULTS, strict=True)
     for _ in range(FAULTS):
         if recording.end or len(recording.events) > EVENTS_MAX:
             break
