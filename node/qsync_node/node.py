@@ -229,7 +229,7 @@ class Node:
                 taken, removed = limbo.confirm(entry.position)
                 if self.observer is not None:
                     self.observer(taken, removed)
-                self.tarantool.on_removed(removed)
+                self.tarantool.log.add_removed(removed)
                 self.rows.apply(taken)
 
     def start(self, now_ns: int) -> None:
@@ -345,7 +345,7 @@ class Node:
     def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
         tail = self.context.tail
         tail.first_available_index = max(tail.first_available_index, item.first_available_index)
-        self.tarantool.on_segments_removed(tail.first_available_index)
+        self.tarantool.log.forget_before(tail.first_available_index)
 
     def _on_snapshot_installed(self, item: fx.SnapshotInstalled) -> None:
         index = self.context.tail.last_index
@@ -426,7 +426,7 @@ class Node:
         if self.observer is not None:
             self.observer(taken, removed)
         if removed:
-            self.tarantool.on_removed(removed)
+            self.tarantool.log.add_removed(removed)
             self.commits.on_rolled_back(removed)
         is_state_wrong = self.replica.repair.is_state_wrong
         if self.state.pending is None and not is_state_wrong:

@@ -28,22 +28,19 @@ Invariants
 
   Q1  No row after the confirmed index is sent.
   Q2  Rows are sent contiguously from a clock that this log passed; no LSN is skipped.
-  Q3  For every row that is sent, this member knows whether a decision removed it. It knows the
-      decisions after `known_from`, where the state of this process run began, and none before.
+  Q3  For every row that is sent, this member knows whether a decision removed it
+      (`served_log.py`): it knows the decisions since the state of this process run began.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
 from qsync_client.protocol.frame import encode_request
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.entries import Entry
-from qsync_node.consensus.filtering import NEEDS_EVERYTHING, refusal_to_serve
+from qsync_node.consensus.filtering import NEEDS_EVERYTHING
 from qsync_node.consensus.membership import TARANTOOL_ROLE
 from qsync_node.consensus.messages import Ack
 from qsync_node.consensus.replica import Replica
-from qsync_node.engine import system
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
 from qsync_node.format.body import space_of
@@ -52,7 +49,9 @@ from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.format.row import LogRow
 from qsync_node.format.vclock import is_equal, normalised, signature
+from qsync_node.tarantool.access import GatewayAccess
 from qsync_node.tarantool.rows import snapshot_row, tarantool_rows
+from qsync_node.tarantool.served_log import ServedLog
 from qsync_node.tarantool.wire import (
     OK,
     GatewaySession,
@@ -66,7 +65,6 @@ from qsync_node.tarantool.wire import (
 )
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.state import StatementState
-from qsync_node.transactions.users import check_state_is_served
 
 HEARTBEAT_NS = 500_000_000
 """Half of Tarantool's `replication_timeout`; silence of four timeouts ends a connection."""
@@ -82,38 +80,14 @@ class Gateway:
         self.state = state
         self.registrar = registrar
         self.sessions: dict[int, GatewaySession] = {}
-        self.known_from = 0
-        self._removed_firsts: list[int] = []
-        self._removed_lasts: list[int] = []
-
-    # --- knowledge of the log -------------------------------------------------------------------
+        self.log = ServedLog(self.context)
+        self._access = GatewayAccess(self.replica, self.state)
 
     def on_state_loaded(self, index: int) -> None:
         """Reset after the state began at `index`, by recovery or another member's snapshot (Q3)."""
-        self.known_from = index
-        self._removed_firsts.clear()
-        self._removed_lasts.clear()
+        self.log.restart(index)
         for session in list(self.sessions.values()):
             self._close(session)
-
-    def on_removed(self, removed: list[Entry]) -> None:
-        for entry in removed:
-            self._removed_firsts.append(entry.batch.first_index)
-            self._removed_lasts.append(entry.batch.last_index)
-
-    def on_segments_removed(self, first_available: int) -> None:
-        gone = bisect_right(self._removed_lasts, first_available - 1)
-        del self._removed_firsts[:gone]
-        del self._removed_lasts[:gone]
-
-    def is_removed(self, index: int) -> bool:
-        """Return whether a confirmed decision removed the confirmed row at `index`."""
-        position = bisect_right(self._removed_firsts, index) - 1
-        return position >= 0 and index <= self._removed_lasts[position]
-
-    def first_servable(self) -> int:
-        """Return the first index after which this member can serve rows."""
-        return max(self.known_from, self.context.tail.first_available_index - 1)
 
     def pinned_index(self) -> int | None:
         """Return the index after which files are kept for views being sent, or None (S4).
@@ -131,6 +105,7 @@ class Gateway:
     # --- requests -------------------------------------------------------------------------------
 
     def on_request(self, item: fx.TarantoolRequest) -> None:
+        """Serve a request of a replica; a refusal is its answer, and ends the connection."""
         try:
             self._take(item)
         except ClientError as error:
@@ -145,9 +120,9 @@ class Gateway:
             return
         fields = read_fields(item.body)
         spaces = read_spaces(fields)
-        self._check_served(spaces)
+        self._access.check_served(spaces)
         is_anonymous = _is_anonymous(item.type, fields)
-        is_confined = self._check_access(item, spaces if is_anonymous else frozenset())
+        is_confined = self._access.check_rights(item, spaces if is_anonymous else frozenset())
         if spaces and not is_anonymous:
             raise ClientError(ErrorCode.UNSUPPORTED, NEEDS_EVERYTHING)
         session = self.sessions.get(item.session)
@@ -163,7 +138,7 @@ class Gateway:
         else:
             session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
             session.clock = read_clock(fields) if item.type == Type.REGISTER else {}
-            self._check_identity(session.uuid)
+            self._access.check_identity(session.uuid)
             session.stage = WireStage.JOINING
 
     def _vote(self, item: fx.TarantoolRequest) -> None:
@@ -173,7 +148,7 @@ class Gateway:
         leader = replica.leader
         is_writable = leader is not None and leader.is_confirmed
         has_origin = context.has_origin
-        first = self.first_servable() if has_origin else 0
+        first = self.log.first_servable() if has_origin else 0
         ballot = {
             1: not is_writable,
             4: not has_origin,
@@ -185,58 +160,6 @@ class Gateway:
         body = pack({int(Key.BALLOT): ballot})
         answer = encode_ok(item.sync, self.state.database.schema_version, body)
         context.out.append(fx.TarantoolPackets(item.session, [answer], False, False))
-
-    def _check_served(self, spaces: frozenset[int]) -> None:
-        if not self.context.has_origin:
-            raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
-        reason = refusal_to_serve(self.context.ballot.spaces, spaces)
-        if reason:
-            raise ClientError(ErrorCode.UNSUPPORTED, reason)
-        check_state_is_served(self.replica)
-
-    def _check_access(self, item: fx.TarantoolRequest, spaces: frozenset[int]) -> bool:
-        """Check access as Tarantool does: read the universe and, to register, write `_cluster`.
-
-        An anonymous replica may instead list spaces that its user can read (F4).
-
-        Args:
-            item: the request.
-            spaces: listed spaces of an anonymous replica.
-
-        Returns:
-            Whether the replica gets its listed spaces only.
-        """
-        user = self.state.database.user_by_name(item.user)
-        if user is None:
-            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{item.user}' is not found")
-        if not user.universe & system.READ:
-            if not spaces:
-                user.deny(system.READ, "universe", "")
-            for space in sorted(spaces):
-                if not user.bits("space", space) & system.READ:
-                    user.deny(system.READ, "space", str(space))
-            return True
-        registers = item.type in (Type.JOIN, Type.REGISTER)
-        if registers and not user.bits("space", system.CLUSTER_ID) & system.WRITE:
-            user.deny(system.WRITE, "space", "_cluster")
-        return False
-
-    def _check_identity(self, uuid: str) -> None:
-        context = self.context
-        if uuid == context.uuid:
-            raise ClientError(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")
-        if context.is_removed(uuid):
-            raise ClientError(
-                ErrorCode.UNKNOWN_REPLICA,
-                f"Replica {uuid} was removed: join as a new replica with an empty directory",
-            )
-        member = context.configuration.by_uuid(uuid)
-        if member is not None and member.role != TARANTOOL_ROLE:
-            raise ClientError(
-                ErrorCode.CFG,
-                f"Replica {uuid} is the member {member.name}, not an unmodified "
-                "Tarantool: use another instance_uuid",
-            )
 
     # --- joining --------------------------------------------------------------------------------
 
@@ -322,7 +245,7 @@ class Gateway:
         session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
         session.clock = read_clock(fields)
         session.start_index = read_start(fields) if session.is_anonymous else None
-        self._check_identity(session.uuid)
+        self._access.check_identity(session.uuid)
         known = self.context.configuration.by_uuid(session.uuid)
         if session.is_confined and known is not None:
             raise ClientError(
@@ -362,8 +285,8 @@ class Gateway:
         if session.start_index is not None:
             session.clock = context.tail.history.vclock_at(session.start_index)
         index = signature(session.clock) if session.start_index is None else session.start_index
-        if index < self.first_servable():
-            raise _gap(index, self.first_servable())
+        if index < self.log.first_servable():
+            raise _gap(index, self.log.first_servable())
         mine = context.tail.history.vclock_at(index)
         if index > context.limbo.confirmed_index or not is_equal(mine, session.clock):
             raise ClientError(
@@ -401,7 +324,7 @@ class Gateway:
         context = self.context
         if session.stage is WireStage.IDLE:
             return
-        self._check_served(session.spaces)
+        self._access.check_served(session.spaces)
         if session.stage is WireStage.JOINING:
             self._join(session)
         elif session.stage is WireStage.WAITING:
@@ -415,7 +338,7 @@ class Gateway:
             self._send_view(session)
         elif session.stage is WireStage.ROWS:
             if session.uuid and context.is_removed(session.uuid):
-                self._check_identity(session.uuid)
+                self._access.check_identity(session.uuid)
             self._pump(session)
 
     def _send_view(self, session: GatewaySession) -> None:
@@ -467,7 +390,7 @@ class Gateway:
             assert batch.first_index == session.sent_index + 1, "Q2: sent batches are contiguous"
             part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
             rows = tarantool_rows(
-                part, self.is_removed, own_uuid, own_id, session.spaces, session.is_confined
+                part, self.log.is_removed, own_uuid, own_id, session.spaces, session.is_confined
             )
             packets += [encode_replication_row(row, session.sync) for row in rows]
             session.sent_index = part.last_index
@@ -482,18 +405,20 @@ class Gateway:
         context.out.append(fx.TarantoolPackets(session.number, packets, True, False))
 
     def on_drained(self, item: fx.TarantoolDrained) -> None:
+        """Continue a stream whose connection has taken the last group."""
         session = self.sessions.get(item.session)
         if session is not None:
             session.is_blocked = False
 
     def on_log_read(self, number: int, batches: list[LogBatch] | None) -> None:
+        """Send rows that were read from disk; None if their files are gone."""
         session = self.sessions.get(-number)
         if session is None or not session.is_reading:
             return
         session.is_reading = False
         try:
             if batches is None:
-                raise _gap(session.sent_index, self.first_servable())
+                raise _gap(session.sent_index, self.log.first_servable())
             self._check_kept(session)
         except ClientError as error:
             self._refuse(session.number, session.sync, error)
@@ -504,7 +429,7 @@ class Gateway:
     def _check_kept(self, session: GatewaySession) -> None:
         """Raise `ClientError` if another member's snapshot has replaced the log (S3, Q3)."""
         if session.sent_index + 1 < self.context.tail.first_available_index:
-            raise _gap(session.sent_index, self.first_servable())
+            raise _gap(session.sent_index, self.log.first_servable())
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -522,9 +447,11 @@ class Gateway:
         self.context.out.append(fx.TarantoolPackets(session.number, [], False, True))
 
     def on_session_closed(self, number: int) -> None:
+        """Forget a replica whose connection has ended."""
         self.sessions.pop(number, None)
 
     def status(self) -> list[dict[str, Any]]:
+        """Return the positions of all connected replicas."""
         return [
             {
                 "uuid": session.uuid,
