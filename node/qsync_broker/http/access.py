@@ -20,7 +20,7 @@ InvalidRequest = (ValueError, AuthError, HiddenJournalError)
 """Errors of requests that `answer_to` answers."""
 
 
-class Access:
+class JournalAccess:
     """Checks the tokens of requests."""
 
     def __init__(self, keys: KeySpace, authorizer: Authorizer) -> None:
@@ -31,7 +31,7 @@ class Access:
         """Check the token of a request that names no journal.
 
         Returns:
-            What the token permits.
+            The claims of the token.
 
         Raises:
             AuthError: the token does not permit the request.
@@ -42,7 +42,7 @@ class Access:
         """Check the token of a request for the journal in its path.
 
         Returns:
-            What the token permits.
+            The claims of the token.
 
         Raises:
             AuthError: the token does not permit the request.

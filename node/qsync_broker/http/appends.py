@@ -18,7 +18,7 @@ from qsync_broker.batch import (
 )
 from qsync_broker.calls import AppendCall, until_result
 from qsync_broker.grouping import SMALL
-from qsync_broker.http.access import Access, InvalidRequest, answer_to
+from qsync_broker.http.access import InvalidRequest, JournalAccess, answer_to
 from qsync_broker.http.answers import CODES, route_headers
 from qsync_broker.http.forwarding import Forwarder, JournalMovedError, arriving
 from qsync_broker.http.requests import append_of, journal_of
@@ -46,7 +46,7 @@ LEVELS = ("NONE", "PARTIAL", "FULL")
 class AppendHandlers:
     """The handlers of appends."""
 
-    def __init__(self, server: BrokerServer, access: Access, forwarder: Forwarder) -> None:
+    def __init__(self, server: BrokerServer, access: JournalAccess, forwarder: Forwarder) -> None:
         self._server = server
         self._access = access
         self._forwarder = forwarder

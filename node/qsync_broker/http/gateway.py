@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from qsync_broker.auth import Authorizer
-from qsync_broker.http.access import Access
+from qsync_broker.http.access import JournalAccess
 from qsync_broker.http.appends import AppendHandlers
 from qsync_broker.http.forwarding import Forwarder
 from qsync_broker.http.reads import ReadHandler
@@ -15,7 +15,7 @@ class HttpGateway:
     """The HTTP interface of one broker."""
 
     def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
-        access = Access(server.core.keys, authorizer)
+        access = JournalAccess(server.core.keys, authorizer)
         self._forwarder = Forwarder(server)
         self._appends = AppendHandlers(server, access, self._forwarder)
         self._reads = ReadHandler(server, access, self._forwarder)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from qsync_broker.auth import EXPIRED, AuthError, Capability, Claims
-from qsync_broker.http.access import Access, InvalidRequest, answer_to, unauthorized
+from qsync_broker.http.access import InvalidRequest, JournalAccess, answer_to, unauthorized
 from qsync_broker.http.answers import CODES, fragment_headers, route_headers
 from qsync_broker.http.forwarding import Forwarder
 from qsync_broker.http.requests import OFFSET_MAX, PROXIED, journal_of, read_of, revision_of
@@ -34,7 +34,7 @@ class _WantedBytes(NamedTuple):
 class ReadHandler:
     """The handler of reads."""
 
-    def __init__(self, server: BrokerServer, access: Access, forwarder: Forwarder) -> None:
+    def __init__(self, server: BrokerServer, access: JournalAccess, forwarder: Forwarder) -> None:
         self._server = server
         self._access = access
         self._forwarder = forwarder

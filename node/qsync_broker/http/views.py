@@ -1,4 +1,4 @@
-"""What a broker shows of itself: readiness, metrics, and journals as it knows them."""
+"""Views of a broker: readiness, metrics, and the journals as it knows them."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ from aiohttp import web
 
 from qsync_broker.auth import CLUSTER_HEADER, AuthError, Capability, Claims
 from qsync_broker.description import describe
-from qsync_broker.http.access import Access, is_permitted, unauthorized
+from qsync_broker.http.access import JournalAccess, is_permitted, unauthorized
 from qsync_broker.http.requests import limit_of
 from qsync_broker.labels import LabelSelector
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
@@ -18,7 +18,7 @@ from qsync_broker.server import BrokerServer
 class ViewHandlers:
     """The handlers of paths below `/debug`."""
 
-    def __init__(self, server: BrokerServer, access: Access) -> None:
+    def __init__(self, server: BrokerServer, access: JournalAccess) -> None:
         self._server = server
         self._access = access
 
