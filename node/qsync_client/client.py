@@ -41,7 +41,7 @@ from typing import Any
 
 from qsync_client.errors import RequestFailed
 from qsync_client.keys import GivenKey, Keys, RequestKey
-from qsync_client.outcomes import Committed, Outcome
+from qsync_client.outcomes import Committed, Outcome, is_page_too_large
 from qsync_client.pool import Member, Pool, check_options, members_of
 from qsync_client.protocol.constants import Iterator
 from qsync_client.requests import (
@@ -398,6 +398,8 @@ class Client:
     ) -> AsyncGenerator[Row, None]:
         """Yield all rows of a selection, in pages. Writes between two pages are visible.
 
+        A page becomes smaller if its rows are too large for one answer.
+
         Args:
             space: name or id of the space.
             key: as for `select`.
@@ -408,17 +410,20 @@ class Client:
         Raises:
             RequestFailed: a read failed; `outcome` is its outcome.
         """
-        after = b""
+        after, limit = b"", PAGE_ROWS
         while True:
             page = await self.select(
-                space, key, index=index, iterator=iterator, limit=PAGE_ROWS,
+                space, key, index=index, iterator=iterator, limit=limit,
                 linearizable=linearizable, after=after, fetch_position=True,
             )  # fmt: skip
+            if is_page_too_large(page) and limit > 1:
+                limit //= 2
+                continue
             if not isinstance(page, Committed):
                 raise RequestFailed(page)
             for row in page.tuples:
                 yield row
-            if len(page.tuples) < PAGE_ROWS or not page.position:
+            if len(page.tuples) < limit or not page.position:
                 return
             after = page.position
 

@@ -86,6 +86,11 @@ class Refused:
 Outcome = Committed | RolledBack | Unknown | Refused
 
 
+def is_page_too_large(outcome: Outcome) -> bool:
+    """Return whether a read failed because its rows exceed one answer: ask for fewer rows."""
+    return isinstance(outcome, Refused) and outcome.code == ErrorCode.MEMORY_ISSUE
+
+
 def outcome_of(kind: int, body: bytes, as_row: Callable[[Any], Any] | None = None) -> Outcome:
     """Return the outcome that an answer reports.
 

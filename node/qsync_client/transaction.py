@@ -37,7 +37,15 @@ from qsync_client.errors import (
 )
 from qsync_client.keys import RequestKey
 from qsync_client.link import Link
-from qsync_client.outcomes import Committed, Outcome, Refused, RolledBack, Unknown, outcome_of
+from qsync_client.outcomes import (
+    Committed,
+    Outcome,
+    Refused,
+    RolledBack,
+    Unknown,
+    is_page_too_large,
+    outcome_of,
+)
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Iterator
 from qsync_client.requests import (
@@ -332,17 +340,23 @@ class Transaction:
         iterator: IteratorName = Iterator.EQ,
     ) -> int:
         """Return the number of rows of a selection. The client reads the rows, in pages."""
-        total, after = 0, b""
+        total, after, limit = 0, b"", PAGE_ROWS
         while True:
-            page = await self._run(
-                space,
-                lambda to, after=after: to.select(  # type: ignore[misc]  # mypy infers no default of a lambda
-                    key, index, iterator, PAGE_ROWS, after=after, fetch_position=True
-                ),
-            )
+            try:
+                page = await self._run(
+                    space,
+                    lambda to, after=after, limit=limit: to.select(  # type: ignore[misc]  # mypy infers no default of a lambda
+                        key, index, iterator, limit, after=after, fetch_position=True
+                    ),
+                )
+            except StatementFailed as failed:
+                if not is_page_too_large(failed.outcome) or limit == 1:
+                    raise
+                limit //= 2
+                continue
             total += len(page.tuples)
             after = page.position
-            if len(page.tuples) < PAGE_ROWS or not after:
+            if len(page.tuples) < limit or not after:
                 return total
 
     async def insert(self, space: int | str, fields: FieldValues) -> list[Row]:

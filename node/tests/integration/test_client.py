@@ -167,6 +167,21 @@ def test_scan_and_count_continue_after_each_page(
     with_client(body)
 
 
+def test_scan_and_count_take_smaller_pages_of_large_rows(
+    with_client: Callable[[ClientBody], None],
+) -> None:
+    async def body(client: Client) -> None:
+        large = "x" * 1_000_000  # an answer has at most 16 MiB
+        for number in range(18):
+            await client.insert("accounts", [number, 0, large])
+        assert [row[0] async for row in client.scan("accounts")] == list(range(18))
+        async with client.transaction() as transaction:
+            await transaction.insert("accounts", [18, 0])
+            assert await transaction.count("accounts") == 19
+
+    with_client(body)
+
+
 def test_schema_is_read_again_after_a_change(
     cluster: ProcessCluster, with_client: Callable[[ClientBody], None]
 ) -> None:

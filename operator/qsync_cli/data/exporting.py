@@ -25,8 +25,9 @@ from qsync_cli.data.files import FileFormat, RowWriter, TextWriter, format_of
 from qsync_cli.data.reading import named
 from qsync_cli.failure import Failure, FailureReason, cause_of
 from qsync_cli.output import counted, counting
-from qsync_client import Committed, ErrorCode, Refused, Row, Space, SyncClient
+from qsync_client import Committed, Row, Space, SyncClient
 from qsync_client import Iterator as IndexIterator
+from qsync_client.outcomes import is_page_too_large
 
 PAGE_ROWS = 1000
 FormatOption = Annotated[
@@ -137,7 +138,7 @@ def pages(
         page = client.select(
             space.id, iterator=IndexIterator.ALL, limit=limit, after=after, fetch_position=True
         )
-        if isinstance(page, Refused) and page.code == ErrorCode.MEMORY_ISSUE and limit > 1:
+        if is_page_too_large(page) and limit > 1:
             limit //= 2
             continue
         if not isinstance(page, Committed):
