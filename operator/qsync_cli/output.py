@@ -6,6 +6,7 @@ and people's eyes both read.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 OutputRow = list[str]
 GAP = 3
 """Spaces between the columns of a table."""
+_LAST_SPACES = re.compile(r" +(?=(\x1b\[[0-9;]*m)*$)")
+"""Spaces at the end of a line, also before the codes that end its colour."""
 _COLOURS = {
     "Ready": "green",
     "Degraded": "red",
@@ -130,7 +133,8 @@ def print_table(titles: OutputRow, rows: list[OutputRow], gap: int = GAP) -> Non
     with wide.capture() as captured:
         wide.print(rich_table(titles, rows, gap))
     # Without the spaces after short cells of the last column: they wrap, too.
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    lines = (_LAST_SPACES.sub("", line) for line in captured.get().splitlines())
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def _widths(titles: OutputRow, rows: list[OutputRow]) -> list[int]:
