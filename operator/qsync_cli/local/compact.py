@@ -95,8 +95,8 @@ def _show(found: dict[str, Any]) -> None:
     if found["name"]:
         say(
             f"{found['cluster']}: compacted up to index {found['index']}, {found['verdict']} ·"
-            f" {found['bytes_before']} bytes of log and snapshots, {found['bytes_after']} now ·"
-            f" {found['seconds']:.1f} s"
+            f" {found['bytes_before']} bytes of log and snapshots folded into"
+            f" {found['bytes_after']} · {found['seconds']:.1f} s"
         )
         rows = [[str(t["space"]), t["name"], str(t["rows"]), t["folder"]] for t in found["tables"]]
         print_table(["SPACE", "NAME", "ROWS", "FOLDER"], rows)
