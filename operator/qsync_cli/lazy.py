@@ -81,9 +81,15 @@ class LazyCommand(NamedTuple):
         return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
 
 
-def group_of(table: Sequence[LazyCommand]) -> type[TyperGroup]:
-    """Return the class of a group with these commands, followed by its other groups."""
+def group_of(table: Sequence[LazyCommand], parents: Sequence[LazyCommand] = ()) -> type[TyperGroup]:
+    """Return the class of a group with these commands, followed by its other groups.
+
+    Args:
+        table: the commands.
+        parents: commands of the parent group. The error about one of them names that group.
+    """
     lazy = {command.name: command for command in table}
+    above = {command.name for command in parents} - set(lazy)
 
     class LazyGroup(TyperGroup):
         """A group that imports the module of a command on demand."""
@@ -99,6 +105,9 @@ def group_of(table: Sequence[LazyCommand]) -> type[TyperGroup]:
         def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]  # typer's own type of contexts is private
             if cmd_name in lazy and not self._is_listing:
                 return lazy[cmd_name].load()
+            if cmd_name in above and ctx.parent is not None:
+                path = f"{ctx.parent.command_path} {cmd_name}"
+                ctx.fail(f"{ctx.command_path} has no command {cmd_name}: write `{path}`")
             return self.commands.get(cmd_name)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:

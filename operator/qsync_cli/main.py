@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 _LOCAL_HELP = "Manage clusters of local processes, with the same manifests as on Kubernetes."
 local_app = typer.Typer(
-    cls=lazy.group_of(LOCAL),
+    cls=lazy.group_of(LOCAL, parents=COMMANDS),
     help=_LOCAL_HELP,
     no_args_is_help=True,
     rich_markup_mode=None,

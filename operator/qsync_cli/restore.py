@@ -43,6 +43,15 @@ JournalStoreOption = Annotated[
     ),
 ]
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Number of voters.", min=1, max=31)]
+_OPTIONS = {
+    "bootstrap.fromArchive.url": "--archive",
+    "bootstrap.fromArchive.toTime": "--to-time",
+    "bootstrap.fromArchive.toSignature": "--to-signature",
+    "bootstrap.fromArchive.member": "--member",
+    "bootstrap.fromArchive.journalStore": "--journal-store",
+    "archive.url": "--new-archive",
+}
+"""Options by the field of the manifest that they set."""
 ManifestOption = Annotated[
     Path | None,
     typer.Option("-f", "--file", help="Manifest with the other fields.", metavar="FILE"),
@@ -101,7 +110,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
         }  # fmt: skip
         cluster = manifest.parse_cluster(document, "restore")
     except manifest.ClusterManifestError as error:
-        raise Failure(FailureReason.INVALID, str(error)) from error
+        raise Failure(FailureReason.INVALID, _with_options(str(error))) from error
     apply.bring_up(
         manifest.ClusterManifest(cluster, given.secrets if given else {}), no_wait, timeout, output
     )
@@ -113,6 +122,14 @@ def _print_notes(name: str, directory: Path) -> None:
     file = directory / restoration.RESTORED_NAME
     for note in json.loads(file.read_text())["notes"] if file.exists() else ():
         sys.stderr.write(f"{name}: {note}\n")
+
+
+def _with_options(text: str) -> str:
+    """Return the text of a mistake with options in place of the fields that they set."""
+    for field, option in _OPTIONS.items():
+        for end in " :":
+            text = text.replace(f"spec.{field}{end}", f"{option}{end}")
+    return text
 
 
 def _moment(text: str) -> str:

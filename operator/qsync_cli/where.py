@@ -56,6 +56,8 @@ class Where:
     cluster: str | None = None
     namespace: str | None = None
     context: str | None = None
+    stranger: str | None = None
+    """A name without an option that is not local, so it may be one on Kubernetes."""
 
     @property
     def is_kubernetes(self) -> bool:
@@ -147,7 +149,7 @@ def place_of(name: str | None, where: Where) -> Where:
         return replace(where, local=name)
     if not names.has_kubeconfig():
         raise clusters.absence_of(clusters.store_of(name))
-    return replace(where, cluster=name)
+    return replace(where, cluster=name, stranger=name)
 
 
 def _only_one(where: Where) -> Where:
@@ -198,6 +200,7 @@ def member_at(
             raise typer.BadParameter(f"{first} is a cluster: specify a member of it as well")
         if not names.has_kubeconfig():
             raise clusters.absence_of(clusters.store_of(first))
+        where = replace(where, stranger=first)
     if is_optional and (
         not _MEMBER.fullmatch(first) or names.is_cluster(first, where.namespace, where.context)
     ):

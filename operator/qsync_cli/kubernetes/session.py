@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.where import Where
 from qsync_operator.kubernetes import client, podlinks
@@ -49,7 +50,11 @@ def converse(
     try:
         return asyncio.run(run())
     except (ApiError, LinkError) as error:
-        raise failure_of(error) from error
+        failure = failure_of(error)
+        if where.stranger is not None and failure.reason is FailureReason.UNREACHABLE:
+            absence = clusters.absence_of(clusters.store_of(where.stranger))
+            raise Failure(failure.reason, f"{absence}; and on Kubernetes: {error}") from error
+        raise failure from error
 
 
 async def open_session(where: Where) -> KubernetesSession:

@@ -92,6 +92,11 @@ def manifest_of(file: Path, archive: str | None) -> "ClusterManifest":
         return _with_kept_archive(manifest)
     if archive == NO_ARCHIVE:
         return _without_archive(manifest)
+    if archive.startswith("file://") and not archive.startswith("file:///"):
+        path = Path(archive.removeprefix("file://")).absolute()
+        raise Failure(
+            FailureReason.INVALID, f"--archive {archive!r} has no absolute path: use file://{path}"
+        )
     return _with_archive(manifest, archive)
 
 

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -34,6 +35,19 @@ PORT_BYTES = 2
 def kubeconfig_path() -> str:
     """Return the path of the kubeconfig. An empty variable counts as none, as for kubectl."""
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _found_kubeconfig() -> str:
+    """Return the path of the kubeconfig.
+
+    Raises:
+        ConfigException: no file exists there. The library would log that, and then complain about
+            an empty file.
+    """
+    paths = kubeconfig_path()
+    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
+        raise config.ConfigException(f"{paths} does not exist")
+    return paths
 
 
 class KubernetesApi:
@@ -65,7 +79,7 @@ class KubernetesApi:
         configuration = Configuration()
         try:
             await config.load_kube_config(
-                kubeconfig_path(), context=context, client_configuration=configuration
+                _found_kubeconfig(), context=context, client_configuration=configuration
             )
         except config.ConfigException as error:
             try:
@@ -304,7 +318,7 @@ def current_namespace(context: str | None) -> str:
         ApiError: the context does not exist.
     """
     try:
-        contexts, active = config.list_kube_config_contexts(kubeconfig_path())
+        contexts, active = config.list_kube_config_contexts(_found_kubeconfig())
     except config.ConfigException as error:
         if context is None:
             return "default"  # inside a pod

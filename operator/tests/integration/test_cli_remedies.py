@@ -56,6 +56,23 @@ def test_mistakes_follow_the_sentence_and_its_reason(home: Home) -> None:
     assert all(line.startswith("  ") for line in mistakes)
 
 
+def test_commands_name_options_and_not_fields_of_a_manifest(home: Home) -> None:
+    archive = ("--archive", "file:///nonexistent")
+    said = home.refuse("restore", "x", *archive, "--to-time", "yesterday")
+    assert "--to-time: invalid time 'yesterday'" in said
+    said = home.refuse("restore", "x", *archive, "--new-archive", "/folder")
+    assert "--new-archive '/folder': write a URL with its scheme" in said
+    said = home.refuse("apply", "-f", THREE, "--archive", "file://folder")
+    assert f"'file://folder' has no absolute path: use file://{Path.cwd()}/folder" in said
+
+
+def test_a_command_without_a_local_form_is_named(home: Home) -> None:
+    failed = home.run("local", "switchover", "orders")
+    assert failed.returncode == 2
+    assert "local has no command switchover: write `" in failed.stderr
+    assert "No such command 'switchovr'" in home.run("local", "switchovr").stderr
+
+
 def test_closed_standard_input_is_named(home: Home) -> None:
     command = f"exec '{sys.executable}' -m qsync_cli.main apply -f - <&-"
     failed = subprocess.run(

@@ -10,7 +10,7 @@ import yaml
 from qsync_cli import completion
 from qsync_cli.clusters import store_of
 from qsync_cli.failure import Failure
-from qsync_cli.kubernetes import names
+from qsync_cli.kubernetes import names, session
 from qsync_cli.where import Where, member_at, place_of
 from qsync_local.store import MemberRecord, SupervisorState
 from qsync_operator.api.manifest import parse_cluster
@@ -45,7 +45,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_local_cluster_comes_before_one_on_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place_of("orders", Where()) == Where(local="orders")
-    assert place_of("bills", Where()) == Where(cluster="bills")
+    assert place_of("bills", Where()) == Where(cluster="bills", stranger="bills")
     assert place_of("orders", Where(namespace="n")) == Where(cluster="orders", namespace="n")
     monkeypatch.setattr(sys, "argv", ["/usr/bin/kubectl-qsync"])
     assert place_of("orders", Where()) == Where(cluster="orders")
@@ -75,8 +75,8 @@ def test_two_names_are_refused() -> None:
         (("orders", "orders-0"), Where(), ("orders-0", Where(local="orders"))),
         (("orders-0", None), Where(), ("orders-0", Where(local="orders"))),
         (("orders-0", None), Where(local="orders"), ("orders-0", Where(local="orders"))),
-        (("bills-0", None), Where(), ("bills-0", Where())),
-        (("bills", "bills-0"), Where(), ("bills-0", Where(cluster="bills"))),
+        (("bills-0", None), Where(), ("bills-0", Where(stranger="bills-0"))),
+        (("bills", "bills-0"), Where(), ("bills-0", Where(cluster="bills", stranger="bills"))),
         (("orders-0", None), Where(context="c"), ("orders-0", Where(context="c"))),
         ((None, None), Where(address="h:1"), (None, Where(address="h:1"))),
     ],
@@ -90,13 +90,32 @@ def test_a_member_is_found_with_its_cluster(
 
 def test_one_word_is_a_cluster_where_the_member_is_optional() -> None:
     assert member_at("orders", None, Where(), is_optional=True) == (None, Where(local="orders"))
-    assert member_at("bills", None, Where(), is_optional=True) == (None, Where(cluster="bills"))
-    assert member_at("bills-2", None, Where(), is_optional=True) == (None, Where(cluster="bills-2"))
-    assert member_at("bills-1", None, Where(), is_optional=True) == ("bills-1", Where())
+    for name in ("bills", "bills-2"):
+        place = Where(cluster=name, stranger=name)
+        assert member_at(name, None, Where(), is_optional=True) == (None, place)
+    place = Where(stranger="bills-1")
+    assert member_at("bills-1", None, Where(), is_optional=True) == ("bills-1", place)
     with pytest.raises(typer.BadParameter, match="specify a member"):
         member_at("orders", None, Where(), is_optional=False)
     with pytest.raises(typer.BadParameter, match="specify CLUSTER and MEMBER"):
         member_at(None, None, Where(), is_optional=False)
+
+
+def test_a_name_without_an_answer_is_named_in_both_places(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent/config")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    async def no_conversation(opened: session.KubernetesSession) -> None:
+        raise AssertionError(opened)
+
+    missing = "no Kubernetes cluster is configured: /nonexistent/config does not exist"
+    with pytest.raises(Failure, match=f"bills not found in .*it has orders; .*{missing}$"):
+        session.converse(place_of("bills", Where()), no_conversation)
+    with pytest.raises(Failure, match=f"^{missing}$"):
+        session.converse(Where(namespace="n"), no_conversation)
+    assert not caplog.records, "the library reports the missing file as well"
 
 
 def test_retained_data_is_a_local_cluster() -> None:
