@@ -358,7 +358,8 @@ def run_range(
     total = len(mixtures)
     ran = simulated_ns = cpu_ns = 0
     started = time.monotonic()
-    with ProcessPoolExecutor(workers) as pool:
+    # Passes of the collector then skip the modules, which are most of the objects.
+    with ProcessPoolExecutor(workers, initializer=gc.freeze) as pool:
         jobs = [pool.submit(run_seed, seed, frequent=some) for seed, some in mixtures.items()]
         for done, job in enumerate(as_completed(jobs), 1):
             is_over = minutes is not None and time.monotonic() - started > 60 * minutes
