@@ -229,7 +229,7 @@ def _keep(
     spec = cluster.spec
     leader = observed.writable_leader()
     if leader is None:
-        return _without_leader(cluster, observed, wanted, now_ns)
+        return _without_leader(cluster, observed, now_ns)
     if is_paused(cluster):
         return (), ClusterFinding(Reason.PAUSED, PAUSE)
     scale = plan_scale(spec, observed, wanted)
@@ -278,23 +278,14 @@ def is_for_leader(action: Action) -> bool:
 
 
 def _without_leader(
-    cluster: QsyncCluster, observed: Observed, wanted: dict[str, MemberKind], now_ns: int
+    cluster: QsyncCluster, observed: Observed, now_ns: int
 ) -> tuple[tuple[Action, ...], ClusterFinding]:
-    """Recreate missing members and plan a nomination; all other changes need a leader."""
-    known = {member.name for member in observed.members}
-    registered = {member.name for member in observed.registered()}
-    missing: tuple[Action, ...] = ()
-    if not any(member.status for member in observed.members) and not is_paused(cluster):
-        missing = tuple(
-            CreateMember(name, kind)
-            for name, kind in wanted.items()
-            if name not in known and name in registered
-        )
+    """Plan a nomination; all other changes need a leader."""
     leader = observed.leader()
     if leader is not None:
         why = leader.status.ro_reason if leader.status is not None else ""
         said = f"{leader.name} leads but does not accept writes{f': {why}' if why else ' yet'}"
-        return missing, ClusterFinding(Reason.NO_LEADER, said)
+        return (), ClusterFinding(Reason.NO_LEADER, said)
     failover = plan_failover(cluster.spec, observed, now_ns)
     actions: tuple[Action, ...] = (failover.action,) if failover.action is not None else ()
-    return (*missing, *actions), ClusterFinding(Reason.NO_LEADER, failover.sentence)
+    return actions, ClusterFinding(Reason.NO_LEADER, failover.sentence)

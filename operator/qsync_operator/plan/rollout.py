@@ -77,15 +77,16 @@ def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> Scale
     voters = observed.voting()
     uuid = member.status.uuid if member.status is not None else member.uuid
     # A member that does not answer the operator may still vote: the leader knows.
-    is_needed = any(v.uuid == uuid and (v.is_live or observed.is_live(uuid)) for v in voters)
+    is_needed = any(v.uuid == uuid and v.is_live for v in voters)
     if len(voters) > SMALL and is_needed:
         live = [v for v in voters if v.uuid != uuid and observed.is_live(v.uuid)]
         quorum = needed(len(voters), spec.replication.quorum)
         if len(live) < quorum:
+            others = "1 other voter is" if len(live) == 1 else f"{len(live)} other voters are"
             return ScalePlan(
                 (),
-                f"cannot restart {member.name}: {len(live)} other voters are available, "
-                f"and {quorum} are needed; restore them first",
+                f"cannot restart {member.name}: {others} available, and {quorum} are needed; "
+                "restore them first",
                 True,
             )
     action: Action = Restart(member.name)

@@ -13,7 +13,7 @@ from qsync_operator.plan.actions import (
     Restart,
 )
 from qsync_operator.plan.objects import ObjectInputs
-from qsync_operator.plan.observed import RecordedMember
+from qsync_operator.plan.observed import RecordedMember, SchemaView
 from qsync_operator.plan.planner import plan
 from qsync_operator.plan.transitions import record_of, state_after
 from qsync_operator.resources.state import ClusterState
@@ -116,6 +116,16 @@ def test_conditions_keep_their_time_while_they_stay() -> None:
 def test_missing_spaces_are_created_through_the_leader() -> None:
     world = formed(cluster_of(3, spaces=True), leader="c-1")
     assert decide(world) == (CreateSpaces("c-1", ("s",)),)
+
+
+def test_cluster_is_not_ready_before_its_spaces_are_compared() -> None:
+    world = formed(cluster_of(3, spaces=True))
+    observed = replace(world.observe(), schema=SchemaView(is_known=False))
+    planned = plan(world.cluster, observed, 0, 0)
+    assert planned.actions == ()
+    ready = planned.status.condition("Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "CreatingSpaces")
 
 
 def test_plan_returns_the_objects_of_its_inputs_and_builds_them_once() -> None:

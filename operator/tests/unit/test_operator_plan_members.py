@@ -24,6 +24,18 @@ def test_scale_out_is_one_voter_at_a_time() -> None:
     assert run(world) == ["create voter c-3", "create voter c-4"]
 
 
+def test_readers_are_created_beside_a_voter_that_joins() -> None:
+    world = formed(cluster_of(5, read_replicas=1), cluster_of(3))
+    assert decide(world) == (CreateMember("c-3", "voter"), CreateMember("c-reader-0", "anonymous"))
+
+
+def test_voters_leave_while_a_reader_joins() -> None:
+    world = formed(cluster_of(3, read_replicas=1), cluster_of(5))
+    assert decide(world) == (CreateMember("c-reader-0", "anonymous"),)
+    world.incarnations["c-reader-0"] = Incarnation("anonymous", "uuid-reader")
+    assert decide(world) == (Unregister("c-0", "c-4", "uuid-c-4", "the cluster is scaled down"),)
+
+
 def test_scale_in_takes_the_highest_ordinal_unregisters_and_then_removes() -> None:
     world = formed(cluster_of(3), cluster_of(5))
     assert decide(world) == (Unregister("c-0", "c-4", "uuid-c-4", "the cluster is scaled down"),)

@@ -8,7 +8,7 @@ import pytest
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.api.reasons import Reason
 from qsync_operator.plan.actions import Configure, Nominate, Restart
-from qsync_operator.plan.observed import BrokersView, NodeStatus, Trouble
+from qsync_operator.plan.observed import BrokersView, NodeStatus, SchemaView, Trouble
 from qsync_operator.plan.planner import plan
 from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
@@ -149,6 +149,30 @@ def test_a_restart_waits_for_the_quorum() -> None:
     assert decide(world) == (Restart("c-2"),)
 
 
+def test_a_restart_waits_for_each_voter_that_does_not_answer() -> None:
+    world = formed(cluster_of(5))
+    world.incarnations["c-3"].is_running, world.incarnations["c-3"].is_dead = False, True
+    world.incarnations["c-4"].drift = "restart"
+    assert decide(world) == ()  # although three of five voters would remain
+
+
+def test_voter_that_only_the_leader_hears_is_not_restarted_without_a_quorum() -> None:
+    world = formed(cluster_of(3))
+    world.incarnations["c-1"].is_running, world.incarnations["c-1"].is_dead = False, True
+    for name in ("c-1", "c-2"):
+        world.incarnations[name].drift = "restart"
+    observed = world.observe()
+    members = [
+        replace(member, status=None) if member.name == "c-2" else member
+        for member in observed.members
+    ]
+    planned = plan(world.cluster, replace(observed, members=tuple(members)), 0, 0)
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert "cannot restart c-2: 1 other voter is available" in degraded.message
+
+
 def test_reader_that_cannot_start_holds_up_readers_and_no_voter() -> None:
     world = formed(cluster_of(3, read_replicas=2))
     reader = world.incarnations["c-reader-1"]
@@ -183,9 +207,19 @@ def test_outdated_member_that_never_started_is_replaced_without_a_leader() -> No
     planned = plan(world.cluster, replace(observed, members=(first, second, idle)), 0, 0)
     assert Restart("c-2") in planned.actions
     # A process that only the operator cannot reach may have the missing vote.
-    unreached = replace(idle, has_process=True)
-    planned = plan(world.cluster, replace(observed, members=(first, second, unreached)), 0, 0)
-    assert Restart("c-2") not in planned.actions
+    for unreached in (replace(idle, has_process=True), replace(idle, is_running=True)):
+        planned = plan(world.cluster, replace(observed, members=(first, second, unreached)), 0, 0)
+        assert Restart("c-2") not in planned.actions
+
+
+def test_refused_schema_is_reported_before_objects_that_cannot_be_applied() -> None:
+    world = formed(cluster_of(3))
+    trouble = Trouble(Reason.OBJECT_REFUSED, "StatefulSet c: invalid", True)
+    schema = SchemaView(is_known=True, refusal="the index p is in use")
+    observed = replace(world.observe(), troubles=(trouble,), schema=schema)
+    degraded = plan(world.cluster, observed, 0, 0).status.condition("Degraded")
+    assert degraded is not None
+    assert (degraded.reason, degraded.message) == ("SchemaRefused", "the index p is in use")
 
 
 def test_refused_side_object_leaves_the_cluster_ready() -> None:
