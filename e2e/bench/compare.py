@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from e2e.bench.plot import PICTURE, draw, medians, origin_of
+from e2e.bench.plot import PICTURE, draw, medians, origin_of, summary
 from e2e.bench.systems import ALL, System
 from qsync_testing.paths import ROOT
 
@@ -127,7 +127,9 @@ def main() -> int:
         finally:
             for system in systems:
                 system.stop()
-    lines = [*table(results), "", *ratios(results), "", *facts]
+    rates = table(results)
+    order = summary(*medians("\n".join(rates)))
+    lines = [*rates, "", *order, "", *ratios(results), "", *facts]
     print("\n".join(lines))
     if arguments.write:
         write(lines, results, arguments)

@@ -62,6 +62,20 @@ def origin_of(page: str) -> str:
     return f"{version[1].rstrip('.')}, {run[1]}, {run[2]}"
 
 
+def summary(in_flight: list[int], rates: dict[str, list[float]]) -> list[str]:
+    """Return the lines below the table: the columns, and the order of the systems."""
+
+    def order(index: int) -> str:
+        return ", ".join(sorted(rates, key=lambda name: -rates[name][index]))
+
+    return [
+        "Each write in flight has a connection of its own; with `qsync-pipelined`, all share one. "
+        "The fastest first:",
+        "",
+        *(f"- {number} in flight: {order(i)}" for i, number in enumerate(in_flight)),
+    ]
+
+
 def draw(in_flight: list[int], rates: dict[str, list[float]], origin: str, path: Path) -> None:
     """Write the plot as SVG.
 
@@ -107,7 +121,8 @@ def draw(in_flight: list[int], rates: dict[str, list[float]], origin: str, path:
     axes.set_xscale("log", base=4)
     axes.set_yscale("log")
     axes.set_xticks(in_flight, [str(number) for number in in_flight])
-    axes.set_yticks([1_000, 10_000], ["1,000", "10,000"])
+    ticks = [1_000, 3_000, 10_000, 30_000]
+    axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xlabel("writes in flight")
     axes.set_title("durable quorum writes per second", fontsize=12, loc="left", pad=22)
     axes.text(0, 1.02, origin, transform=axes.transAxes, fontsize=9)
