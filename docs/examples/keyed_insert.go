@@ -145,14 +145,23 @@ func attempt(address, user, password string, space int, row []any, key *[]any) (
 }
 
 func main() {
-	space, _ := strconv.Atoi(os.Args[3])
+	if len(os.Args) < 5 {
+		fmt.Fprintln(os.Stderr, "usage: keyed_insert USER PASSWORD SPACE_ID HOST:PORT...")
+		os.Exit(2)
+	}
+	space, err := strconv.Atoi(os.Args[3])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "SPACE_ID is a number, such as 512:", os.Args[3])
+		os.Exit(2)
+	}
 	index, err := insertOnce(os.Args[4:], os.Args[1], os.Args[2], space, []any{1, 100})
 	switch {
 	case err != nil:
-		fmt.Println(err)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	case index == 0:
-		fmt.Println("still unknown")
+		fmt.Fprintln(os.Stderr, "still unknown")
+		os.Exit(1)
 	default:
 		fmt.Println("committed at", index)
 	}

@@ -14,6 +14,7 @@ from tarantool.request import RequestInsert
 
 KEY, INDEX = 0x70, 0x71
 REPEAT = {7, 116, 226, 295}  # read-only, loading, no leader, and unknown
+WRONG_PASSWORD = 47  # tarantool-python raises it as the cause of a NetworkError
 
 
 class KeyedInsert(RequestInsert):
@@ -47,8 +48,9 @@ def insert_once(
                 request = KeyedInsert(connection, sid, row)
                 request.key = key
                 return int(connection._send_request(request)._body[INDEX])
-            except NetworkError:
-                pass  # unknown: the next attempt has the same key
+            except NetworkError as error:
+                if getattr(error.__cause__, "code", None) == WRONG_PASSWORD:
+                    raise  # otherwise unknown: the next attempt has the same key
             except DatabaseError as error:
                 if error.code not in REPEAT:
                     raise
@@ -57,6 +59,13 @@ def insert_once(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit("usage: keyed_insert.py USER PASSWORD HOST:PORT...")
     user, password, *addresses = sys.argv[1:]
-    at = insert_once(addresses, user, password, "accounts", [1, 100], 30)
-    print(f"committed at {at}" if at else "still unknown")
+    try:
+        at = insert_once(addresses, user, password, "accounts", [1, 100], 30)
+    except (DatabaseError, NetworkError) as error:
+        sys.exit(f"the insert failed: {error}")
+    if not at:
+        sys.exit("still unknown")
+    print(f"committed at {at}")

@@ -1,6 +1,7 @@
 """The examples of docs/unknown-outcomes.md and docs/clients.md work as printed."""
 
 import asyncio
+import os
 import re
 import shutil
 import socket
@@ -116,6 +117,42 @@ def test_keyed_insert_is_resolved_through_another_member(
     page = (ROOT / "docs" / "unknown-outcomes.md").read_text()
     suffix = {"python": "py", "go": "go"}[language]
     assert f"examples/keyed_insert.{suffix}" in page
+
+
+@pytest.mark.parametrize("language", ["python", "go"])
+def test_keyed_insert_ends_at_once_with_the_cause(cluster: ProcessCluster, language: str) -> None:
+    program, space = {
+        "python": ([sys.executable, str(EXAMPLES / "keyed_insert.py")], []),
+        "go": (["go", "run", str(EXAMPLES / "keyed_insert.go")], [str(SPACE)]),
+    }[language]
+    with SyncClient(cluster.addresses, USER, PASSWORD) as client:
+        client.insert("accounts", [1, 7])
+    for words, cause in (
+        ([], "usage: keyed_insert"),
+        ([USER, "wrong", *space, *cluster.addresses], "47"),
+        ([USER, PASSWORD, *space, *cluster.addresses], "Duplicate key"),
+    ):
+        done = subprocess.run(
+            [*program, *words], capture_output=True, text=True, check=False, timeout=25
+        )
+        assert done.returncode != 0, words
+        assert cause in done.stderr, words
+        assert "Traceback" not in done.stderr
+        assert "panic" not in done.stderr
+
+
+def test_printed_space_is_complete_in_a_manifest(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "unknown-outcomes.md").read_text()
+    (block,) = re.findall(r"^    ```yaml\n(.*?)^    ```", page, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "accounts.yaml"
+    head = "apiVersion: qsync.dev/v1alpha1\nkind: QsyncCluster\nmetadata: {name: bank}\n"
+    file.write_text(f"{head}spec:\n  replicas: 1\n  spaces:\n{block}")
+    done = subprocess.run(
+        [sys.executable, "-m", "qsync_cli.main", "diff", "-f", str(file)],
+        env={**os.environ, "QSYNC_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("language", "suffix"), [("py", "py"), ("go", "go")])
