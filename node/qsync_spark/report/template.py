@@ -31,7 +31,7 @@ th{font-weight:600;white-space:nowrap}td[data-label=finding],td[data-label=reaso
 td.n,th.n{text-align:right;padding-right:0;white-space:nowrap}
 ol,ul{padding-left:1.3rem}li{margin:.25rem 0}
 .chart{margin:.6rem 0}
-.row,.axis{display:grid;grid-template-columns:8rem 1fr 9.5rem;gap:.6rem;align-items:center;
+.row,.axis{display:grid;grid-template-columns:8rem 1fr 11.5rem;gap:.6rem;align-items:center;
 min-height:1.6rem;font-size:.92rem}
 .row>:first-child{overflow:hidden;text-overflow:ellipsis}
 .track{position:relative;height:1rem;background:var(--track);border-radius:.15rem;overflow:hidden}

@@ -61,6 +61,17 @@ def test_report_is_readable_at_both_widths_and_leads_to_its_findings(
     assert browser.errors == []
 
 
+def test_values_beside_bars_stay_on_one_line(
+    browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    open_report(browser, folder, tmp_path / "report")
+    browser.resize(1280)
+    browser.until("innerWidth === 1280")
+    value = "document.querySelector('.row>:last-child')"
+    browser.evaluate(f"{value}.textContent = '34.0 s, at most 53.9 s'")
+    assert browser.evaluate(f"{value}.getBoundingClientRect().height < 30")
+
+
 def test_print_is_black_on_white_although_the_screen_is_dark(
     browser: Browser, folder: Path, tmp_path: Path
 ) -> None:
