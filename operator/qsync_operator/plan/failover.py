@@ -71,9 +71,7 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
         return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the election")
     best = _best([observed.by_uuid(v.uuid) for v in reachable], [n.member for n in recent])
     if best is None:
-        return FailoverPlan(
-            None, "no reachable voter can stand for election: check the messages of the members"
-        )
+        return FailoverPlan(None, _no_candidate([observed.by_uuid(v.uuid) for v in reachable]))
     if not best.takes_orders:
         return FailoverPlan(
             None,
@@ -97,6 +95,14 @@ def _way_back(observed: Observed) -> str:
         "data is lost permanently, continue without it: `qsync force-confirm` "
         "(docs/operations.md)"
     )
+
+
+def _no_candidate(reachable: list[MemberView | None]) -> str:
+    """Return the sentence for voters of which none can stand for election."""
+    fenced = [m.name for m in reachable if m is not None and m.status and m.status.is_fenced]
+    if len(fenced) == len(reachable):
+        return f"no member can lead: {', '.join(fenced)} fenced; unfence one"
+    return "no reachable voter can stand for election: check the messages of the members"
 
 
 def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:

@@ -53,6 +53,15 @@ def test_without_a_majority_no_member_is_nominated_and_status_reports_it() -> No
     assert "1 of 3 voters answer and 2 are needed" in ready.message
 
 
+def test_fenced_voters_are_named_as_the_cause_if_no_member_can_lead() -> None:
+    world = formed(cluster_of(3), leader="")
+    for incarnation in world.incarnations.values():
+        incarnation.is_fenced = True
+    ready = plan(world.cluster, world.observe(), 0, 0).status.condition("Ready")
+    assert ready is not None
+    assert ready.message == "no member can lead: c-0, c-1, c-2 fenced; unfence one"
+
+
 def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
     world = formed(cluster_of(3))
     world.step()
