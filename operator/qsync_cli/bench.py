@@ -89,6 +89,9 @@ def bench(
         except (errors.QsyncError, OSError) as error:
             if isinstance(error, OSError) and error.filename is not None:
                 raise  # the ledger, not a member
+            if isinstance(error, qsync_client.AccessDenied):
+                with target.failures():
+                    raise
             raise Failure(
                 FailureReason.UNREACHABLE, f"benchmark of {target.cluster} failed: {error}"
             ) from error

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qsync_cli import clusters
 from qsync_cli.consent import require_consent
 from qsync_cli.kubernetes import orders
 from qsync_cli.local.delete import TimeoutOption, destroy_local
@@ -50,8 +51,10 @@ def destroy(
         )
         return
     if delete_data or keep_data:
+        local = ", ".join(store.name for store in clusters.all_stores()) or "none"
         raise typer.BadParameter(
-            "--delete-data and --keep-data are for local clusters: set spec.storage.retention first"
+            f"--delete-data and --keep-data are for local clusters, here {local}: on Kubernetes, "
+            "omit them and set spec.storage.retention first"
         )
     _destroy_on_kubernetes(where, yes, timeout, output)
 

@@ -128,6 +128,11 @@ def test_verbs_of_kubernetes_name_the_remedy_for_a_local_cluster(
         said = home.refuse("bench", "orders", "--seconds", "1", "--ledger", "/nonexistent/x")
         assert "cannot use /nonexistent/x: No such file or directory" in said
 
+        said = home.refuse("bench", "orders", "--user", "app", "--password", "wrong")
+        assert "invalid; correct --user and --password (Refused)" in said
+        said = home.run("destroy", "order", "--delete-data").stderr
+        assert "are for local clusters, here orders: on Kubernetes," in said
+
         home.do("local", "stop", "orders")
         assert "run `qsync start orders`" in home.do("status", "orders")
         home.do("local", "start", "orders")
