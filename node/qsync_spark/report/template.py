@@ -39,14 +39,14 @@ min-height:1.6rem;font-size:.92rem}
 .axis{min-height:1.4rem;color:var(--dim);font-size:.8rem}
 .ticks{position:relative;height:1.2rem;border-top:1px solid var(--line)}
 .ticks span{position:absolute;transform:translateX(-50%);white-space:nowrap;padding-top:.15rem}
-.ticks span.first{transform:none}.ticks span.last{transform:translateX(-100%)}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.9rem;margin:.3rem 0}
 .legend i{display:inline-block;width:.9rem;height:.9rem;border-radius:.15rem;margin-right:.4rem;
 vertical-align:-.1rem}
 @media (max-width:40rem){
 .row{grid-template-columns:1fr auto;gap:.1rem .6rem;margin:.5rem 0}.row .track{grid-column:1/3;
 grid-row:2}.axis{grid-template-columns:1fr}.axis>:first-child,.axis>:last-child{display:none}
-.ticks span:nth-child(even):not(.last){display:none}
+.ticks span:nth-last-child(even){display:none}
+.ticks span.first{transform:none}.ticks span.last{transform:translateX(-100%)}
 table.cards thead{display:none}table.cards tr{display:block;border:1px solid var(--line);
 border-radius:.4rem;padding:.4rem .7rem;margin:.6rem 0}
 table.cards td{display:block;border:0;padding:.15rem 0;text-align:left;white-space:normal}

@@ -39,6 +39,12 @@ def check_layout(browser: Browser, width: int) -> None:
     smallest = browser.evaluate(f"Math.min(...{sizes})")
     assert isinstance(smallest, int | float)
     assert smallest >= SMALLEST_PX, "text keeps its size on a phone"
+    shown = "[...axis.children].map((one) => one.getBoundingClientRect()).filter((b) => b.width)"
+    apart = "boxes.every((box, at) => at === 0 || box.left >= boxes[at - 1].right)"
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.ticks')].every((axis) => {"
+        f"const boxes = {shown}; return boxes.length > 0 && {apart}}})"
+    ), "times of an axis do not overlap"
 
 
 def test_report_is_readable_at_both_widths_and_leads_to_its_findings(
