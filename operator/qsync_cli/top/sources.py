@@ -14,7 +14,7 @@ from qsync_local import page as local_page
 from qsync_operator.api import cluster as api_cluster
 from qsync_operator.members import links as member_links
 from qsync_operator.views import podview, statusview
-from qsync_operator.views.live import LiveBrokers, LiveSample, live_sample
+from qsync_operator.views.live import LiveBrokers, LiveSample, audit_text, live_sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from qsync_local.store import ClusterFiles
     from qsync_operator.api.status import ClusterStatus
     from qsync_operator.members.links import LinkError
-    from qsync_web.page import PageAudit
 
 APPENDS = "qsync_broker_appends_total"
 JOURNALS = "qsync_broker_journals"
@@ -47,12 +46,9 @@ def observe_local(name: str) -> LiveSample:
     sample = _sampled(view, cluster.status, reports, _brokers(store))
     audits = local_page.FinishedAudits(store.directory / "audits").read()
     # Only the status of a cluster on Kubernetes contains its last audit.
-    return replace(sample, audit=audit_text(audits[0])) if audits else sample
-
-
-def audit_text(audit: "PageAudit") -> str:
-    """Return verdict and time of an audit."""
-    return f"{audit.verdict} {audit.finished_at[:16]}".strip()
+    if not audits:
+        return sample
+    return replace(sample, audit=audit_text(audits[0].verdict, audits[0].finished_at))
 
 
 async def _reports(store: "ClusterFiles", addresses: dict[str, str]) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.histogram import quantile
 from qsync_operator.views.failovers import pause_of
 from qsync_operator.views.statusview import StatusRow, View
+from qsync_operator.views.times import local_time
 
 if TYPE_CHECKING:
     from qsync_operator.api.status import ClusterStatus
@@ -60,6 +61,11 @@ class LiveSample:
     brokers: LiveBrokers | None = None
 
 
+def audit_text(verdict: str, finished_at: str) -> str:
+    """Return the verdict of an audit and the local time of its end, to the minute."""
+    return f"{verdict} {local_time(finished_at)[:16]}".strip()
+
+
 def live_sample(
     view: View,
     status: "ClusterStatus",
@@ -93,7 +99,7 @@ def live_sample(
         leader=status.leader,
         term=status.term,
         failover=text,
-        audit=f"{audit.verdict} {audit.finished_at[:16]}".strip() if audit is not None else "",
+        audit="" if audit is None else audit_text(audit.verdict, audit.finished_at),
         reports=reports,
         brokers=brokers,
     )

@@ -1,5 +1,6 @@
 """The model and the lines of `qsync top`."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,14 @@ from qsync_cli.top.view import draw
 from qsync_cli.where import Where
 from qsync_node.histogram import BOUNDS_S, Histogram
 from qsync_operator.members.links import LinkError
-from qsync_operator.views.live import WINDOW_S, LiveBrokers, LiveFigures, LiveModel, LiveSample
+from qsync_operator.views.live import (
+    WINDOW_S,
+    LiveBrokers,
+    LiveFigures,
+    LiveModel,
+    LiveSample,
+    audit_text,
+)
 from qsync_operator.views.podview import Observation
 from qsync_operator.views.statusview import StatusRow
 
@@ -229,6 +237,17 @@ def test_failed_observation_is_shown_above_the_last_figures() -> None:
     text = text_of(busy(), trouble="the API server does not answer")
     assert "the API server does not answer" in text
     assert "orders-1" in text
+
+
+def test_time_of_an_audit_is_local_as_the_clock_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert audit_text("Passed", "2026-11-27T23:54:55+00:00") == "Passed 2026-11-27 18:54"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert audit_text("", "") == ""
 
 
 def test_fenced_member_is_marked() -> None:
