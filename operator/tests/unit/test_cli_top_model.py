@@ -162,7 +162,7 @@ def test_kubernetes_is_observed_by_its_members_if_the_operator_is_late(
     monkeypatch.setattr("qsync_cli.kubernetes.session.converse", lambda where, ask: (seen, {}))
     found = sources.observe_kubernetes(Where(cluster="orders"))
     assert (found.leader, found.term) == ("orders-0", 2)
-    assert found.audit == "Passed 2026-11-27T03:00"
+    assert found.audit == audit_text("Passed", "2026-11-27T03:00:00Z")
     assert [row.role for row in found.rows] == ["leader"]
     assert found.reports["orders-0"]["figures"]["connections"] == 3
     assert found.brokers is None
