@@ -376,7 +376,7 @@ COMMANDS = (
         "events:events",
         "Print the events of a cluster, oldest first.",
         (
-            "qsync events orders",
+            "qsync events orders -f",
             "kubectl qsync events -n shop",
         ),
     ),

@@ -6,8 +6,8 @@ import typer
 
 from qsync_cli.kubernetes import session as kubernetes_session
 from qsync_cli.local import events as local_events
-from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import print_document
+from qsync_cli.local.events import FollowOption
+from qsync_cli.options import OutputOption
 from qsync_cli.where import Where, aimed
 from qsync_operator.views.events import event_row, is_event_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @aimed
-def events(where: Where, output: OutputOption = None) -> None:
+def events(where: Where, follow: FollowOption = False, output: OutputOption = None) -> None:
     """Print the events of a cluster, oldest first."""
     if where.address is not None:
         raise typer.BadParameter(
@@ -24,14 +24,13 @@ def events(where: Where, output: OutputOption = None) -> None:
             "--cluster"
         )
     if where.local is not None:
-        local_events.events(where.local, output)
+        local_events.events(where.local, follow, output)
         return
-
-    found = kubernetes_session.converse(where, lambda session: read_events(session, where))
-    if output in (Output.json, Output.yaml):
-        print_document(found, output)
-        return
-    local_events.print_events(found)
+    local_events.show(
+        lambda: kubernetes_session.converse(where, lambda session: read_events(session, where)),
+        follow,
+        output,
+    )
 
 
 async def read_events(session: "KubernetesSession", where: Where) -> list[dict[str, str]]:
