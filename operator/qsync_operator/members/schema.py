@@ -196,7 +196,8 @@ def _refusal(space_row: list[Any], space: SpaceSpec, existing: dict[str, list[An
                 return changed
             return (
                 f"index {index.name} of space {space.name} differs from the one in the "
-                "database: drop it by hand, or declare it as it exists"
+                "database: declare it as it exists, or apply the space without it and with "
+                "prune: true, and declare it again"
             )
     return ""
 
