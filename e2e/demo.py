@@ -86,7 +86,7 @@ def unavailability_ms(ledger: Path, killed_at: float) -> float | None:
 
 
 def show_members(cluster: LocalCluster) -> None:
-    table = Table("member", "role", "term", "signature", "address", "pid")
+    table = Table("member", "role", "term", "index", "address", "pid")
     for member in cluster.members():
         table.add_row(
             member["name"], member["role"], str(member["term"]), str(member["signature"]),

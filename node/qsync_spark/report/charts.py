@@ -180,9 +180,9 @@ def _archive_delays(members: list[dict[str, Any]]) -> Chart:
         delays = sorted(member["archive_delay_s"])
         if delays:
             half, longest = delays[len(delays) // 2], delays[-1]
-            text = span(half)
-            if span(longest) != text:
-                text += f", at most {span(longest)}"
+            text, most = (span(delay).replace(" ", "\xa0") for delay in (half, longest))
+            if most != text:
+                text += f", at most {most}"
             pairs.append((member["name"], max(half, 0.0), text))
     note = "Median and longest time from the last row of a segment to its upload."
     return Chart("Delay of the archive", note, _bars(pairs), [])

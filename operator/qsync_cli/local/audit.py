@@ -15,7 +15,7 @@ from qsync_cli import clusters
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
-from qsync_cli.output import print_document, print_table, say, warn
+from qsync_cli.output import counted, print_document, print_table, say, warn
 from qsync_local import ports
 from qsync_operator.members import links as members_links
 
@@ -203,8 +203,8 @@ def _wrapped(text: str) -> Iterator[tuple[bool, str]]:
 def _show(found: dict[str, Any]) -> None:
     counts = found["counts"]
     say(
-        f"{found['cluster']}: {found['verdict']} · {counts['memberRows']} rows of"
-        f" {counts['members']} members up to index {found['auditedIndex']} ·"
+        f"{found['cluster']}: {found['verdict']} · {counted(counts['memberRows'])} of"
+        f" {counted(counts['members'], 'member')} up to index {found['auditedIndex']} ·"
         f" {found['seconds']:.1f} s {_ENGINES[found['engine']]}"
     )
     rows = [
