@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 it did not happen (one sentence on stderr), 2 wrong usage,
 write is unknown. `status --check` adds 4 to 6 (statusview.py).
 """
 
+import importlib.util
 import sys
 from typing import Annotated
 
@@ -44,6 +45,10 @@ journals_app = typer.Typer(
 app.add_typer(journals_app, name="journals")
 
 
+EXTRA_PACKAGES = ("aiohttp", "cryptography", "obstore", "sortedcontainers", "uvloop", "kubernetes")
+"""Packages without which the distribution manages no cluster: those of an extra."""
+
+
 def _print_version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"qsync {__version__}")
@@ -69,6 +74,13 @@ def main() -> None:
     except Failure as failure:
         sys.stderr.write(f"qsync: {with_reason(str(failure).rstrip(), failure.reason)}\n")
         sys.exit(1)
+    except ImportError:
+        missing = next(filter(_is_missing, EXTRA_PACKAGES), None)
+        if missing is None:
+            raise
+        text = f"the package {missing} is missing: run `pip install 'qsync-db[operator]'`"
+        sys.stderr.write(f"qsync: {text} ({FailureReason.NOT_INSTALLED})\n")
+        sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of the output is closed
         sys.exit(1)
@@ -77,6 +89,10 @@ def main() -> None:
             raise
         sys.stderr.write(f"qsync: {_sentence_of(error)} ({FailureReason.FAILED})\n")
         sys.exit(1)
+
+
+def _is_missing(package: str) -> bool:
+    return importlib.util.find_spec(package) is None
 
 
 def with_reason(text: str, reason: FailureReason) -> str:

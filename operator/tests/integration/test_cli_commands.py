@@ -81,6 +81,28 @@ def test_missing_client_of_kubernetes_is_a_failure_with_its_remedy(namespace: li
     assert failed.stderr.endswith("(NotInstalled)\n")
 
 
+@pytest.mark.parametrize("words", [["demo"], ["apply", "-f", str(EXAMPLES / "one-node.yaml")]])
+def test_missing_packages_of_the_extra_are_a_failure_with_its_remedy(
+    words: list[str], tmp_path: Path
+) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['aiohttp'] = None\n"
+        "from qsync_cli.main import main\n"
+        f"sys.argv[1:] = {words!r}\n"
+        "main()"
+    )
+    environment = {**os.environ, "QSYNC_HOME": str(tmp_path / "home")}
+    failed = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 1
+    assert failed.stderr == (
+        "qsync: the package aiohttp is missing: run `pip install 'qsync-db[operator]'` "
+        "(NotInstalled)\n"
+    )
+
+
 def test_deferred_modules_are_the_real_ones() -> None:
     script = (
         "from qsync_cli import lazy\n"
