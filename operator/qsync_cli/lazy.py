@@ -121,6 +121,32 @@ def group_of(table: Sequence[LazyCommand], parents: Sequence[LazyCommand] = ()) 
     return LazyGroup
 
 
+class _DeferredModule(ModuleType):
+    """A module that is executed when one of its attributes is read, except `__spec__`.
+
+    The interpreter reads `__spec__` in each `import` of a known module, and drops every exception
+    of that read. A module that was executed by it could therefore lose a KeyboardInterrupt, and
+    remain half executed.
+    """
+
+    executing: Any
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "__spec__":
+            return super().__getattribute__(name)
+        self.__class__ = _DeferredModule.executing
+        return getattr(self, name)
+
+
+class _DeferringLoader(importlib.util.LazyLoader):
+    """A loader of such modules. The class of the standard library executes them."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        _DeferredModule.executing = type(module)
+        module.__class__ = _DeferredModule
+
+
 class _DeferringFinder:
     """A finder that defers the execution of the modules listed above."""
 
@@ -134,7 +160,7 @@ class _DeferringFinder:
             return spec
         if spec.submodule_search_locations is None or name in DEFERRED_PACKAGES:
             # Other packages are executed at once: their submodules need their path soon.
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = _DeferringLoader(spec.loader)
         return spec
 
 

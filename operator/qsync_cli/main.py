@@ -17,6 +17,9 @@ from qsync_cli.journals.commands import JOURNALS
 from qsync_cli.parameters import CONTEXT
 from qsync_node import __version__
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it."""
+
 app = typer.Typer(
     cls=lazy.group_of(COMMANDS),
     help="Qsync: a quorum-synchronous replicated database.",
@@ -74,7 +77,9 @@ def main() -> None:
     except Failure as failure:
         sys.stderr.write(f"qsync: {with_reason(str(failure).rstrip(), failure.reason)}\n")
         sys.exit(1)
-    except ImportError:
+    except ImportError as error:
+        if _is_interruption(error):
+            sys.exit(INTERRUPTED)
         missing = next(filter(_is_missing, EXTRA_PACKAGES), None)
         if missing is None:
             raise
@@ -89,6 +94,17 @@ def main() -> None:
             raise
         sys.stderr.write(f"qsync: {_sentence_of(error)} ({FailureReason.FAILED})\n")
         sys.exit(1)
+    except AttributeError as error:
+        if not _is_interruption(error):
+            raise
+        sys.exit(INTERRUPTED)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C caused an error, for example of a module that was half executed."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _is_missing(package: str) -> bool:
