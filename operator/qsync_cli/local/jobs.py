@@ -11,6 +11,8 @@ from pathlib import Path
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.output import progress, step_of
 
+STARTING_SPARK = "starting Spark"
+
 
 def run_job(  # what differs between jobs
     what: str,
@@ -19,7 +21,7 @@ def run_job(  # what differs between jobs
     is_quiet: bool,
     done: Callable[[], bool],
     folder: Path | None,
-    starts: str = "starting Spark",
+    starts: str = STARTING_SPARK,
 ) -> None:
     """Run `python -m module` with a progress bar. `done` returns whether its result exists.
 
@@ -53,7 +55,7 @@ def run_job(  # what differs between jobs
             else:
                 said.append(line.strip())
     if not done():
-        raise _failure(what, process.returncode, said, folder)
+        raise _failure(what, process.returncode, said, folder, is_sparks=starts == STARTING_SPARK)
 
 
 def _step_of(line: str) -> tuple[float, str] | None:
@@ -66,13 +68,15 @@ def _step_of(line: str) -> tuple[float, str] | None:
         return None
 
 
-def _failure(what: str, code: int, said: list[str], folder: Path | None) -> Failure:
+def _failure(
+    what: str, code: int, said: list[str], folder: Path | None, *, is_sparks: bool
+) -> Failure:
     """Return the last output of the job in one sentence. A file contains all of it."""
     lines = [line for line in said if line]
     missing = [line for line in lines if "No module named" in line]
     if missing:
         name = missing[-1].rpartition("No module named ")[2].strip("'\"")
-        extra = "spark" if name.partition(".")[0] == "pyspark" else "audit"
+        extra = "spark" if is_sparks or name.partition(".")[0] == "pyspark" else "audit"
         return Failure(
             FailureReason.NOT_INSTALLED,
             f"{what} failed: the package {name} is missing; run `pip install 'qsync-db[{extra}]'`",

@@ -55,6 +55,16 @@ def test_output_of_a_failed_job_is_not_in_the_current_folder(
 
 
 @pytest.mark.parametrize(
+    ("starts", "extra"), [("starting Spark", "spark"), ("reading the archive", "audit")]
+)
+def test_missing_package_of_a_job_names_its_extra(starts: str, extra: str) -> None:
+    with pytest.raises(Failure) as found:
+        run_job("compacting", "absent_package", [], True, lambda: False, None, starts)
+    assert found.value.reason == FailureReason.NOT_INSTALLED
+    assert str(found.value).endswith(f"run `pip install 'qsync-db[{extra}]'`")
+
+
+@pytest.mark.parametrize(
     ("content", "cause"), [(None, "No such file or directory; set --ca"), ("x", "; set --ca or")]
 )
 def test_unusable_authorities_are_reported(tmp_path: Path, content: str | None, cause: str) -> None:
