@@ -17,6 +17,11 @@ def cause_of(error: Exception) -> str:
     return str(error)
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: `qsync-db` is not in a package index yet."""
+    return f"`pip install '.[{extra}]'` in a checkout of Qsync"
+
+
 class FailureReason(StrEnum):
     """Stable reasons of failures, printed in parentheses after the sentence."""
 

@@ -12,7 +12,7 @@ import typer
 
 from qsync_cli import lazy
 from qsync_cli.commands import COMMANDS, LOCAL
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, install_command
 from qsync_cli.journals.commands import JOURNALS
 from qsync_cli.parameters import CONTEXT
 from qsync_node import __version__
@@ -83,7 +83,7 @@ def main() -> None:
         missing = next(filter(_is_missing, EXTRA_PACKAGES), None)
         if missing is None:
             raise
-        text = f"the package {missing} is missing: run `pip install 'qsync-db[operator]'`"
+        text = f"the package {missing} is missing: run {install_command('operator')}"
         sys.stderr.write(f"qsync: {text} ({FailureReason.NOT_INSTALLED})\n")
         sys.exit(1)
     except BrokenPipeError:

@@ -20,7 +20,7 @@ from qsync_cli.data.fields import (
 )
 from qsync_cli.data.records import OnDone, Read, RecordReader
 from qsync_cli.data.values import json_of, value_of
-from qsync_cli.failure import Failure, FailureReason, cause_of
+from qsync_cli.failure import Failure, FailureReason, cause_of, install_command
 from qsync_client import Field, Row, Space
 
 try:
@@ -29,7 +29,7 @@ try:
 except ModuleNotFoundError as absent:
     raise Failure(
         FailureReason.NOT_INSTALLED,
-        "Parquet needs pyarrow: run `pip install 'qsync-db[parquet]'`, or use --format jsonl",
+        f"Parquet needs pyarrow: run {install_command('parquet')}, or use --format jsonl",
     ) from absent
 
 GROUP_ROWS = 20_000

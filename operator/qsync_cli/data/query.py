@@ -27,7 +27,7 @@ from qsync_cli import clusters
 from qsync_cli.data import following
 from qsync_cli.data.connecting import ConnectionTarget, Endpoint, on_cluster
 from qsync_cli.data.values import cell_of, json_of
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, install_command
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import counted, counting, print_document, print_table, say
 from qsync_client import Space, SyncClient
@@ -292,7 +292,6 @@ def _duckdb() -> Any:
         import duckdb  # noqa: PLC0415  # it is optional and slow
     except ModuleNotFoundError as absent:
         raise Failure(
-            FailureReason.NOT_INSTALLED,
-            "SQL needs DuckDB: run `pip install 'qsync-db[query]'`",
+            FailureReason.NOT_INSTALLED, f"SQL needs DuckDB: run {install_command('query')}"
         ) from absent
     return duckdb

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qsync_cli import clusters
-from qsync_cli.failure import Failure, FailureReason, failure_of
+from qsync_cli.failure import Failure, FailureReason, failure_of, install_command
 from qsync_cli.where import Where
 from qsync_operator.kubernetes import client, podlinks
 from qsync_operator.kubernetes.api import ApiError
@@ -74,8 +74,8 @@ def _namespace(where: Where) -> str:
     except ModuleNotFoundError as error:
         raise Failure(
             FailureReason.NOT_INSTALLED,
-            f"cannot reach Kubernetes: the package {error.name} is missing; run `pip "
-            "install 'qsync-db[operator]'`, or use --local or --address",
+            f"cannot reach Kubernetes: the package {error.name} is missing; run "
+            f"{install_command('operator')}, or use --local or --address",
         ) from error
     return where.namespace or current_namespace(where.context)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.failure import Failure, FailureReason, install_command
 from qsync_cli.output import progress, step_of
 
 STARTING_SPARK = "starting Spark"
@@ -79,7 +79,7 @@ def _failure(
         extra = "spark" if is_sparks or name.partition(".")[0] == "pyspark" else "audit"
         return Failure(
             FailureReason.NOT_INSTALLED,
-            f"{what} failed: the package {name} is missing; run `pip install 'qsync-db[{extra}]'`",
+            f"{what} failed: the package {name} is missing; run {install_command(extra)}",
         )
     if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
         return Failure(

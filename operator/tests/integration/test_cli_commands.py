@@ -77,7 +77,7 @@ def test_missing_client_of_kubernetes_is_a_failure_with_its_remedy(namespace: li
         env={**os.environ, "KUBECONFIG": "/nonexistent"},
     )
     assert failed.returncode == 1
-    assert "install 'qsync-db[operator]'" in failed.stderr
+    assert "`pip install '.[operator]'` in a checkout" in failed.stderr
     assert failed.stderr.endswith("(NotInstalled)\n")
 
 
@@ -98,8 +98,8 @@ def test_missing_packages_of_the_extra_are_a_failure_with_its_remedy(
     )
     assert failed.returncode == 1
     assert failed.stderr == (
-        "qsync: the package aiohttp is missing: run `pip install 'qsync-db[operator]'` "
-        "(NotInstalled)\n"
+        "qsync: the package aiohttp is missing: run `pip install '.[operator]'` in a checkout of "
+        "Qsync (NotInstalled)\n"
     )
 
 
