@@ -92,10 +92,14 @@ def test_missing_packages_of_the_extra_are_a_failure_with_its_remedy(
         f"sys.argv[1:] = {words!r}\n"
         "main()"
     )
-    environment = {**os.environ, "QSYNC_HOME": str(tmp_path / "home")}
-    failed = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
+    home = Home(tmp_path / "home")
+    try:
+        failed = subprocess.run(
+            [sys.executable, "-c", script],
+            env=home.environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        home.close()  # the supervisor has the package
     assert failed.returncode == 1
     assert failed.stderr == (
         "qsync: the package aiohttp is missing: run `pip install '.[operator]'` in a checkout of "

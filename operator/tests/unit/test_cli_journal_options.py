@@ -61,7 +61,7 @@ def test_missing_package_of_a_job_names_its_extra(starts: str, extra: str) -> No
     with pytest.raises(Failure) as found:
         run_job("compacting", "absent_package", [], True, lambda: False, None, starts)
     assert found.value.reason == FailureReason.NOT_INSTALLED
-    assert str(found.value).endswith(f"run `pip install 'qsync-db[{extra}]'`")
+    assert str(found.value).endswith(f"run `pip install '.[{extra}]'` in a checkout of Qsync")
 
 
 @pytest.mark.parametrize(
