@@ -67,9 +67,8 @@ def replacement_error(
     live = [one for one in voters if one["name"] != member and one.get("is_live")]
     quorum = max(int(status.get("quorum") or 0), len(voters) // 2 + 1)
     if len(live) < quorum:
-        return (
-            f"{len(live)} other voters are available, and {quorum} are needed; restore them first"
-        )
+        others = "1 other voter is" if len(live) == 1 else f"{len(live)} other voters are"
+        return f"{others} available, and {quorum} are needed; restore them first"
     return None
 
 

@@ -174,9 +174,8 @@ def _refusal_to_remove(spec: ClusterSpec, observed: Observed, leaving: Registere
     quorum = needed(len(rest), spec.replication.quorum) if rest else 1
     if len(live) >= quorum:
         return ""
-    return (
-        f"{len(live)} available voters would remain, and {quorum} are needed; restore a voter first"
-    )
+    voters = "1 available voter" if len(live) == 1 else f"{len(live)} available voters"
+    return f"{voters} would remain, and {quorum} are needed; restore a voter first"
 
 
 def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, MemberKind]) -> ScalePlan:

@@ -67,6 +67,22 @@ def test_scale_in_below_a_live_quorum_is_refused_with_a_sentence() -> None:
     assert degraded.message.startswith("cannot remove c-4: 2 available voters would remain")
 
 
+def test_a_single_available_voter_is_counted_as_one() -> None:
+    world = formed(cluster_of(1), cluster_of(3))
+    for name in ("c-1", "c-2"):
+        world.incarnations[name].is_running, world.incarnations[name].is_dead = False, True
+    observed = world.observe()
+    leader = observed.members[0]
+    assert leader.status is not None
+    writable = replace(leader, status=replace(leader.status, is_writable=True))
+    planned = plan(
+        world.cluster, replace(observed, members=(writable, *observed.members[1:])), 0, 0
+    )
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message.startswith("cannot remove c-2: 1 available voter would remain")
+
+
 def test_a_lost_disk_is_unregistered_before_a_new_instance_takes_the_name() -> None:
     world = formed(cluster_of(3))
     world.incarnations["c-1"].has_disk = world.incarnations["c-1"].is_running = False
