@@ -38,7 +38,8 @@ class FailoverPlan:
 def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> FailoverPlan:
     """Decide on a nomination; the caller ensures that no member reports that it leads."""
     voters = observed.voting()
-    reachable = [v for v in voters if observed.by_uuid(v.uuid) is not None]
+    found = [observed.by_uuid(voter.uuid) for voter in voters]
+    reachable = [member for member in found if member is not None]
     majority = needed(len(voters))
     if not voters:
         return FailoverPlan(None, "no member answers yet")
@@ -69,9 +70,9 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     recent = [n for n in memory.nominations if now_ns - n.at_ns < 4 * timeout_ns]
     if any(now_ns - nomination.at_ns < timeout_ns for nomination in recent):
         return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the election")
-    best = _best([observed.by_uuid(v.uuid) for v in reachable], [n.member for n in recent])
+    best = _best(reachable, [n.member for n in recent])
     if best is None:
-        return FailoverPlan(None, _no_candidate([observed.by_uuid(v.uuid) for v in reachable]))
+        return FailoverPlan(None, _no_candidate(reachable))
     if not best.takes_orders:
         return FailoverPlan(
             None,
@@ -97,16 +98,16 @@ def _way_back(observed: Observed) -> str:
     )
 
 
-def _no_candidate(reachable: list[MemberView | None]) -> str:
+def _no_candidate(reachable: list[MemberView]) -> str:
     """Return the sentence for voters of which none can stand for election."""
-    fenced = [m.name for m in reachable if m is not None and m.status and m.status.is_fenced]
+    fenced = [m.name for m in reachable if m.status and m.status.is_fenced]
     if len(fenced) == len(reachable):
         return f"no member can lead: {', '.join(fenced)} fenced; unfence one"
     return "no reachable voter can stand for election: check the messages of the members"
 
 
-def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:
-    able = [m for m in candidates if m is not None and m.status and m.status.can_stand]
+def _best(candidates: list[MemberView], tried: list[str]) -> MemberView | None:
+    able = [m for m in candidates if m.status and m.status.can_stand]
     # Nominate a leaving member only if there is no other one.
     able = [member for member in able if not member.is_leaving] or able
     fresh = [member for member in able if member.name not in tried]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from qsync_operator.api.status import LastRun
 from qsync_operator.plan.actions import (
     Bootstrap,
     CreateMember,
@@ -111,6 +112,67 @@ def test_conditions_keep_their_time_while_they_stay() -> None:
     for _ in range(50):
         world.step()
     assert world.status.condition("Ready") == first
+
+
+def test_condition_has_the_time_of_its_last_change() -> None:
+    world = formed(cluster_of(3))
+    world.step()
+    first = world.status.condition("Available")
+    assert first is not None
+    world.leader = ""
+    for incarnation in world.incarnations.values():
+        incarnation.is_fenced = True
+    world.now_ns += 5_000_000_000
+    world.step()
+    last = world.status.condition("Available")
+    assert last is not None
+    assert (first.status, last.status) == ("True", "False")
+    assert last.last_transition_time > first.last_transition_time
+
+
+def test_last_audit_and_compaction_stay_until_later_ones() -> None:
+    world = formed(cluster_of(3))
+    early, late = (LastRun(name=name) for name in ("early", "late"))
+    observed = replace(world.observe(), last_audit=early, last_compaction=early)
+    first = plan(world.cluster, observed, 0, 0).status
+    assert (first.last_audit, first.last_compaction) == (early, early)
+    observed = replace(world.observe(), previous=first)
+    kept = plan(world.cluster, observed, 0, 0).status
+    assert (kept.last_audit, kept.last_compaction) == (early, early)
+    observed = replace(world.observe(), previous=first, last_audit=late, last_compaction=late)
+    changed = plan(world.cluster, observed, 0, 0).status
+    assert (changed.last_audit, changed.last_compaction) == (late, late)
+
+
+def test_refused_certificate_is_reported_unless_something_else_is() -> None:
+    world = formed(cluster_of(3))
+    refusal = "the Secret orders-tls has no tls.key"
+    observed = replace(world.observe(), certificate_refusal=refusal)
+    degraded = plan(world.cluster, observed, 0, 0).status.condition("Degraded")
+    assert degraded is not None
+    assert (degraded.status, degraded.reason, degraded.message) == (
+        "True",
+        "CertificateRefused",
+        refusal,
+    )
+    schema = SchemaView(is_known=True, refusal="the index p is in use")
+    both = plan(world.cluster, replace(observed, schema=schema), 0, 0).status
+    degraded = both.condition("Degraded")
+    assert degraded is not None
+    assert degraded.reason == "SchemaRefused"
+
+
+def test_founders_without_a_disk_are_created_again() -> None:
+    world = ModelWorld(cluster_of(3))
+    world.step()
+    world.incarnations["c-1"].has_disk = world.incarnations["c-1"].is_running = False
+    assert CreateMember("c-1", "voter") in decide(world)
+
+
+def test_cluster_without_declared_spaces_is_ready_before_they_are_compared() -> None:
+    world = formed(cluster_of(3))
+    observed = replace(world.observe(), schema=SchemaView(is_known=False))
+    assert plan(world.cluster, observed, 0, 0).status.is_true("Ready")
 
 
 def test_missing_spaces_are_created_through_the_leader() -> None:

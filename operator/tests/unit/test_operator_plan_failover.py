@@ -42,6 +42,16 @@ def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None
     assert decide(world) == (Nominate("c-2", 1),)
 
 
+def test_all_members_are_nominated_again_after_each_had_its_turn() -> None:
+    world = formed(cluster_of(3))
+    world.incarnations["c-0"].is_running = False
+    world.leader = ""
+    for nomination in (Nominate("c-1", 1), Nominate("c-2", 1)):
+        world.memory = after_nomination(world.memory, nomination, world.now_ns)
+    world.now_ns += 1_100_000_000
+    assert decide(world) == (Nominate("c-1", 1),)
+
+
 def test_without_a_majority_no_member_is_nominated_and_status_reports_it() -> None:
     world = formed(cluster_of(3), leader="")
     world.incarnations["c-0"].is_running = world.incarnations["c-1"].is_running = False

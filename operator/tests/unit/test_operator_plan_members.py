@@ -55,6 +55,16 @@ def test_a_leader_that_leaves_hands_over_first() -> None:
     assert world.leader == "c-0"
 
 
+def test_leader_that_leaves_hands_over_to_no_fenced_voter() -> None:
+    world = formed(cluster_of(1), cluster_of(3), leader="c-2")
+    world.incarnations["c-0"].is_fenced = True
+    planned = world.step()
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message.startswith("c-2 leads, and no other voter is available to take over")
+
+
 def test_scale_in_below_a_live_quorum_is_refused_with_a_sentence() -> None:
     world = formed(cluster_of(3), cluster_of(5))
     for name in ("c-1", "c-2"):

@@ -173,6 +173,25 @@ def test_voter_that_only_the_leader_hears_is_not_restarted_without_a_quorum() ->
     assert "cannot restart c-2: 1 other voter is available" in degraded.message
 
 
+def test_voter_that_restarts_is_not_counted_in_the_quorum_that_remains() -> None:
+    world = formed(cluster_of(3))
+    world.incarnations["c-2"].drift = "restart"
+    observed = world.observe()
+    leader = observed.members[0]
+    assert leader.status is not None
+    # The operator hears c-1, and the leader does not.
+    registered = tuple(
+        replace(one, is_live=one.is_live and one.name != "c-1") for one in leader.status.registered
+    )
+    parted = replace(leader, status=replace(leader.status, registered=registered))
+    seen = replace(observed, members=(parted, *observed.members[1:]))
+    planned = plan(world.cluster, seen, 0, 0)
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert "cannot restart c-2: 1 other voter is available" in degraded.message
+
+
 def test_reader_that_cannot_start_holds_up_readers_and_no_voter() -> None:
     world = formed(cluster_of(3, read_replicas=2))
     reader = world.incarnations["c-reader-1"]
