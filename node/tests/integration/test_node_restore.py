@@ -190,7 +190,7 @@ def test_restore_refuses_a_row_without_majority_and_obeys_member(
     for manifest, is_changed in ((first, True), (last, False)):
         found = restore(f"file://{copy.folder}", Point(), tmp_path / manifest.member,
                         manifest.member)  # fmt: skip
-        assert f"rows are from {manifest.member} without comparison" in found.notes[0]
+        assert f"from {manifest.member} without comparison: " in found.notes[0]
         bodies = open_snapshot(OsFileSystem(), found.file).bodies()
         assert any(b"changed" in body for body in bodies) == is_changed
     with pytest.raises(SourceError, match="unknown"):

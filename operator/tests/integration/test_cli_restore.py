@@ -94,7 +94,7 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
                         ("by-index", ("--to-signature", str(first)))):  # fmt: skip
         done = home.run("restore", name, "--archive", url, "--replicas", "1", *point)
         assert done.returncode == 0, done.stderr
-        assert f"{name}: compared the copies of" in done.stderr
+        assert f"{name}: rows of log with equal copies: " in done.stderr
         assert "warning:" not in done.stderr
         again = home.connect(name)
         assert rows(again) == old

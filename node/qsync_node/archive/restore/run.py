@@ -187,11 +187,11 @@ def _write(
 
 def _comparison_note(comparison: Comparison, snapshot: str, member: str | None) -> str:
     """Return a note about the compared and the uncompared rows."""
-    text = f"compared the copies of {comparison.compared_rows} rows of log"
+    text = f"rows of log with equal copies: {comparison.compared_rows}"
     if comparison.single_rows:
-        text += f", {comparison.single_rows} rows have only one copy"
+        text += f", with only one copy: {comparison.single_rows}"
     if member is not None:
-        text += f", {comparison.forced_rows} rows are from {member} without comparison"
+        text += f", from {member} without comparison: {comparison.forced_rows}"
     if comparison.snapshot_copies > 1:
         return f"{text}; {comparison.snapshot_copies} copies of the snapshot are equal"
     if snapshot.startswith(f"{FOLDER}/"):
