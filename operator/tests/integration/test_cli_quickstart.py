@@ -18,7 +18,14 @@ from qsync_testing.ports import free_port
 from qsync_testing.processes import wait_until
 
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()
+README = (ROOT / "README.md").read_text()
 READER = re.compile(r"```yaml\n(directory: .*?)```", re.DOTALL)
+STATUS = re.compile(r"^    orders: Ready .*?\n\n", re.DOTALL | re.MULTILINE)
+
+
+def shapes_of(text: str) -> list[str]:
+    """Return the lines of a text without the widths of columns, and with N for each number."""
+    return [re.sub(r"\d+", "N", " ".join(line.split())) for line in text.splitlines()]
 
 
 @pytest.mark.timeout(240)
@@ -43,6 +50,8 @@ def test_the_quickstart_works_as_printed(home: Home) -> None:
     assert "~ spec.replicas: 3 -> 5" in everything
     assert "last failover: orders-" in everything
     assert "orders-1 leads in term" in everything
+    (status,) = STATUS.findall(README)
+    assert set(shapes_of(status.strip())) <= set(shapes_of(everything))
     assert home.all_pids() == []
 
 
