@@ -53,8 +53,8 @@ def destroy(
     if delete_data or keep_data:
         local = ", ".join(store.name for store in clusters.all_stores()) or "none"
         raise typer.BadParameter(
-            f"--delete-data and --keep-data are for local clusters, here {local}: on Kubernetes, "
-            "omit them and set spec.storage.retention first"
+            "--delete-data and --keep-data are for local clusters only (on this machine: "
+            f"{local}). On Kubernetes, omit them and set spec.storage.retention first"
         )
     _destroy_on_kubernetes(where, yes, timeout, output)
 

@@ -131,7 +131,7 @@ def test_verbs_of_kubernetes_name_the_remedy_for_a_local_cluster(
         said = home.refuse("bench", "orders", "--user", "app", "--password", "wrong")
         assert "invalid; correct --user and --password (Refused)" in said
         said = home.run("destroy", "order", "--delete-data").stderr
-        assert "are for local clusters, here orders: on Kubernetes," in said
+        assert "are for local clusters only (on this machine: orders). On" in said
 
         home.do("local", "stop", "orders")
         assert "run `qsync start orders`" in home.do("status", "orders")
