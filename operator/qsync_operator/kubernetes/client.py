@@ -159,7 +159,7 @@ class KubernetesApi:
         except TimeoutError as error:
             raise ApiError(f"exec in {pod}: no answer within {EXECUTE_S:g} s") from error
         except (OSError, aiohttp.ClientError) as error:
-            raise ApiError(f"cannot connect to the API server: {error}") from error
+            raise ApiError(_unreached(error)) from error
         finally:
             await client.close()
         out, err = (said[channel].decode(errors="replace") for channel in (STDOUT, STDERR))
@@ -267,7 +267,7 @@ class KubernetesApi:
         except TimeoutError as error:
             raise ApiError(f"{method} {path}: no answer within {DEADLINE_S:g} s") from error
         except (OSError, aiohttp.ClientError) as error:
-            raise ApiError(f"cannot connect to the API server: {error}") from error
+            raise ApiError(_unreached(error)) from error
         finally:
             metrics.REQUESTS.labels(method, str(status)).inc()
         if not 200 <= answer.status <= 299:
@@ -338,6 +338,13 @@ def exit_code(outcome: bytes) -> int:
         return int(said["details"]["causes"][0]["message"])
     except (ValueError, KeyError, IndexError, TypeError):
         return 1
+
+
+def _unreached(error: Exception) -> str:
+    return (
+        f"cannot connect to the API server: {error}; check that it runs, and that its address is "
+        "the right one"
+    )
 
 
 def _sentence(text: bytes | str) -> str:

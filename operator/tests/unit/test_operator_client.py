@@ -49,3 +49,5 @@ async def test_failed_request_is_an_api_error(outcome: object, status: int) -> N
     with pytest.raises(ApiError) as error:
         await KubernetesApi(client).get("Pod", "ns", "orders-0")
     assert error.value.status == status
+    if isinstance(outcome, ConnectionRefusedError):
+        assert "; check that it runs, and that its address is the right one" in str(error.value)
