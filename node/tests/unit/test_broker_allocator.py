@@ -359,6 +359,18 @@ def test_leaving_broker_stays_if_nothing_can_take_its_place() -> None:
     assert cluster.keys.load(leaving) == 5
 
 
+def test_full_brokers_cannot_take_the_place_of_a_leaving_one() -> None:
+    cluster = AllocatorCluster()
+    first = cluster.add("broker-0", limit=2)
+    cluster.add("broker-1", limit=1)
+    cluster.create(*names(3), replication=1)
+    cluster.settle()
+    assert cluster.loads() == {"broker-0": 2, "broker-1": 1}
+    assert not can_hand_over(cluster.keys, first, 9)
+    cluster.add("broker-2", limit=1)
+    assert can_hand_over(cluster.keys, first, 9)
+
+
 def test_brokers_that_all_leave_keep_their_journals() -> None:
     cluster = cluster_of(5, 10)
     for broker in list(cluster.keys.brokers):

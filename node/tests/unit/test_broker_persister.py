@@ -10,8 +10,10 @@ from qsync_broker import events as ev
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
 from qsync_broker.operations import SpoolKey, SpoolOperation
 from qsync_broker.persister import (
+    AGAIN_MAX_NS,
     AGAIN_MIN_NS,
     LIST_AGAIN_NS,
+    LISTINGS_MAX,
     PEER_WAIT_NS,
     REPLACED_WAIT_NS,
     UPLOADS_MAX,
@@ -220,6 +222,43 @@ def test_failed_upload_is_repeated_after_growing_pauses() -> None:
         ] == []
         now_ns, pause_ns = now_ns + pause_ns, 2 * pause_ns
     assert broker.dropped() == []
+
+
+def test_pauses_between_failed_uploads_are_bounded() -> None:
+    broker = Storing()
+    broker.journal.settings = broker.journal.settings._replace(refresh_ns=1 << 62)
+    broker.show()
+    broker.complete(0, 9)
+    now_ns = 0
+    for _ in range(20):
+        (upload,) = broker.take(now_ns)
+        broker.persister.on_uploaded(ev.Uploaded(upload.token, None, "no space"), now_ns)
+        now_ns += AGAIN_MAX_NS
+
+
+def test_second_result_of_an_upload_changes_nothing() -> None:
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    (upload,) = broker.take()
+    done = ev.Uploaded(upload.token, remote(0, 9), "")
+    broker.persister.on_uploaded(done, 0)
+    broker.persister.on_uploaded(done, 0)
+    assert broker.dropped() == [0]
+
+
+def test_listings_at_a_time_are_bounded() -> None:
+    broker = Storing()
+    for number in range(2 * LISTINGS_MAX):
+        other = Storing().journal
+        other.journal = f"journal/{number}"
+        broker.replicas[other.journal] = other
+        broker.persister.start(other, 0)
+    effects = [effect for _ in range(10) for effect in broker.take()]
+    assert len(effects) == LISTINGS_MAX
+    for effect in effects:
+        broker.persister.on_listed(ev.StoreListed(effect.token, [], ""), 0)
+    assert len([effect for _ in range(10) for effect in broker.take()]) == LISTINGS_MAX
 
 
 def test_uploads_at_a_time_are_bounded() -> None:
