@@ -155,6 +155,7 @@ MUST_HAPPEN = (
     "stopped at an unsupported level",
     "fault power lost while re-joining",
     "fault promote stranded",
+    "fault longer log stranded",
     "fault archive unavailable",
     "fault archive slow",
     "archive operations failed",
@@ -180,7 +181,7 @@ MUST_HAPPEN = (
 )
 
 FAULTS = {fault.__name__: fault for _, fault in [*mixture.FAULTS, *orders.ALL, *decay.ALL]}
-FAULTS |= {chain.__name__: chain for chain in rare.ALL}
+FAULTS |= {chain.__name__: chain for chain in [*rare.ALL, rare.strand_a_longer_log]}
 
 
 SWARM_SIZES = (2, 3)

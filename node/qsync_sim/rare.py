@@ -27,6 +27,11 @@ KEY_WINDOW_ROWS = 1_000
 REPAIR_NS = 25 * MILLISECOND
 """Time of a write while a state is repaired."""
 LEADERLESS_NS = 3 * SECOND
+STRANDED_PART = 0.1
+"""The part of the schedules that have a stranded log, beside the other chains."""
+STRANDED_ROWS = 8
+CONFIRM_NS = 30 * MILLISECOND
+"""Longest time in which a leader confirms rows before it fails."""
 
 
 def plan(world: Cluster) -> None:
@@ -34,6 +39,9 @@ def plan(world: Cluster) -> None:
     rng = Random(f"rare chain of {world.seed}")
     if rng.random() < PART:
         _after(world, rng.randrange(*BEGIN_NS), partial(rng.choice(ALL), world))
+    rng = Random(f"stranded log of {world.seed}")
+    if rng.random() < STRANDED_PART:
+        _after(world, rng.randrange(*BEGIN_NS), partial(strand_a_longer_log, world))
 
 
 def _after(world: Cluster, delay_ns: int, fault: Callable[[], None]) -> None:
@@ -175,6 +183,45 @@ def _only_vote(world: Cluster, lagging: Shell, wanted: Shell, shell: Shell) -> N
     """Keep the remaining member from taking over the leadership of a divergent one."""
     if shell is wanted and lagging.is_alive:
         world.command(lagging, "configure", election_mode="voter")
+
+
+def strand_a_longer_log(world: Cluster) -> None:
+    """Let the longest log be the one with the oldest last term, and its member stand (E1, L2).
+
+    An isolated leader writes rows that no other member gets. Its successor confirms fewer rows, and
+    fails. Then the old leader is nominated: it must not win, because it lacks confirmed rows.
+    """
+    leader = world.leader()
+    others = [shell for shell in world.alive() if shell is not leader]
+    if leader is None or len(others) < 2:
+        return
+    rival = world.rng.choice(others)
+    if rival.node is None:
+        return
+    world.count("fault longer log stranded")
+    for other in others:
+        world.network.cut(leader, other)
+        world.network.cut(other, leader)
+    for number in range(STRANDED_ROWS):
+        world.command(leader, "set_key_window", rows=KEY_WINDOW_ROWS + number)
+    world.command(rival, "nominate", term=rival.node.context.term)
+    world.ambushes.append(("promote_confirmed", partial(_lose_successor, world, leader)))
+
+
+def _lose_successor(world: Cluster, old: Shell, successor: Shell) -> None:
+    if successor is old:
+        return
+
+    def fail() -> None:
+        successor.stop(power_loss=False)
+        world.network.break_cut_off()  # healing would deliver the rows that are under way
+        world.network.heal()
+        if old.node is not None:
+            world.command(old, "nominate", term=old.node.context.term)
+        world.on_fault()
+
+    _after(world, world.rng.randrange(CONFIRM_NS), fail)
+    world.after(LEADERLESS_NS, partial(world.start_again, successor))
 
 
 ALL: list[faults.Fault] = [
