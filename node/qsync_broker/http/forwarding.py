@@ -64,13 +64,13 @@ class Forwarder:
         Raises:
             JournalMovedError: the journal has moved to a third broker, and `may_repeat` is set.
         """
-        row = self._server.core.keys.brokers.get(broker)
+        keys, tls = self._server.core.keys, self._server.tls
+        row = keys.brokers.get(broker)
         if row is None:
             text = f"a request to {journal_of(request)} failed: its broker has left; retry"
             return refused(503, text)
         headers = _without(request.headers.items(), _OF_ONE_REQUEST)
-        headers[PROXIED] = str(self._server.core.keys.revision)
-        tls = self._server.tls
+        headers[PROXIED] = str(keys.revision)
         try:
             async with self._connected().request(
                 request.method,
