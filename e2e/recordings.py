@@ -67,7 +67,7 @@ metadata: {name: orders-eu}
 spec: {cluster: orders, journal: orders/eu}
 """
 _PROMPT = re.compile(r"^(orders\*?> )(.*)$")
-_NUMBER = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+|(?<![\w-])[\d.,:]*\d\w*(/s)?|(?<= )-(?= |$)")
+_NUMBER = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:]+|(?<![\w-])[\d.,:]*\d\w*(/s)?|(?<= )-(?= |$)")
 TITLES = "[...document.querySelectorAll('h1, h2, th, dt, label')].map((one) => one.textContent)"
 
 
@@ -223,7 +223,7 @@ def record_pages(home: Home, folder: Path) -> dict[str, Any]:
     """Take pictures of the web page and of the report, and return their titles."""
     shapes: dict[str, Any] = {}
     report = home.do("report", "orders").strip()
-    with open_browser(folder / "profile") as browser:
+    with open_browser(home.directory.parent / "profile") as browser:
         browser.prefer("light")
         browser.resize(WIDTHS[0])
         browser.open(home.do("web", "orders", "--no-browser").strip())
