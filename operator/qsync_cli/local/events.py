@@ -18,6 +18,7 @@ FollowOption = Annotated[
 ]
 FIELDS = ("time", "type", "reason", "object", "message")
 FOLLOW_S = 1.0
+"""Time between two reads of the events."""
 GAP = 2
 
 
@@ -62,14 +63,15 @@ def _follow(
     shown: list[dict[str, str]],
     line: Callable[[dict[str, str]], str],
 ) -> None:
+    known = {frozenset(event.items()) for event in shown}
     while True:
-        found = read()
-        for event in found:
-            if event not in shown:
+        found = [(frozenset(event.items()), event) for event in read()]
+        for identity, event in found:
+            if identity not in known:
                 sys.stdout.write(f"{line(event)}\n")
         sys.stdout.flush()
-        shown = found
-        time.sleep(FOLLOW_S)
+        known = {identity for identity, _ in found}
+        time.sleep(FOLLOW_S)  # neither the file nor the API announces events to a command
 
 
 def _line(event: dict[str, str], widths: list[int]) -> str:
