@@ -43,6 +43,7 @@ WATCH_S = 8.0
 SETTLE_S = 2.0
 QUALITY = 80
 MARGIN, HEIGHT_MAX = 4, 1500
+LOCAL_FLAGS = 3  # of the list that `tcgetattr` returns
 MANIFEST = """\
 apiVersion: qsync.dev/v1alpha1
 kind: QsyncCluster
@@ -113,6 +114,13 @@ class RecordedTerminal:
         self.seen = ""
 
     def type(self, keys: str) -> None:
+        """Write keys to the command as soon as it reads them without the terminal's echo."""
+        # A prompt of a dumb terminal is printed shortly before its echo is off: keys of that
+        # moment would be shown twice.
+        end_s = time.monotonic() + PATIENCE_S
+        while termios.tcgetattr(self._file)[LOCAL_FLAGS] & termios.ECHO:
+            assert time.monotonic() < end_s, ("the terminal echoes", self.seen)
+            self.read(0.01)
         os.write(self._file, keys.encode())
 
     def read(self, seconds: float) -> None:
