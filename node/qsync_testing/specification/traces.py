@@ -194,7 +194,7 @@ def compare(
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "TraceData.tla"
         data.write_text(f"---- MODULE TraceData ----\nRuns == {to_tla(shown)}\n====\n")
-        found = search(jar, "Trace", settings, Path(folder), RUN_S, workers=1)
+        found = search(jar, "Trace", settings, Path(folder), RUN_S, workers=1, is_short=True)
     if not found.violated:
         return None
     run = int(re.findall(r"/\\ run = (\d+)", found.text)[-1]) - 1
