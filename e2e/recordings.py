@@ -23,6 +23,7 @@ import sys
 import tempfile
 import termios
 import time
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ WATCH_S = 8.0
 SETTLE_S = 2.0
 QUALITY = 80
 MARGIN, HEIGHT_MAX = 4, 1500
-LOCAL_FLAGS = 3  # of the list that `tcgetattr` returns
 MANIFEST = """\
 apiVersion: qsync.dev/v1alpha1
 kind: QsyncCluster
@@ -118,7 +118,7 @@ class RecordedTerminal:
         # A prompt of a dumb terminal is printed shortly before its echo is off: keys of that
         # moment would be shown twice.
         end_s = time.monotonic() + PATIENCE_S
-        while termios.tcgetattr(self._file)[LOCAL_FLAGS] & termios.ECHO:
+        while termios.tcgetattr(self._file)[tty.LFLAG] & termios.ECHO:
             assert time.monotonic() < end_s, ("the terminal echoes", self.seen)
             self.read(0.01)
         os.write(self._file, keys.encode())
