@@ -10,8 +10,8 @@ Each examination returns at most one change, by the first rule that applies:
     make room   the same, but no broker has room              add another broker to a journal of a
                                                               full one, so that it can leave
     promote     no primary                                    move slot 0 to a synchronised broker
-    forget      a broker has left for good, all others are    remove its assignment
-                whole
+    forget      a broker has no lease, all others are         remove its assignment
+                synchronised and whole
     shrink      more brokers than wanted, all synchronised    remove one; if it is the primary,
                                                               another one becomes the primary
     improve     a broker is leaving, or loaded more than      add one that takes its place; `shrink`
@@ -182,11 +182,12 @@ class _Examination:
             return self._promote(journal, live)
         lost = sorted(broker for broker in rows if broker not in self.keys.brokers)
         is_known = any(broker in live for broker in journal.route.members)
-        is_whole = not partial_brokers(journal)
-        if lost and len(live) >= wanted and is_known and is_whole:
-            return self._remove(journal, lost[0])
         # A journal without copies is suspended because it has no bytes: none can be lost.
-        if wanted and not (is_whole and self.keys.is_consistent(journal)):
+        is_whole = not partial_brokers(journal)
+        is_settled = not wanted or (is_whole and self.keys.is_consistent(journal))
+        if lost and len(live) >= wanted and is_known and is_settled:
+            return self._remove(journal, lost[0])
+        if not is_settled:
             return None
         if len(live) > wanted:
             return self._remove(journal, self._worst(live, rows, wanted))

@@ -17,6 +17,9 @@
 A part is asked for only when the former one is written, so a copy holds one part in memory. The
 whole fragment is checked before its record becomes durable. Until then, its file belongs to no
 spool, and the next start deletes it.
+
+The row may call a source whole that has lost its disk since the recorded synchronisation. Such a
+source has no spool of this epoch, and does not answer that it lacks the bytes.
 """
 
 import hashlib
@@ -36,7 +39,7 @@ from qsync_broker.operations import (
 )
 from qsync_broker.replica import JournalReplica, ReplicaHost
 from qsync_broker.wholeness import partial_brokers
-from qsync_node.format.journals import BrokerId, JournalRow
+from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow
 
 COPIES_MAX = 4
 """Journals that a broker copies at a time."""
@@ -86,6 +89,8 @@ class _FragmentCopy:
         self.sources: list[BrokerId] = []
         self.source: BrokerId | None = None
         self.has_whole_source = False
+        self.epoch = 0
+        self.route = NO_ROUTE
         self.is_running = False
         self.stream = 0
         self.cursor = 0
@@ -137,7 +142,8 @@ class Copier:
             row, replica = keys.journals.get(journal), self._host.replica(journal)
             if copy.is_running or self._now_ns() < copy.at_ns or row is None or replica is None:
                 continue
-            if replica.spool.epoch == row.epoch:
+            # The first of two records (J5) has the epoch, but not all brokers of the route.
+            if replica.spool.epoch == row.epoch and self._host.me in row.route.members:
                 running += 1
                 self._begin(copy, row, replica)
 
@@ -149,6 +155,7 @@ class Copier:
         copy.has_whole_source = bool(whole)
         copy.sources = [whole[copy.failures % len(whole)]] if whole else others
         copy.is_running = True
+        copy.epoch, copy.route = row.epoch, row.route
         copy.until = replica.spool.begin
         self._next_source(copy, replica)
 
@@ -180,7 +187,8 @@ class Copier:
             copy.is_running = False
             copy.at_ns = self._now_ns() + AGAIN_MIN_NS
 
-        if not copy.has_whole_source and is_away:
+        is_current = (row.epoch, row.route) == (copy.epoch, copy.route)
+        if not is_current or (not copy.has_whole_source and is_away):
             done(False)
         else:
             host.transact(KeyChange((row,), (row._replace(partial=partial),)), done)
@@ -198,7 +206,9 @@ class Copier:
                 self._next_source(copy, replica)
                 return
             copy.cursor = hole.begin
-        fetch = msg.Fetch(spool.journal, spool.journal_id, copy.cursor, copy.until, at)
+        fetch = msg.Fetch(
+            spool.journal, spool.journal_id, copy.epoch, copy.cursor, copy.until, at
+        )
         assert copy.source is not None
         self._host.send(copy.source, copy.stream, fetch)
 

@@ -118,11 +118,19 @@ class Failed(NamedTuple):
 class Fetch(NamedTuple):
     """Asks for the first completed fragment that ends after `after` and begins before `until`.
 
-    `at` is the offset of the wanted part, or 0 for the begin of the fragment.
+    Attributes:
+        journal: the journal.
+        journal_id: its create revision.
+        epoch: the last recorded synchronisation. A broker that lacks the byte at `after` answers
+            only if this was its last synchronisation, too.
+        after: least end of the fragment, minus 1.
+        until: offset before which it begins.
+        at: the offset of the wanted part, or 0 for the begin of the fragment.
     """
 
     journal: str
     journal_id: int
+    epoch: int
     after: int
     until: int
     at: int

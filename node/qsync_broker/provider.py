@@ -48,6 +48,13 @@ class Provider:
             if fragment.end > fetch.after and begin < fetch.until
         ]
         fragment = min(found, default=None)
+        has_first = fragment is not None and fragment.begin <= fetch.after
+        epoch = replica.spool.epoch
+        if not has_first and epoch != fetch.epoch:
+            # If its disk was lost since the recorded synchronisation, others may have these bytes.
+            reason = f"the broker was last synchronised in epoch {epoch}, not in {fetch.epoch}"
+            self._reply(number, stream, msg.Failed(reason))
+            return
         if fragment is None:
             self._reply(number, stream, msg.Fetched(0, 0, b"", 0, 0, 0, b""))
             return

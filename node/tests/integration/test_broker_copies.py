@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -143,9 +144,9 @@ class Copying(Hand):
 def test_missing_fragment_is_copied_and_recorded() -> None:
     hand = Copying()
     assert len(hand.copier) == 1
-    assert hand.sent == [msg.Fetch(NAME, 2, 0, 100, 0)]
+    assert hand.sent == [msg.Fetch(NAME, 2, 5, 0, 100, 0)]
     hand.give(0, 60)
-    assert hand.sent[-1] == msg.Fetch(NAME, 2, 0, 100, 60)
+    assert hand.sent[-1] == msg.Fetch(NAME, 2, 5, 0, 100, 60)
     assert hand.replica_of_a.part_at(0) is None
     hand.give(60, 40)
     key = SpoolKey(NAME, 2, 0)
@@ -170,7 +171,7 @@ def test_only_missing_bytes_of_a_fragment_are_written() -> None:
     hand.copier.stop(NAME)
     hand.copier.note(NAME)
     hand.copier.tick()
-    assert hand.sent[-1] == msg.Fetch(NAME, 2, 30, 100, 0)
+    assert hand.sent[-1] == msg.Fetch(NAME, 2, 5, 30, 100, 0)
     hand.give(0, 20)
     hand.give(20, 30)
     hand.give(50, 50)
@@ -190,7 +191,7 @@ def test_copy_with_another_checksum_is_deleted_and_tried_again() -> None:
     assert len(hand.sent) == count
     hand.now_ns += AGAIN_MIN_NS
     hand.copier.tick()
-    assert hand.sent[-1] == msg.Fetch(NAME, 2, 0, 100, 0)
+    assert hand.sent[-1] == msg.Fetch(NAME, 2, 5, 0, 100, 0)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,29 @@ def test_partial_brokers_wait_for_one_that_is_away() -> None:
     assert not hand.changes
 
 
+def test_copy_waits_until_its_broker_is_recorded() -> None:
+    """The first of two records (J5) does not name all brokers that may have the bytes."""
+    hand = Copying((A, B, C))
+    hand.copier.stop(NAME)
+    whole = hand.row
+    hand.put(whole._replace(route=Route((B,), 0)))
+    sent = len(hand.sent)
+    hand.copier.note(NAME)
+    hand.copier.tick()
+    assert len(hand.sent) == sent
+    hand.put(whole)
+    hand.copier.tick()
+    assert hand.sent[sent:] == [msg.Fetch(NAME, 2, 5, 0, 100, 0)]
+
+
+@pytest.mark.parametrize("change", [{"epoch": 7}, {"route": Route((A, B), 1)}])
+def test_copy_does_not_count_after_another_synchronisation(change: dict[str, Any]) -> None:
+    hand = Copying()
+    hand.put(hand.row._replace(**change))
+    hand.answer(msg.Fetched(0, 0, b"", 0, 0, 0, b""))
+    assert not hand.changes
+
+
 def test_read_of_missing_bytes_goes_to_a_whole_broker() -> None:
     hand = Copying((A, C))
     replica, route = hand.replica_of_a, Route((A, B, C), 2)
@@ -251,15 +275,29 @@ def test_provider_reads_the_first_fragment_that_ends_after_an_offset() -> None:
     provider = Provider(hand.replica, effects.append)
     for begin in (40, 0, 20):
         hand.replica_of_a.completed[begin] = LocalFragment(begin, begin + 20, bytes(20), 2, 9)
-    provider.on_fetch(7, 8, msg.Fetch(NAME, 2, 20, 60, 0))
-    provider.on_fetch(7, 9, msg.Fetch(NAME, 2, 60, 90, 0))
-    provider.on_fetch(7, 10, msg.Fetch(NAME, 3, 0, 90, 0))
+    provider.on_fetch(7, 8, msg.Fetch(NAME, 2, 0, 20, 60, 0))
+    provider.on_fetch(7, 9, msg.Fetch(NAME, 2, 0, 60, 90, 0))
+    provider.on_fetch(7, 10, msg.Fetch(NAME, 3, 0, 0, 90, 0))
     read, none, refusal = effects
     assert read == ReadSpool(1, SpoolKey(NAME, 2, 20), 20, 20)
     assert none == SendPeer(7, 9, msg.Fetched(0, 0, b"", 0, 0, 0, b""))
     assert refusal == SendPeer(7, 10, msg.Failed("the broker does not have the journal"))
     provider.on_read(SpoolRead(1, b"x"))
     assert effects[-1] == SendPeer(7, 8, msg.Fetched(20, 40, bytes(20), 2, 9, 20, b"x"))
+
+
+def test_provider_of_another_epoch_does_not_answer_that_it_lacks_bytes() -> None:
+    """It may have lost them with its disk, while the journal's row calls it whole."""
+    hand, effects = Hand(), list[BrokerEffect]()
+    provider = Provider(hand.replica, effects.append)
+    hand.replica_of_a.completed[40] = LocalFragment(40, 60, bytes(20), 2, 9)
+    hand.replica_of_a.spool.epoch = 6
+    for stream, (after, until) in enumerate([(50, 60), (0, 60), (60, 90)]):
+        provider.on_fetch(7, stream, msg.Fetch(NAME, 2, 5, after, until, 0))
+    read, *refusals = effects
+    assert read == ReadSpool(1, SpoolKey(NAME, 2, 40), 40, 20)
+    reason = "the broker was last synchronised in epoch 6, not in 5"
+    assert refusals == [SendPeer(7, stream, msg.Failed(reason)) for stream in (1, 2)]
 
 
 # --- real connections and disks -------------------------------------------------------------------

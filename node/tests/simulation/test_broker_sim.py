@@ -54,6 +54,12 @@ def test_bytes_on_disks_are_lost_only_if_a_person_accepts_it() -> None:
     assert counts["accepted commits"] > 100
 
 
+@pytest.mark.parametrize("seed", [8, 29, 49])
+def test_bytes_that_a_living_disk_has_are_not_lost(seed: int) -> None:
+    """They were: a copy ended at a broker without its disk, or a holder was forgotten."""
+    Losses(seed).run()
+
+
 @pytest.mark.timeout(400)  # 90 schedules
 def test_every_fault_meets_appends_in_every_state() -> None:
     reached: Counter[tuple[AppendState, str]] = Counter()

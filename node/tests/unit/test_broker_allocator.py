@@ -282,6 +282,21 @@ def test_lost_broker_is_replaced_and_forgotten() -> None:
     assert all(cluster.keys.route(name).primary >= 0 for name in names(20))
 
 
+def test_lost_broker_stays_assigned_until_its_replacement_is_synchronised() -> None:
+    """Its disk may have the only copy, if another broker loses its own meanwhile."""
+    cluster = cluster_of(3, 1, 2)
+    (name,) = names(1)
+    lost = next(iter(cluster.members(name)))
+    cluster.leave(lost)
+    for _ in range(10):
+        cluster.step()
+    assert len(cluster.members(name)) == 2
+    assert lost in cluster.keys.assignments(name)
+    cluster.synchronise()
+    cluster.step()
+    assert lost not in cluster.keys.assignments(name)
+
+
 def test_lost_broker_stays_assigned_without_a_replacement() -> None:
     cluster = cluster_of(3, 5)
     lost = next(iter(cluster.keys.brokers))
