@@ -1,6 +1,6 @@
 """Pulses: synchronisations of journals that no append causes.
 
-The primary pulses a journal at once after a change of its route, and then every minute. Pulses
+The primary pulses a journal soon after a change of its route, and then every minute. Pulses
 find peers that are lost, complete fragments whose interval has ended, and suspend idle journals.
 
 A pulse that fails shows that appends would fail, although no client appends. The replica keeps its
@@ -107,14 +107,14 @@ class Pulses:
         if host.is_fenced or replica.sender is not None or replica.in_flight:
             return
         last_ns = journal.last_ns
-        is_news = last_ns is None or (
-            not host.keys.is_consistent(row) and now_ns - last_ns > PULSE_AGAIN_NS
-        )
+        # Brokers that return change the route, although they find it as it was recorded.
+        is_changed = journal.route != route or not host.keys.is_consistent(row)
+        is_news = last_ns is None or (is_changed and now_ns - last_ns > PULSE_AGAIN_NS)
         interval_ns = self._interval_ns(name)
         if not is_news and last_ns is not None and now_ns - last_ns < interval_ns:
             return
         journal.last_ns = now_ns
-        journal.stable = 0 if is_news or journal.route != route else journal.stable + 1
+        journal.stable = 0 if is_news else journal.stable + 1
         journal.route = route
         # Soon after a change, its clients may be about to append, and listings may be old.
         is_idle = host.config.auto_suspend and journal.stable >= STABLE_PULSES
