@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from qsync_broker.append_content import AppendContent, Rejection
+from qsync_broker.chosen_ends import ends_after
 from qsync_broker.coverage import Span
 from qsync_broker.flow import Pace
 from qsync_broker.health import StoreState
@@ -343,6 +344,8 @@ class AppendMachine:
             )
         else:
             replica.is_end_known = True
+        ends = ends_after(journal, choice.epoch, choice.end, has_all=source >= journal_epoch)
+        choice = choice._replace(ends=ends)
         first = first_adopters(journal, pipeline.promised, choice)
         if first:
             pipeline.adopters = first
@@ -351,6 +354,7 @@ class AppendMachine:
         self._choice = choice
         source = source if source >= journal_epoch else -1  # no broker has all bytes
         pipeline.partial = partial_after(journal, pipeline.promised, source, choice.end)
+        pipeline.ends = ends
         return self._go(AppendState.SEND_PIPELINE_SYNC)
 
     def _examine_loss(
@@ -440,7 +444,9 @@ class AppendMachine:
             return self._go(AppendState.AWAIT_DESIRED_REPLICAS)
         if self._change.is_done:
             return False  # the watch has not delivered the row yet
-        changed = journal._replace(epoch=pipeline.epoch, route=route, partial=pipeline.partial)
+        changed = journal._replace(
+            epoch=pipeline.epoch, route=route, partial=pipeline.partial, ends=pipeline.ends
+        )
         return self._transact(journal, changed)
 
     # --- preconditions ------------------------------------------------------------------------
@@ -524,7 +530,8 @@ class AppendMachine:
             return False
         spool = self.replica.spool
         codec = self.replica.settings.codec
-        self._choice = Choice(pipeline.epoch, pipeline.epoch, end, spool.registers, codec, False)
+        number = pipeline.epoch
+        self._choice = Choice(number, number, end, spool.registers, codec, is_continued=False)
         return self._go(AppendState.SEND_PIPELINE_SYNC)
 
     def _persist_rest(self) -> None:

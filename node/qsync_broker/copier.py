@@ -206,9 +206,7 @@ class Copier:
                 self._next_source(copy, replica)
                 return
             copy.cursor = hole.begin
-        fetch = msg.Fetch(
-            spool.journal, spool.journal_id, copy.epoch, copy.cursor, copy.until, at
-        )
+        fetch = msg.Fetch(spool.journal, spool.journal_id, copy.epoch, copy.cursor, copy.until, at)
         assert copy.source is not None
         self._host.send(copy.source, copy.stream, fetch)
 

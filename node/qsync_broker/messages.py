@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 
 from qsync_broker.operations import Buffer
+from qsync_node.format.journals import ChosenEnds
 
 FRAME_MAX = 1 << 20
 """Maximum length of a frame in bytes; a longer one ends the connection."""
@@ -58,6 +59,7 @@ class Adopt(NamedTuple):
     registers: bytes
     codec: int
     is_continued: bool
+    ends: ChosenEnds = ()
 
 
 class Content(NamedTuple):

@@ -24,7 +24,7 @@ from typing import Protocol
 from qsync_broker import messages as msg
 from qsync_broker.operations import Buffer, SpoolOperation
 from qsync_broker.spool import Choice, Proposal, Spool
-from qsync_node.format.journals import BrokerId, JournalRow, Members, Route
+from qsync_node.format.journals import BrokerId, ChosenEnds, JournalRow, Members, Route
 
 
 class Phase(Enum):
@@ -124,6 +124,7 @@ class Pipeline:
         self._confirm = confirm
         self._promise = promise
         self.partial: Members = ()
+        self.ends: ChosenEnds = ()
         self.adopters: Members = route.members
         self.rest: Choice | None = None
         self._is_rest_begun = False

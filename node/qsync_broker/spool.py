@@ -24,6 +24,7 @@ import hashlib
 from collections import deque
 from typing import Any, NamedTuple
 
+from qsync_broker.chosen_ends import proven_end
 from qsync_broker.operations import (
     NO_SUM,
     Buffer,
@@ -33,6 +34,7 @@ from qsync_broker.operations import (
     SpoolState,
     WriteContent,
 )
+from qsync_node.format.journals import ChosenEnds
 
 
 class SpoolMismatchError(Exception):
@@ -65,6 +67,7 @@ class Choice(NamedTuple):
         registers: registers at this end.
         codec: codec of a new fragment.
         is_continued: whether all brokers have the same fragment up to `end`, and continue it.
+        ends: chosen ends of the last synchronisations, with this one.
     """
 
     epoch: int
@@ -73,6 +76,7 @@ class Choice(NamedTuple):
     registers: bytes
     codec: int
     is_continued: bool
+    ends: ChosenEnds = ()
 
 
 class Spool:
@@ -249,9 +253,10 @@ class Spool:
         """
         self.rollback()
         is_source = self.epoch == choice.source
+        # Without the epoch of the choice, other bytes may not be the journal's.
+        proven = max(self.confirmed, proven_end(choice.ends, self.epoch))
+        self._undo(choice.end if is_source else min(choice.end, proven))
         self.epoch = choice.epoch
-        # Without the epoch of the choice, bytes after `confirmed` may not be the journal's.
-        self._undo(choice.end if is_source else min(choice.end, self.confirmed))
         if not choice.is_continued:
             return self._begin_at(choice.end, choice.codec, choice.registers)
         if not is_source or self.end != choice.end:

@@ -71,6 +71,7 @@ class Route(NamedTuple):
 
 
 NO_ROUTE = Route((), -1)
+ChosenEnds: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class JournalRow(NamedTuple):
@@ -88,6 +89,8 @@ class JournalRow(NamedTuple):
         create_revision: revision of the journal's creation; identifies it if names are reused.
         mod_revision: revision of the last change of `spec` or of the suspension.
         partial: brokers of `route` that still copy fragments from the others.
+        ends: epochs of the last synchronisations, and the ends that they chose, oldest first. They
+            show a broker that was away up to which offset its bytes are the journal's.
     """
 
     name: str
@@ -100,6 +103,7 @@ class JournalRow(NamedTuple):
     create_revision: int
     mod_revision: int
     partial: Members = ()
+    ends: ChosenEnds = ()
 
     @property
     def key(self) -> list[Any]:
@@ -211,7 +215,8 @@ def encode_row(row: KeySpaceRow) -> list[Any]:
     """Return the tuple of a row."""
     if isinstance(row, JournalRow):
         route = [[list(member) for member in row.route.members], row.route.primary]
-        return [*row[:6], route, *row[7:9], [list(member) for member in row.partial]]
+        partial, ends = ([list(one) for one in several] for several in row[9:])
+        return [*row[:6], route, *row[7:9], partial, ends]
     if isinstance(row, BrokerRow):
         return [*row.id, *row[1:]]
     return [row.journal, *row.broker, *row[2:]]
@@ -226,10 +231,12 @@ def decode_row(space: int, fields: list[Any]) -> KeySpaceRow:
     try:
         if space == JOURNAL_SPACE:
             name, spec, level, offset, ballot, epoch, (members, primary), *rest = fields
-            created, modified, partial = rest if len(rest) > 2 else (*rest, ())
+            created, modified, *later = rest
+            partial, ends = later + [()] * (2 - len(later))
             route = Route(_members(members), primary)
             state = level, offset, ballot, epoch, route, created, modified
-            return JournalRow(name, spec, *state, _members(partial))
+            chosen = tuple((number, end) for number, end in ends)
+            return JournalRow(name, spec, *state, _members(partial), chosen)
         if space == BROKER_SPACE:
             zone, suffix, *rest = fields
             return BrokerRow(BrokerId(zone, suffix), *rest)
@@ -259,6 +266,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("create_revision", "unsigned"),
             ("mod_revision", "unsigned"),
             ("partial", "array"),
+            ("ends", "array"),
         ),
     ),
     BROKER_SPACE: (

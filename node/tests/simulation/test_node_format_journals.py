@@ -35,6 +35,7 @@ JOURNAL = JournalRow(
     7,
     9,
     (B,),
+    ((12, 0), (20, 250)),
 )
 BROKER = BrokerRow(A, "http://a:8080", "a:8081", 1024, False, 10_000, "u-u-i-d", 3, 5, 6)
 ASSIGNMENT = AssignmentRow("a/journal", A, 0, 11, 12)
@@ -46,8 +47,13 @@ def test_row_is_read_as_it_was_written(row: KeySpaceRow) -> None:
     assert decode_row(space_of(row), encode_row(row)) == row
 
 
-def test_journal_of_an_earlier_version_has_no_partial_brokers() -> None:
-    assert decode_row(JOURNAL_SPACE, encode_row(JOURNAL)[:9]) == JOURNAL._replace(partial=())
+def test_journal_of_an_earlier_version_has_no_later_fields() -> None:
+    fields = encode_row(JOURNAL)
+    without_ends = JOURNAL._replace(ends=())
+    assert decode_row(JOURNAL_SPACE, fields[:10]) == without_ends
+    assert decode_row(JOURNAL_SPACE, fields[:9]) == without_ends._replace(partial=())
+    with pytest.raises(ValueError, match="no such tuple"):
+        decode_row(JOURNAL_SPACE, [*fields, 1])
 
 
 @pytest.mark.parametrize("space", [JOURNAL_SPACE, BROKER_SPACE, ASSIGNMENT_SPACE])

@@ -251,7 +251,8 @@ def test_explicit_offset_resumes_an_unknown_head() -> None:
     hand.answer(promised(epoch=2, end=100, begin=40))
     hand.stored()
     append.advance()
-    assert hand.sent[-1] == msg.Adopt(hand.row.ballot, 3, 100, b"", 1, False)
+    ends = ((hand.row.ballot, 100),)
+    assert hand.sent[-1] == msg.Adopt(hand.row.ballot, 3, 100, b"", 1, False, ends)
 
 
 def test_explicit_offset_resumes_no_journal_without_a_store() -> None:
@@ -280,13 +281,14 @@ def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> 
     """Before it, another synchronisation may choose the end of a broker that is away."""
     hand = Hand()
     spool = with_three_bytes(hand)
-    hand.put(hand.row._replace(epoch=2, ballot=2, route=Route((A, C), 0)))
+    hand.put(hand.row._replace(epoch=2, ballot=2, route=Route((A, C), 0), ends=((2, 0),)))
     append = begin(hand)
     until(hand, append, AppendState.RECV_PIPELINE_SYNC)
     hand.answer(promised())
     hand.stored()
     append.advance()
     epoch = hand.row.ballot
+    ends = ((2, 0), (epoch, 3))
     assert not any(isinstance(one, msg.Adopt) for one in hand.sent)
     assert (spool.epoch, spool.begin, spool.end, spool.confirmed) == (epoch, 0, 3, 0)
     hand.stored()
@@ -298,7 +300,7 @@ def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> 
     assert not any(isinstance(one, msg.Adopt) for one in hand.sent)
     hand.stored()
     append.advance()
-    assert hand.sent[-1] == msg.Adopt(epoch, epoch, 3, b"", 1, False)
+    assert hand.sent[-1] == msg.Adopt(epoch, epoch, 3, b"", 1, False, ends)
     hand.answer(msg.Acked(0))
     hand.stored()
     append.advance()
@@ -306,6 +308,7 @@ def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> 
     hand.commit()
     append.advance()
     assert (append.state, hand.row.route) == (AppendState.STREAM_CONTENT, Route((A, B), 0))
+    assert hand.row.ends == ends
 
 
 def test_primary_without_the_bytes_adopts_after_the_record() -> None:
@@ -316,14 +319,16 @@ def test_primary_without_the_bytes_adopts_after_the_record() -> None:
     hand.stored()
     append.advance()
     epoch, spool = hand.row.ballot, hand.replica_of_a.spool
-    assert hand.sent[-1] == msg.Adopt(epoch, 2, 100, b"", 1, True)
+    ends = ((epoch, 100),)
+    assert hand.sent[-1] == msg.Adopt(epoch, 2, 100, b"", 1, True, ends)
     assert (hand.stores, spool.epoch) == ([], 0)
     hand.answer(msg.Acked(0))
     append.advance()
     hand.commit()
     assert hand.row.route == Route((B,), -1)
     append.advance()
-    assert (hand.sent[-1], spool.epoch) == (msg.Adopt(epoch, epoch, 100, b"", 1, False), 0)
+    rest = msg.Adopt(epoch, epoch, 100, b"", 1, False, ends)
+    assert (hand.sent[-1], spool.epoch) == (rest, 0)
     hand.answer(msg.Acked(0))
     append.advance()
     assert (spool.epoch, spool.begin) == (epoch, 100)

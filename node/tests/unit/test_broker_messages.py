@@ -14,7 +14,7 @@ from qsync_node.format.journals import BrokerId
 A, B = BrokerId("zone", "broker-a"), BrokerId("zone", "broker-b")
 MESSAGES: list[Message] = [
     msg.Prepare("a/journal", 7, (("zone", "broker-a"), ("zone", "broker-b")), 1, 40, 41),
-    msg.Adopt(41, 30, 1 << 40, b"registers", 3, True),
+    msg.Adopt(41, 30, 1 << 40, b"registers", 3, True, ((30, 9), (41, 1 << 40))),
     msg.Content(12, b"content"),
     msg.Content(0, b""),
     msg.Propose(3, 1 << 62, bytes(range(20)), b"", 17),

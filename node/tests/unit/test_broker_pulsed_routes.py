@@ -1,7 +1,7 @@
 """Pulses after a restart of all brokers of a journal, whose row does not change."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from qsync_broker.append import AppendMachine
 from qsync_broker.keyspace import KeyChange, KeySpace
@@ -10,7 +10,14 @@ from qsync_broker.pulses import PULSE_AGAIN_NS, PULSE_NS, Pulses
 from qsync_broker.replica import JournalReplica
 from qsync_broker.requests import Append
 from qsync_broker.states import AppendState
-from qsync_node.format.journals import AssignmentRow, BrokerId, BrokerRow, JournalRow, Route
+from qsync_node.format.journals import (
+    AssignmentRow,
+    BrokerId,
+    BrokerRow,
+    JournalRow,
+    KeySpaceRow,
+    Route,
+)
 from qsync_sim.journals.keys import SPEC, SimKeySpace
 
 NAME = "a/journal"
@@ -43,7 +50,7 @@ class PulseStub:
         self.begun.append(request)
         return len(self.begun)
 
-    def _put(self, *rows: Any) -> None:
+    def _put(self, *rows: KeySpaceRow) -> None:
         assert self.rows.transact(KeyChange((), rows))
         for revision, changes in self.rows.log[-1:]:
             for change in changes:

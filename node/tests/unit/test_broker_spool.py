@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qsync_broker.chosen_ends import ends_after
 from qsync_broker.operations import NO_SUM, CommitAppend, Roll, WriteContent
 from qsync_broker.spool import Choice, Proposal, Spool, SpoolMismatchError, Version
+from qsync_node.format.journals import NO_ROUTE, ChosenEnds, JournalRow
 
 NOW = 1_700_000_000
 
@@ -136,6 +138,38 @@ def test_broker_that_missed_an_epoch_keeps_confirmed_bytes_only() -> None:
     assert isinstance(operation, Roll)
     assert (operation.completed_end, operation.completed_sum) == (3, sha1(b"one"))
     assert (spool.begin, spool.end) == (30, 30)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kept"),
+    [
+        (((4, 0), (7, 6), (8, 20)), b"onetwo"),  # epoch 7 ended the broker's own
+        (((5, 0), (8, 20)), b"onetwothree"),
+        (((4, 0), (8, 5)), b"one"),
+        (((4, 0), (7, 1)), b"one"),  # it is confirmed
+        (((7, 6), (8, 20)), b"one"),  # a synchronisation before epoch 7 may have ended it
+        (((4, 0),), b"one"),
+    ],
+)
+def test_broker_that_missed_an_epoch_keeps_bytes_up_to_its_proven_end(
+    ends: ChosenEnds, kept: bytes
+) -> None:
+    spool = spool_with(b"one", b"two", b"three", confirmed=3)
+    operation = spool.adopt(Choice(9, 8, 30, b"", 1, False, ends))
+    assert isinstance(operation, Roll)
+    assert (operation.completed_end, operation.completed_sum) == (len(kept), sha1(kept))
+
+
+def test_last_ends_are_recorded() -> None:
+    journal = JournalRow("a", {}, 0, 0, 9, 8, NO_ROUTE, 2, 2, (), ((4, 0), (8, 20)))
+    assert ends_after(journal, 9, 30, has_all=True) == ((4, 0), (8, 20), (9, 30))
+    assert ends_after(journal, 9, 30, has_all=False) == ((9, 30),)
+    # The loss of bytes was accepted: what former brokers have is not the journal's.
+    assert ends_after(journal._replace(epoch=0), 9, 30, has_all=True) == ((9, 30),)
+    for epoch in range(10, 20):
+        ends = ends_after(journal, epoch, 30, has_all=True)
+        journal = journal._replace(epoch=epoch, ends=ends)
+    assert journal.ends == tuple((epoch, 30) for epoch in range(12, 20))
 
 
 def test_fragment_that_a_broker_lacks_cannot_be_continued() -> None:

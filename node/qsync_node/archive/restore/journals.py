@@ -96,7 +96,7 @@ def detach(database: Database, store: str) -> list[Former]:
             found.append(Former(journal.name, stores))
             fragment["stores"] = [url]
         detached = journal._replace(
-            spec={**journal.spec, "fragment": fragment}, route=NO_ROUTE, partial=()
+            spec={**journal.spec, "fragment": fragment}, route=NO_ROUTE, partial=(), ends=()
         )
         database.apply(REPLACE, put_body(JOURNAL_SPACE, pack(encode_row(detached))))
     return found
