@@ -63,8 +63,9 @@ class Moves:
         world.run(3 * SECOND)
         for number in range(ROUNDS):
             self._replace(f"broker-new-{number}")
-            if self.has_stores and not number:
-                self._remove_stores()
+            if self.has_stores and not number and not self._remove_stores():
+                self.counts["only copy at a former broker"] += 1
+                return self.counts
         self.is_moving = False
         for name in self.names:
             self._revive(name)
@@ -96,12 +97,20 @@ class Moves:
         world.disks[former].wipe()
         self.counts["moved"] += 1
 
-    def _remove_stores(self) -> None:
-        """Remove the store, which has no fragment, once all brokers are synchronised."""
+    def _remove_stores(self) -> bool:
+        """Remove the store, which has no fragment, once all brokers are synchronised.
+
+        Returns:
+            False if no broker of a journal is whole. Brokers of a journal with a store leave it
+            although they have the only copy, which they keep for the store.
+        """
         assert self.world.run(PATIENCE_NS, self._is_settled), f"not settled: {self._rows()}"
+        if any(set(row.route.members) <= set(row.partial) for row in self._rows()):
+            return False
         for journal in JOURNALS:
             self.world.stores.replace(journal)
             self.counts["removed stores"] += 1
+        return True
 
     def _has_handed_over(self, name: str) -> bool:
         process = self.world.processes[name]
