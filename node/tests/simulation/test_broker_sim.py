@@ -225,6 +225,24 @@ def test_lost_disk_of_one_broker_loses_nothing() -> None:
     assert bench.until_ok(b"two").begin == 3
 
 
+def test_former_broker_is_assigned_again_if_all_others_lose_their_disks() -> None:
+    """It was removed from the journal, but no synchronisation has recorded that."""
+    bench = Bench()
+    bench.append(b"one")
+    before = set(bench.route.members)
+    bench.world.keys.scale(JOURNAL, 2)
+    while len(bench.route.members) == 3:
+        bench.world.run(MS)
+    (former,) = before - set(bench.route.members)
+    assert former in bench.row.route.members
+    for one in bench.route.members:
+        bench.world.kill(one.suffix)
+        bench.world.disks[one.suffix].wipe()
+        bench.world.start(one.suffix)
+    assert bench.until_ok(b"two").begin == 3
+    assert former in bench.row.route.members
+
+
 def test_loss_of_all_disks_needs_an_explicit_offset() -> None:
     bench = Bench()
     bench.append(b"one")
