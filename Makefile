@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' node/qsync_node/__init__.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-LOCKED := $(PIP) install --require-hashes -r
+LOCKED := .ci/install $(VENV)
 EDITABLE := $(PIP) install --no-deps --no-build-isolation -e . -e node/qsync_testing -e e2e
 HELPERS := node/qsync_testing/pyproject.toml e2e/pyproject.toml
 SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
@@ -24,13 +24,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
 $(VENV)/.test: pyproject.toml $(HELPERS) locks/test.txt $(SERVICES) | $(BIN)/python
-	@echo "installing locks/test.txt into $(VENV): about 0.9 GB in all, in one to two minutes ..."
+	@echo "installing locks/test.txt into $(VENV): about 0.9 GB in all, in about a minute ..."
 	$(LOCKED) locks/test.txt
 	$(EDITABLE)
 	touch $@
 
 $(VENV)/.all: pyproject.toml $(HELPERS) locks/all.txt $(SERVICES) | $(BIN)/python
-	@echo "installing locks/all.txt into $(VENV): 1.6 GB, in two to three minutes ..."
+	@echo "installing locks/all.txt into $(VENV): 1.6 GB, in one to two minutes ..."
 	$(LOCKED) locks/all.txt
 	$(EDITABLE)
 	touch $@ $(VENV)/.test $(VENV)/.audit
