@@ -101,11 +101,11 @@ class Moves:
         """Remove the store, which has no fragment, once all brokers are synchronised.
 
         Returns:
-            False if no broker of a journal is whole. Brokers of a journal with a store leave it
-            although they have the only copy, which they keep for the store.
+            False if the brokers of a journal do not have all of its bytes. Brokers of a journal
+            with a store leave it although they have the only copy, which they keep for the store.
         """
         assert self.world.run(PATIENCE_NS, self._is_settled), f"not settled: {self._rows()}"
-        if any(set(row.route.members) <= set(row.partial) for row in self._rows()):
+        if not all(map(self._has_all, self._rows())):
             return False
         for journal in JOURNALS:
             self.world.stores.replace(journal)
@@ -177,6 +177,15 @@ class Moves:
             and len(row.route.members) >= self.replication
             and all(is_synchronised(row, member.suffix) for member in row.route.members)
             for row in self._rows()
+        )
+
+    def _has_all(self, row: JournalRow) -> bool:
+        """Return whether the disks of a journal's brokers have all acknowledged appends."""
+        disks = [self.world.disks[member.suffix] for member in row.route.members]
+        return all(
+            any(disk.has(row.name, one.begin, one.end) for disk in disks)
+            for one in self.world.observer.commits
+            if one.journal == row.name
         )
 
     def _is_settled(self) -> bool:
