@@ -19,6 +19,7 @@ from qsync_node.engine.tuples import TUPLE_BYTES_MAX, array_header
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.body import put_body
 from qsync_node.format.mp import BAD_MSGPACK, UNPACK_WORK_MAX, decoding_work, unpack_bounded
+from qsync_testing.speed import is_within
 
 pytestmark = pytest.mark.usefixtures("collector_of_a_server")
 
@@ -115,7 +116,7 @@ def test_work_of_decoding_is_known_beforehand(item: bytes) -> None:
     packed = array_of(item, TUPLE_BYTES_MAX // 2)
     claimed = decoding_work(packed) * UNIT
     taken = min(cpu_seconds(lambda: decode(packed)) for _ in range(3))
-    assert taken < 3 * claimed + 0.01, f"{taken:.3f} s, claimed {claimed:.3f} s"
+    assert is_within(taken, 3 * claimed + 0.01), f"{taken:.3f} s, claimed {claimed:.3f} s"
 
 
 @pytest.mark.parametrize(
@@ -179,13 +180,13 @@ def test_what_is_larger_than_a_tuple_is_refused_before_it_is_decoded(
             decode_user_request(type_, body)
         refusals.append(refused.value.code)
 
-    assert cpu_seconds(refuse) < 0.2
+    assert is_within(cpu_seconds(refuse), 0.2)
     assert refusals == [code]
 
 
 def test_a_key_of_a_body_that_is_no_number_is_not_decoded() -> None:
     body = b"\x83\x10\x01\x20\x90" + HUGE + b"\x01"
-    assert cpu_seconds(lambda: decode_user_request(DELETE, body)) < 0.2
+    assert is_within(cpu_seconds(lambda: decode_user_request(DELETE, body)), 0.2)
 
 
 def test_rows_of_the_log_are_read_whatever_their_size() -> None:
@@ -203,7 +204,7 @@ def test_other_bodies_take_bounded_work(body: bytes) -> None:
             unpack_bounded(body)
 
     assert decoding_work(body) > UNPACK_WORK_MAX
-    assert cpu_seconds(refuse) < 0.1
+    assert is_within(cpu_seconds(refuse), 0.1)
 
 
 def space_with(packed: bytes) -> tuple[Database, User]:
@@ -239,14 +240,15 @@ def test_operations_with_large_values_take_what_is_claimed(operation: str, item:
             with pytest.raises(ClientError, match="too much work"):
                 Pending(database).execute(update_of(ops), admin)
 
-        assert min(cpu_seconds(refuse) for _ in range(3)) < 0.1
+        assert is_within(min(cpu_seconds(refuse) for _ in range(3)), 0.1)
         return
 
     def read() -> None:
         with suppress(ClientError):
             read_operations(ops, 0, {})
 
-    assert min(cpu_seconds(read) for _ in range(3)) < 3 * claimed * UNIT + 0.02
+    taken = min(cpu_seconds(read) for _ in range(3))
+    assert is_within(taken, 3 * claimed * UNIT + 0.02)
 
 
 @pytest.mark.parametrize(
