@@ -217,7 +217,16 @@ def _decode(kind: int, body: memoryview) -> Message:
             not isinstance(value, annotation) or (annotation is int and not 0 <= value < 1 << 63)
         ):
             raise MessageError(f"field {name} of a {form.__name__} frame is not {annotation}")
+    if isinstance(message, Adopt) and not _are_ends(message.ends):
+        raise MessageError("field ends of an Adopt frame does not consist of epochs and ends")
     return message
+
+
+def _are_ends(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(one, tuple) and len(one) == 2 and all(type(number) is int for number in one)
+        for one in value
+    )
 
 
 class Decoder:

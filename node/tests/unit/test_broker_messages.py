@@ -121,3 +121,11 @@ def test_answer_of_another_connection_is_refused() -> None:
     second.start()
     with pytest.raises(HandshakeError):
         second.feed(challenge)
+
+
+@pytest.mark.parametrize("ends", [7, ((1,),), ((1, "x"),), (1, 2)])
+def test_ends_of_another_form_are_refused(ends: object) -> None:
+    adopt = msg.Adopt(41, 30, 9, b"", 3, True)._replace(ends=ends)  # type: ignore[arg-type]  # malformed
+    data = b"".join(encode(1, adopt))
+    with pytest.raises(MessageError, match="field ends"):
+        list(Decoder().feed(data))
