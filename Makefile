@@ -24,7 +24,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
 $(VENV)/.test: pyproject.toml $(HELPERS) locks/test.txt $(SERVICES) | $(BIN)/python
-	@echo "installing locks/test.txt into $(VENV): about 0.9 GB in all, in about a minute ..."
+	@echo "installing locks/test.txt into $(VENV): about 0.9 GB in all, in one to two minutes ..."
 	$(LOCKED) locks/test.txt
 	$(EDITABLE)
 	touch $@
