@@ -215,15 +215,22 @@ class _Examination:
         return KeyChange((*self._expected(journal), *keys), tuple(added))
 
     def _remove(self, journal: JournalRow, broker: BrokerId) -> KeyChange:
-        """Remove a broker; if it is the primary, another one takes its place at once."""
+        """Remove a broker; if it is the primary, another one takes its place at once.
+
+        Its fragments may not be persisted yet, so it is not drained before it has announced that.
+        """
         self._loads[broker] -= 1
         rows = self.keys.assignments(journal.name)
         rest = sorted(one for one in rows if one != broker and one in self.keys.brokers)
-        promoted: tuple[KeySpaceRow, ...] = ()
+        expected, written = self._expected(journal), list[KeySpaceRow]()
         if rows[broker].slot == 0 and rest:
             best = self._best_primary(journal, rest)
-            promoted = (rows[best]._replace(slot=0, mod_revision=self._revision),)
-        return KeyChange(self._expected(journal), promoted, (absent(rows[broker]),))
+            written.append(rows[best]._replace(slot=0, mod_revision=self._revision))
+        row = self.keys.brokers.get(broker)
+        if row is not None and row.is_drained:
+            expected += (row,)
+            written.append(row._replace(is_drained=False, mod_revision=self._revision))
+        return KeyChange(expected, tuple(written), (absent(rows[broker]),))
 
     def _promote(self, journal: JournalRow, live: list[BrokerId]) -> KeyChange:
         """Exchange the slots of the best broker and of the one that has slot 0, if any."""

@@ -17,6 +17,7 @@ from qsync_broker.allocator import Allocator, wanted_replicas
 from qsync_broker.append import AppendMachine
 from qsync_broker.census import Census
 from qsync_broker.copier import Copier
+from qsync_broker.draining import Draining
 from qsync_broker.flow import MIN_RATE, PATIENCE_NS
 from qsync_broker.health import StoreHealth, StoreState
 from qsync_broker.holdings import Holdings, RecoveredHoldings
@@ -98,7 +99,12 @@ class Broker:
         )
         self._copier = Copier(self, lambda: self._now_ns)
         self._admission = BrokerAdmission(lambda: self._outgoing.is_blocked, self._emit)
-        self._lease = BrokerLease(config, self.keys, self.transact, lambda: self._now_ns)
+        draining = Draining(
+            self.me, self.keys, config.replication_max, self._holdings, lambda: self._now_ns
+        )
+        self._lease = BrokerLease(
+            config, self.keys, self.transact, lambda: self._now_ns, draining.is_done
+        )
         self.publisher = Publisher(self, self._emit)
         self._pulser = Pulses(self, self._pulse)
         self._health = StoreHealth(self._emit, lambda: self._now_ns, self._on_health)

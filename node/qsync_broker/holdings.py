@@ -63,6 +63,14 @@ class Holdings:
         """Return the names of the journals whose bytes are here without an assignment."""
         return (*self._recovered, *self._departed)
 
+    def has_unassigned_bytes(self) -> bool:
+        """Return whether a journal that is not assigned to this broker may need its disk."""
+        return bool(self._recovered) or any(
+            replica.completed
+            or (not replica.settings.stores and replica.spool.end > replica.spool.begin)
+            for replica in self._departed.values()
+        )
+
     def update(self, journal: str, now_ns: int) -> JournalReplica | None:
         """Create, update or stop the replica of a journal after its rows have changed.
 

@@ -44,12 +44,23 @@ class BrokerLease:
         keys: KeySpace,
         transact: Callable[[KeyChange, Callable[[bool], None]], None],
         now_ns: Callable[[], int],
+        is_drained: Callable[[], bool],
     ) -> None:
+        """Begin without a lease.
+
+        Args:
+            config: settings of the broker.
+            keys: its copy of the key space.
+            transact: carries a change of the key space out.
+            now_ns: monotonic time in nanoseconds.
+            is_drained: whether a broker that exits needs its disk no more.
+        """
         self.is_exiting = False
         self._config = config
         self._keys = keys
         self._transact = transact
         self._now_ns = now_ns
+        self._is_drained = is_drained
         self._renewals = 0
         self._sent_ns: dict[int, int] = {}
         self._renew_at_ns = 0
@@ -78,13 +89,14 @@ class BrokerLease:
             return
         row = keys.brokers.get(config.id)
         is_mine = row is not None and row.process == config.process
+        is_drained = self.is_exiting and self._is_drained()
         self._renewals += 1
         # The numbers rise over all renewals of the process, so that each differs from the others.
         revision = row.create_revision if is_mine and row else next_revision(keys.revision)
         modified = revision
         if is_mine and row is not None:
             modified = row.mod_revision
-            if row.is_exiting != self.is_exiting:
+            if (row.is_exiting, row.is_drained) != (self.is_exiting, is_drained):
                 modified = next_revision(keys.revision, row)
         renewed = BrokerRow(
             config.id,
@@ -97,6 +109,7 @@ class BrokerLease:
             self._renewals,
             revision,
             modified,
+            is_drained,
         )
         expected = row if row is not None else Absent(BROKER_SPACE, tuple(config.id))
         self._is_renewing = True

@@ -149,6 +149,22 @@ class Persister:
         if (journal := self._journals.get(name)) is not None:
             self._hasten(journal, now_ns)
 
+    def hasten_all(self, now_ns: int) -> list[tuple[str, int]]:
+        """Persist all fragments at once, and return their journals and offsets."""
+        for journal in self._journals.values():
+            self._hasten(journal, now_ns)
+        return [(name, begin) for name, one in self._journals.items() for begin in one.waiting]
+
+    def must_persist(self, name: str, begin: int) -> bool:
+        """Return whether a fragment of a journal with a store is not known to be persisted."""
+        journal, replica = self._journals.get(name), self._find(name)
+        return (
+            journal is not None
+            and begin in journal.waiting
+            and replica is not None
+            and bool(replica.settings.stores)
+        )
+
     @staticmethod
     def _hasten(journal: _PersistedJournal, at_ns: int) -> None:
         for waiting in journal.waiting.values():

@@ -124,6 +124,8 @@ class BrokerRow(NamedTuple):
         renewals: count of renewals; a renewal changes nothing else.
         create_revision: revision at which the process was announced; it orders brokers by age.
         mod_revision: revision of the last change other than a renewal.
+        is_drained: whether its disk has no bytes that another broker or a store needs. It is set
+            by an exiting broker, and reset with the removal of an assignment.
     """
 
     id: BrokerId
@@ -136,6 +138,7 @@ class BrokerRow(NamedTuple):
     renewals: int
     create_revision: int
     mod_revision: int
+    is_drained: bool = False
 
     @property
     def key(self) -> list[Any]:
@@ -283,6 +286,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("renewals", "unsigned"),
             ("create_revision", "unsigned"),
             ("mod_revision", "unsigned"),
+            ("is_drained", "boolean"),
         ),
     ),
     ASSIGNMENT_SPACE: (

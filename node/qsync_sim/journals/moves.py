@@ -1,13 +1,15 @@
-"""Schedules that replace all brokers of journals without a store, one after the other.
+"""Schedules that replace all brokers of journals, one after the other.
 
 python -m qsync_sim.journals.moves --seeds 0..99
 
-A broker that is replaced hands its journals over, and its disk is removed afterwards. Others fail,
-and sometimes lose their disk while all brokers are whole. In the end, none of the first brokers
-exists. Every acknowledged byte must be on each broker of its journal.
+A broker that is replaced hands its journals over, and its disk is removed once the broker is
+drained. Others fail, and sometimes lose their disk while all brokers are whole. In the end, none of
+the first brokers exists.
 
-One in three schedules begins with a store that takes no fragment. It is removed from the journals
-after the first broker was replaced.
+In most schedules, the journals have no store. Every acknowledged byte must be on each broker of its
+journal in the end. One in six schedules begins with a store that takes no fragment, and removes it
+from the journals after the first broker handed them over. Another one in six has a store that is
+full again and again; every acknowledged byte must be readable in the end.
 """
 
 import sys
@@ -17,7 +19,9 @@ from qsync_broker.operations import SpoolKey
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
+    BROKER_SPACE,
     JOURNAL_SPACE,
+    BrokerRow,
     JournalRow,
     decode_row,
 )
@@ -36,12 +40,13 @@ class Moves:
     """One schedule: clients append while brokers are replaced and fail."""
 
     def __init__(self, seed: int) -> None:
-        self.replication = 2 + seed % 2
+        self.has_stores = seed % 3 == 2
+        self.keeps_stores = self.has_stores and seed // 6 % 2 == 1
+        self.replication = 1 + seed // 12 % 3 if self.keeps_stores else 2 + seed % 2
         self.names = [f"broker-{number}" for number in range(self.replication + seed % 3 // 2)]
         self.world = BrokerWorld(seed, self.names)
         self.rng = self.world.rng
         self.has_faults = seed % 4 > 0
-        self.has_stores = seed % 3 == 2
         self.is_moving = True
         self.counts: Counter[str] = Counter()
         self.client = AppendingClient(self.world, self.world.observer.commit)
@@ -62,24 +67,32 @@ class Moves:
             world.after(SECOND, self._fault)
         world.run(3 * SECOND)
         for number in range(ROUNDS):
-            self._replace(f"broker-new-{number}")
-            if self.has_stores and not number and not self._remove_stores():
+            if self.keeps_stores:
+                world.stores.are_full = self.rng.random() < 0.7
+            former = self._hand_over(f"broker-new-{number}")
+            if self.keeps_stores:
+                self._repair_stores(former)
+            elif self.has_stores and not number and not self._remove_stores():
                 self.counts["only copy at a former broker"] += 1
                 return self.counts
+            self._remove(former)
         self.is_moving = False
         for name in self.names:
             self._revive(name)
         assert world.run(PATIENCE_NS, self._is_settled), f"journals are incomplete: {self._rows()}"
         world.run(10 * SECOND)  # the last appends end, and peers learn that they are confirmed
         world.check_commits()
-        self._check_copies()
+        if self.keeps_stores:
+            assert world.run(PATIENCE_NS, lambda: not world.unreadable()), world.unreadable()
+        else:
+            self._check_copies()
         self.counts["commits"] = len(world.observer.commits)
         return self.counts
 
     # --- brokers ------------------------------------------------------------------------------
 
-    def _replace(self, name: str) -> None:
-        """Add a broker, let the oldest one hand its journals over, and remove its disk."""
+    def _hand_over(self, name: str) -> str:
+        """Add a broker, let the oldest one hand its journals over, and return the latter's name."""
         world = self.world
         world.zones[name] = "zone"
         world.disks[name] = SimBrokerDisk(world.rng, world.after)
@@ -92,10 +105,28 @@ class Moves:
         assert world.run(PATIENCE_NS, lambda: self._has_handed_over(former)), (
             f"{former} cannot hand its journals over: {self._rows()}"
         )
+        return former
+
+    def _remove(self, former: str) -> None:
+        """Remove the disk of a broker that handed its journals over, once it is drained."""
+        world = self.world
+        assert world.run(PATIENCE_NS, lambda: self._is_drained(former)), (
+            f"{former} is not drained: {self._rows()}"
+        )
         self.names.remove(former)
+        assert all(map(self._has_all, self._rows())), f"{former} has the only copy of bytes"
         world.kill(former)
         world.disks[former].wipe()
         self.counts["moved"] += 1
+
+    def _repair_stores(self, former: str) -> None:
+        """Repair the stores after some time, unless the broker has no bytes for them."""
+        world = self.world
+        if world.run(self.rng.randrange(10 * SECOND), lambda: self._is_drained(former)):
+            self.counts["drained beside full stores"] += world.stores.are_full
+            return
+        self.counts["awaited stores"] += 1
+        world.stores.are_full = False
 
     def _remove_stores(self) -> bool:
         """Remove the store, which has no fragment, once all brokers are synchronised.
@@ -119,6 +150,13 @@ class Moves:
             self.world.processes[name].core.exit()
         rows = self.world.keys.rows
         return not any(space == ASSIGNMENT_SPACE and key[2] == name for space, key in rows)
+
+    def _is_drained(self, name: str) -> bool:
+        if not self._has_handed_over(name):
+            return False
+        fields = self.world.keys.rows.get((BROKER_SPACE, ("zone", name)))
+        row = decode_row(BROKER_SPACE, fields) if fields is not None else None
+        return isinstance(row, BrokerRow) and row.is_drained
 
     def _revive(self, name: str) -> None:
         if name in self.names and not self.world.processes[name].is_alive:
@@ -180,10 +218,13 @@ class Moves:
         )
 
     def _has_all(self, row: JournalRow) -> bool:
-        """Return whether the disks of a journal's brokers have all acknowledged appends."""
-        disks = [self.world.disks[member.suffix] for member in row.route.members]
+        """Return whether a store and a journal's brokers have all acknowledged appends."""
+        members = [one.suffix for one in row.route.members if one.suffix in self.names]
+        disks = [self.world.disks[name] for name in members]
+        persisted = self.world.stores.spans.get(row.name, [])
         return all(
             any(disk.has(row.name, one.begin, one.end) for disk in disks)
+            or any(begin <= one.begin and one.end <= end for begin, end in persisted)
             for one in self.world.observer.commits
             if one.journal == row.name
         )

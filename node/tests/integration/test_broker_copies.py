@@ -29,7 +29,7 @@ NAME = "a/journal"
 D = BrokerId("z", "broker-d")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(6), 11, 23])
 def test_no_byte_is_lost_while_all_brokers_are_replaced(seed: int) -> None:
     counts = Moves(seed).run()
     assert counts["moved"] == 4

@@ -175,6 +175,20 @@ def test_new_journal_gets_all_its_brokers_in_one_change() -> None:
     assert sorted(row.slot for row in cluster.keys.assignments("journal/one").values()) == [0, 1, 2]
 
 
+def test_removed_assignment_ends_that_a_broker_is_drained() -> None:
+    """It may have fragments of the journal that are not persisted yet."""
+    cluster = cluster_of(2, 1, replication=1)
+    (broker,) = cluster.members("journal/0000")
+    row = cluster.row(broker)._replace(is_exiting=True, is_drained=True)
+    assert cluster.rows.transact(KeyChange((), (row,)))
+    cluster.watch()
+    cluster.settle()
+    assert broker not in cluster.members("journal/0000")
+    assert cluster.row(broker).is_exiting
+    assert not cluster.row(broker).is_drained
+    assert cluster.row(broker).mod_revision > row.mod_revision
+
+
 def test_loads_and_primaries_are_spread() -> None:
     cluster = cluster_of(4, 40)
     assert set(cluster.loads().values()) == {30}

@@ -18,8 +18,11 @@ class LeaseWorld:
         self.keys = KeySpace()
         self.keys.advance(10)
         self.now_ns = 1_000_000_000
+        self.is_drained = False
         config = BrokerConfig(ME, "http://broker-1:8080", "broker-1:8082", "process-1")
-        self.lease = BrokerLease(config, self.keys, self.transact, lambda: self.now_ns)
+        self.lease = BrokerLease(
+            config, self.keys, self.transact, lambda: self.now_ns, lambda: self.is_drained
+        )
 
     def transact(self, change: KeyChange, done: Callable[[bool], None]) -> None:
         for row in change.written:
@@ -52,3 +55,21 @@ def test_a_broker_keeps_an_order_to_leave_but_not_that_of_an_earlier_process(
     assert world.renewed().is_exiting is is_exiting
     assert world.renewed().is_exiting is is_exiting
     assert not world.lease.is_over
+
+
+def test_an_exiting_broker_announces_that_it_is_drained() -> None:
+    world = LeaseWorld()
+    world.is_drained = True
+    assert not world.renewed().is_drained
+    world.lease.exit()
+    world.is_drained = False
+    row = world.renewed()
+    assert (row.is_exiting, row.is_drained) == (True, False)
+    world.is_drained = True
+    drained = world.renewed()
+    assert drained.is_drained
+    assert drained.mod_revision > row.mod_revision
+    assert world.renewed().mod_revision == drained.mod_revision
+    world.write(drained._replace(is_drained=False, mod_revision=30))  # an assignment was removed
+    world.is_drained = False
+    assert not world.renewed().is_drained

@@ -161,6 +161,7 @@ def observe(database: IprotoConnection, voters: Collection[str]) -> BrokersView:
             one.suffix for one in keys.brokers if can_hand_over(keys, one, REPLICATION_MAX)
         ),
         exiting=frozenset(one.suffix for one, row in keys.brokers.items() if row.is_exiting),
+        undrained=frozenset(one.suffix for one, row in keys.brokers.items() if not row.is_drained),
         missing=frozenset(voters) - live,
     )
 

@@ -7,7 +7,8 @@ Invariants:
 3. The leader is never removed: leadership moves first.
 4. Members are removed from the highest ordinal and added from the lowest. A wanted member is added
    before an unwanted one is removed, so that there is always a target for leadership.
-5. An instance whose disk is lost is unregistered before a new one takes its name (M6).
+5. A member is removed only after its broker has no bytes that no store and no other broker has.
+6. An instance whose disk is lost is unregistered before a new one takes its name (M6).
 """
 
 from dataclasses import dataclass
@@ -110,16 +111,22 @@ def _leaving(
     refusal = _refusal_to_remove(spec, observed, registered)
     if refusal:
         return ScalePlan((), f"cannot remove {member.name}: {refusal}", True)
-    if member.name in observed.brokers.holding:
-        # The broker works through its member, which is useless to it once it is unregistered.
+    if member.name in observed.brokers.holding | observed.brokers.undrained:
+        # The broker works through its member, and persists fragments of the member's volume.
         return _drain(observed, leader, member)
     action = Unregister(leader.name, member.name, registered.uuid, "the cluster is scaled down")
     return ScalePlan((action,), str(action))
 
 
 def _drain(observed: Observed, leader: MemberView, member: MemberView) -> ScalePlan:
-    if member.name in observed.brokers.exiting:
-        return ScalePlan((), f"the broker of {member.name} hands its journals over")
+    brokers = observed.brokers
+    if member.name in brokers.exiting:
+        task = (
+            "hands its journals over"
+            if member.name in brokers.holding
+            else "persists its fragments; if this does not end, repair the stores of its journals"
+        )
+        return ScalePlan((), f"the broker of {member.name} {task}")
     action = DrainBroker(leader.name, member.name)
     return ScalePlan((action,), str(action))
 

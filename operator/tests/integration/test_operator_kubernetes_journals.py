@@ -254,11 +254,11 @@ def test_a_declaration_is_one_transaction_which_a_concurrent_change_refuses(
         assert after[4] == 9
 
 
-def broker_row(name: str, is_exiting: bool = False) -> list[Any]:
-    row = BrokerRow(
-        BrokerId(name, name), f"http://{name}", name, 10, is_exiting, 60_000, "process", 1, 1, 1
+def broker_row(name: str, is_drained: bool = False) -> list[Any]:
+    number = BrokerId(name, name)
+    return encode_row(
+        BrokerRow(number, f"http://{name}", name, 10, False, 60_000, "p", 1, 1, 1, is_drained)
     )
-    return encode_row(row)
 
 
 def assignment(journal: str, name: str, slot: int) -> list[Any]:
@@ -278,10 +278,13 @@ def test_a_broker_holds_journals_that_another_one_could_take(node: ProcessCluste
         view = journals.observe(database, voters)
         assert view.holding == {"orders-1", "orders-2"}
         assert view.exiting == frozenset()
+        assert view.undrained == {"orders-0", "orders-1", "orders-2"}
         assert view.missing == {"orders-3"}
         journals.drain(database, "orders-2")
         view = journals.observe(database, voters)
         assert view.exiting == {"orders-2"}
+        database.replace(BROKER_SPACE, broker_row("orders-0", is_drained=True))
+        assert journals.observe(database, voters).undrained == {"orders-1", "orders-2"}
         for name in ("orders-0", "orders-1"):
             database.delete(BROKER_SPACE, [name, name])
         # Nothing remains that could take the journal over.

@@ -155,3 +155,25 @@ def test_a_broker_hands_its_journals_over_before_its_member_is_unregistered() ->
     assert progressing.message == "the broker of c-3 hands its journals over"
     (action,) = planned(holding=frozenset({"c-1"}), exiting=frozenset({"c-3"})).actions
     assert isinstance(action, Unregister)
+
+
+def test_a_member_stays_until_its_broker_has_persisted_its_fragments() -> None:
+    world = formed(cluster_of(3), cluster_of(4))
+    observed = world.observe()
+
+    def planned(**brokers: frozenset[str]) -> Plan:
+        seen = replace(observed, brokers=BrokersView(**brokers))
+        return plan(world.cluster, seen, world.now_ns, 0)
+
+    undrained = frozenset({"c-1", "c-3"})
+    assert planned(undrained=undrained).actions == (DrainBroker("c-0", "c-3"),)
+    waiting = planned(undrained=undrained, exiting=frozenset({"c-3"}))
+    assert waiting.actions == ()
+    progressing = waiting.status.condition("Progressing")
+    assert progressing is not None
+    assert progressing.message == (
+        "the broker of c-3 persists its fragments; if this does not end, repair the stores of its"
+        " journals"
+    )
+    (action,) = planned(undrained=frozenset({"c-1"}), exiting=frozenset({"c-3"})).actions
+    assert isinstance(action, Unregister)
