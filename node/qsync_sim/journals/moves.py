@@ -212,7 +212,7 @@ class Moves:
 
         return all(
             not row.partial
-            and len(row.route.members) >= self.replication
+            and len(row.route.members) >= max(2, self.replication)
             and all(is_synchronised(row, member.suffix) for member in row.route.members)
             for row in self._rows()
         )
