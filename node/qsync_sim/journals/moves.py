@@ -23,6 +23,7 @@ from qsync_node.format.journals import (
     JOURNAL_SPACE,
     BrokerRow,
     JournalRow,
+    Members,
     decode_row,
 )
 from qsync_sim.journals import seeds
@@ -114,7 +115,9 @@ class Moves:
             f"{former} is not drained: {self._rows()}"
         )
         self.names.remove(former)
-        assert all(map(self._has_all, self._rows())), f"{former} has the only copy of bytes"
+        assert all(self._is_kept(row, self.names) for row in self._rows()), (
+            f"{former} has the only copy of bytes"
+        )
         world.kill(former)
         world.disks[former].wipe()
         self.counts["moved"] += 1
@@ -136,7 +139,7 @@ class Moves:
             with a store leave it although they have the only copy, which they keep for the store.
         """
         assert self.world.run(PATIENCE_NS, self._is_settled), f"not settled: {self._rows()}"
-        if not all(map(self._has_all, self._rows())):
+        if not all(self._is_kept(row, _names(row.route.members)) for row in self._rows()):
             return False
         for journal in JOURNALS:
             self.world.stores.replace(journal)
@@ -217,10 +220,9 @@ class Moves:
             for row in self._rows()
         )
 
-    def _has_all(self, row: JournalRow) -> bool:
-        """Return whether a store and a journal's brokers have all acknowledged appends."""
-        members = [one.suffix for one in row.route.members if one.suffix in self.names]
-        disks = [self.world.disks[name] for name in members]
+    def _is_kept(self, row: JournalRow, names: list[str]) -> bool:
+        """Return whether stores and the disks of brokers have a journal's acknowledged appends."""
+        disks = [self.world.disks[name] for name in names]
         persisted = self.world.stores.spans.get(row.name, [])
         return all(
             any(disk.has(row.name, one.begin, one.end) for disk in disks)
@@ -257,6 +259,10 @@ class Moves:
                     world.observer.note_visible(row.name, part.begin, data)
                     end = max(end, part.end)
                 assert end == len(world.observer.known[row.name]), f"{member.suffix} ends at {end}"
+
+
+def _names(members: Members) -> list[str]:
+    return [member.suffix for member in members]
 
 
 def main() -> int:
