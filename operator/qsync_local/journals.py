@@ -6,6 +6,7 @@ A running broker whose configuration differs from the wanted one is restarted, o
 """
 
 import asyncio
+import shutil
 import ssl
 import sys
 import time
@@ -98,9 +99,11 @@ class JournalPlatform:
             for name, kind in wanted_members(cluster.name, cluster.spec).items()
             if kind == "voter" and name in members
         ]
-        wanted = voters if is_enabled else []
+        # A broker that leaves hands its journals over, until its member is removed.
+        leaving = [name for name in self._records if name in members and name not in voters]
+        wanted = voters + leaving if is_enabled else []
         for name in [name for name in self._records if name not in wanted]:
-            await self._remove(name)
+            await self.remove(name)
         if not wanted or not await self._declare(cluster, leader):
             return ()
         assert cluster.spec.journals is not None
@@ -237,7 +240,8 @@ class JournalPlatform:
     def _fixed_port(cluster: QsyncCluster, name: str) -> int:
         """Return the port of a broker's clients that the manifest states, or 0."""
         first = cluster.spec.journals.port if cluster.spec.journals is not None else 0
-        return first and first + list(wanted_members(cluster.name, cluster.spec)).index(name)
+        names = list(wanted_members(cluster.name, cluster.spec))
+        return first + names.index(name) if first and name in names else 0
 
     def fixed_ports(self, cluster: QsyncCluster) -> set[int]:
         """Return the ports that the manifest states, which nothing else may take."""
@@ -282,11 +286,15 @@ class JournalPlatform:
             directory / "broker.yaml": yaml.safe_dump(settings, sort_keys=False),
         }
 
-    async def _remove(self, name: str) -> None:
-        await self._processes.stop(name, STOP_PATIENCE_S)
-        del self._records[name]
-        self._processes.forget(name)
-        self._save()
+    async def remove(self, name: str, is_kept: bool = True) -> None:
+        """Stop a broker, if there is one, and delete its spools unless they are kept."""
+        if name in self._records:
+            await self._processes.stop(name, STOP_PATIENCE_S)
+            del self._records[name]
+            self._processes.forget(name)
+            self._save()
+        if not is_kept:
+            shutil.rmtree(self._directory(name), ignore_errors=True)
 
     async def stop_all(self, patience_s: float) -> None:
         """Stop all brokers; their spools stay on disk."""

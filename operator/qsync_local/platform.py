@@ -13,6 +13,7 @@ import contextlib
 import ssl
 import sys
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from qsync_local.certificates import MemberCertificates
@@ -35,6 +36,7 @@ from qsync_operator.plan.actions import (
     Configure,
     CreateMember,
     CreateSpaces,
+    DrainBroker,
     GrantAccess,
     GrowStorage,
     RecordBootstrap,
@@ -53,6 +55,7 @@ from qsync_operator.plan.observed import (
     Trouble,
 )
 from qsync_operator.reconcile.access import AccessReconciler
+from qsync_operator.reconcile.brokers import BrokerReconciler
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.authority import CertificateError
@@ -127,6 +130,7 @@ class LocalPlatform:
         self._access = AccessReconciler(
             secrets.cluster, self._read_password, self._read_application_password, context
         )
+        self._brokers = BrokerReconciler(secrets.cluster, context)
         self._restoration = Restoration(store)
         if not is_read_only and not self._state.replicaset_uuid:
             self._state.replicaset_uuid = str(uuid.uuid4())
@@ -180,6 +184,10 @@ class LocalPlatform:
             previous,
             access=await self._access.observe(cluster, database),
             certificate_refusal=self._certificates.refusal,
+            # A broker runs on while its member restarts, so that no restart waits for one.
+            brokers=replace(
+                await self._brokers.observe(cluster, members, database), missing=frozenset()
+            ),
         )
 
     async def _read_password(self, secret: str) -> str | None:
@@ -419,6 +427,8 @@ class LocalPlatform:
             case CreateSpaces(leader, names):
                 await self._spaces.create(cluster, self._database(leader), names)
                 self._access.compare_again()
+            case DrainBroker(leader, name):
+                await self._brokers.drain(self._database(leader), name)
             case GrantAccess(leader):
                 await self._access.bring(cluster, self._database(leader))
             case _:
@@ -437,8 +447,10 @@ class LocalPlatform:
     async def _remove_member(self, cluster: QsyncCluster, name: str) -> None:
         if name not in self._state.members:
             return
+        is_kept = cluster.spec.storage.retention == "Retain"
+        await self.journals.remove(name, is_kept)
         await self.processes.stop(name, REMOVE_PATIENCE_S)
-        self._store.retire(name, cluster.spec.storage.retention == "Retain")
+        self._store.retire(name, is_kept)
         del self._state.members[name]
         self._store.save_state(self._state)
         self.processes.forget(name)

@@ -5,11 +5,10 @@ journal, as removing a user or a space from the manifest does not delete it: tha
 data. Its status contains what brokers report.
 """
 
-import contextlib
 import logging
 import ssl
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
@@ -28,7 +27,7 @@ from qsync_operator.members.access import AccessRefused
 from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.threads import in_thread
 from qsync_operator.plan.journalstatus import JournalRefusal, build_journal_status
-from qsync_operator.plan.observed import BrokersView, Trouble
+from qsync_operator.plan.observed import Trouble
 from qsync_operator.resources.brokers import has_brokers
 from qsync_operator.resources.labels import KubernetesObject
 
@@ -36,7 +35,6 @@ KIND = "QsyncJournal"
 TIMEOUT_S = 10.0
 COMPARE_AGAIN_S = 30.0
 TRY_AGAIN_S = 2.0
-RESYNC_AFTER_S = 0.5
 NUMBERS_EVERY_S = 10.0
 """Time between two statuses of a journal that differ only in numbers."""
 
@@ -76,7 +74,6 @@ class JournalReconciler:
         self._troubles: tuple[Trouble, ...] = ()
         self._refused: dict[str, str] = {}  # sentence of the database, by journal
         self._published_s: dict[str, float] = {}
-        self._view, self._observed_s = BrokersView(), -RESYNC_AFTER_S
 
     async def close(self) -> None:
         """Close the connections to brokers."""
@@ -122,41 +119,6 @@ class JournalReconciler:
         if has_brokers(cluster) and self._tokens.problem:
             return (*self._troubles, Trouble(Reason.JOURNALS_REFUSED, self._tokens.problem, False))
         return self._troubles
-
-    async def observe(
-        self, cluster: QsyncCluster, leader: str | None, voters: Collection[str]
-    ) -> BrokersView:
-        """Return the state of the brokers, read at most every `RESYNC_AFTER_S` seconds.
-
-        Args:
-            cluster: the manifest.
-            leader: address of the writable leader, or None if there is none.
-            voters: names of the voters that have a broker.
-        """
-        if not has_brokers(cluster) or leader is None:
-            return BrokersView()
-        if time.monotonic() - self._observed_s >= RESYNC_AFTER_S:
-            with contextlib.suppress(DatabaseError):  # the next turn retries
-                self._view = await in_thread(self._observe, leader, voters)
-                self._observed_s = time.monotonic()
-        return self._view
-
-    async def drain(self, leader: str, member: str) -> None:
-        """Let the broker of a member hand its journals over.
-
-        Raises:
-            DatabaseError: the leader cannot be reached or refused a request.
-        """
-        self._observed_s = -RESYNC_AFTER_S
-        await in_thread(self._drain, leader, member)
-
-    def _observe(self, leader: str, voters: Collection[str]) -> BrokersView:
-        with self._connected(leader) as database:
-            return journals.observe(database, voters)
-
-    def _drain(self, leader: str, member: str) -> None:
-        with self._connected(leader) as database:
-            journals.drain(database, member)
 
     def _connected(self, leader: str) -> IprotoConnection:
         return connect_as_admin(leader, self._secret, TIMEOUT_S, self._context())

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from qsync_operator import metrics
 from qsync_operator.api.annotations import is_paused
 from qsync_operator.api.cluster import QsyncCluster
-from qsync_operator.api.names import wanted_members
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes import pods
@@ -53,7 +52,6 @@ from qsync_operator.plan.actions import (
 from qsync_operator.plan.objects import ObjectInputs
 from qsync_operator.plan.observed import (
     AccessView,
-    BrokersView,
     MemberView,
     Memory,
     NodeStatus,
@@ -63,6 +61,7 @@ from qsync_operator.plan.observed import (
 )
 from qsync_operator.plan.transitions import record_of, state_after
 from qsync_operator.reconcile.access import AccessReconciler
+from qsync_operator.reconcile.brokers import BrokerReconciler
 from qsync_operator.reconcile.platform import ActionAwaits, ActionRefused, NameTaken
 from qsync_operator.reconcile.spaces import SpaceReconciler
 from qsync_operator.resources.brokers import broker_port
@@ -120,6 +119,7 @@ class KubernetesPlatform:
         self._journals = JournalReconciler(
             api, cache, key, identity.state.secret, certificates.context, self._wake.set
         )
+        self._brokers = BrokerReconciler(identity.state.secret, certificates.context)
         self._monitoring = MonitoringKinds(api, key, uid)
         self._absent = AbsentPods(api, key)
         self._cluster = cluster
@@ -226,21 +226,9 @@ class KubernetesPlatform:
             self._certificates.refusal,
             last_audit=last_run(self._cache, self._key, "audit"),
             last_compaction=last_run(self._cache, self._key, "compaction"),
-            brokers=await self._observe_brokers(cluster, members, address),
+            brokers=await self._brokers.observe(cluster, members, address),
             inputs=self._object_inputs(cluster, self._state),
         )
-
-    async def _observe_brokers(
-        self, cluster: QsyncCluster, members: tuple[MemberView, ...], leader: str | None
-    ) -> BrokersView:
-        """Return the state of the brokers if a member is about to be removed or restarted."""
-        wanted = wanted_members(cluster.name, cluster.spec)
-        voters = [member.name for member in members if member.kind == "voter"]
-        is_needed = any(
-            wanted.get(member.name) != member.kind or member.drift == "restart"
-            for member in members
-        )
-        return await self._journals.observe(cluster, leader, voters) if is_needed else BrokersView()
 
     def _poll_in_background(self, cluster: QsyncCluster) -> None:
         """Poll the API server in the background: a failover must not wait while it hangs."""
@@ -280,7 +268,7 @@ class KubernetesPlatform:
         found = {name: self._addresses.address(name, port) for name in self._state.members}
         return {name: address for name, address in found.items() if address}
 
-    def _brokers(self, cluster: QsyncCluster) -> dict[str, str]:
+    def _broker_urls(self, cluster: QsyncCluster) -> dict[str, str]:
         """Return the URLs of the brokers whose pods have an address."""
         has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
         scheme, port = "https" if has_tls else "http", broker_port(cluster)
@@ -364,7 +352,7 @@ class KubernetesPlatform:
             troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
         leader = observed.writable_leader()
         address = self._addresses.address(leader.name, tls_port(cluster)) if leader else None
-        troubles += await self._journals.reconcile(cluster, address, self._brokers(cluster))
+        troubles += await self._journals.reconcile(cluster, address, self._broker_urls(cluster))
         return tuple(troubles)
 
     async def _apply_objects(
@@ -449,7 +437,7 @@ class KubernetesPlatform:
             case GrantAccess(leader):
                 await self._access.bring(cluster, self._database(cluster, leader))
             case DrainBroker(leader, name):
-                await self._journals.drain(self._database(cluster, leader), name)
+                await self._brokers.drain(self._database(cluster, leader), name)
             case CreateSpaces(leader, names):
                 await self._spaces.create(cluster, self._database(cluster, leader), names)
                 self._access.compare_again()

@@ -152,6 +152,9 @@ def observe(database: IprotoConnection, voters: Collection[str]) -> BrokersView:
         DatabaseError: the database cannot be reached or refused a request.
     """
     keys = KeySpace()
+    existing = {row[0] for row in database.select(_SPACE)}
+    if not existing.issuperset(KEY_SPACES):
+        return BrokersView(missing=frozenset(voters))  # no broker has ever run
     for space in KEY_SPACES:
         for row in database.select(space):
             keys.apply(Written(space, row))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient
@@ -290,6 +291,45 @@ def test_loss_of_the_only_copy_is_accepted(home: Home, tmp_path: Path) -> None:
     assert do("append", "orders/eu", EXAMPLE).endswith(f" at {head}\n")
     assert do("read", "orders/eu", "--offset", "5") == EXAMPLE.read_text()
     assert "nothing was changed" in refuse("accept-loss", "orders/eu", "--yes")
+
+
+def test_scaling_down_waits_until_the_fragments_are_persisted(home: Home, tmp_path: Path) -> None:
+    cluster, journal = yaml.safe_load_all(EXAMPLE.read_text())
+    cluster["spec"]["journals"]["port"] = 0
+    cluster["spec"]["storage"] = {"retention": "Delete"}
+    store, away = tmp_path / "store", tmp_path / "away"
+    store.mkdir()
+    names = [f"orders/{number}" for number in range(3)]
+    declared = [
+        journal
+        | {"metadata": {"name": name.replace("/", "-")}}
+        | {
+            "spec": journal["spec"]
+            | {"journal": name, "replication": 1, "fragment": {"stores": [f"file://{store}/"]}}
+        }
+        for name in names
+    ]
+    manifest = tmp_path / "journals.yaml"
+    manifest.write_text(yaml.safe_dump_all([cluster, *declared]))
+    home.do("local", "apply", "-f", manifest)
+
+    def do(*arguments: str | Path) -> str:
+        return home.do("journals", *arguments, "--local", "events")
+
+    primaries = {one["name"]: one["primary"] for one in json.loads(do("list", "-o", "json"))}
+    assert sorted(primaries.values()) == ["events-0", "events-1", "events-2"]
+    (held,) = [name for name, primary in primaries.items() if primary == "events-2"]
+    do("append", held, EXAMPLE)
+    store.rename(away)
+    store.write_text("this is no folder")
+    said = home.refuse("local", "scale", "events", "--replicas", "2", "--timeout", "10")
+    assert "the broker of events-2 persists its fragments" in said
+    assert len(home.members("events")) == 3
+    store.unlink()
+    away.rename(store)
+    home.until("events", lambda status: len(status["members"]) == 2)
+    assert not (home.directory / "events" / "brokers" / "events-2" / "data").exists()
+    assert do("read", held) == EXAMPLE.read_text()
 
 
 def _append(home: Home) -> str:

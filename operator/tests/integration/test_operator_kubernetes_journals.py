@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,10 +30,12 @@ from qsync_operator.kubernetes.journals import JournalReconciler, refuse_journal
 from qsync_operator.members import keyspace as journals
 from qsync_operator.members.iproto import DatabaseError, IprotoConnection
 from qsync_operator.plan.actions import CreateMember
-from qsync_operator.plan.observed import BrokersView
+from qsync_operator.plan.observed import BrokersView, MemberView
+from qsync_operator.reconcile.brokers import BrokerReconciler
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.journal_documents import document, report
 from qsync_testing.operator.platforms import KEY, cluster_of, observed, opened
+from qsync_testing.ports import free_port
 from qsync_testing.processes import ADMIN_PASSWORD, SECRET, ProcessCluster, running_cluster
 
 
@@ -298,13 +301,33 @@ async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
     looks: list[list[str]] = []
     async with opened(api, cluster) as (platform, _):
 
-        async def observe(_: object, leader: str | None, voters: list[str]) -> BrokersView:
+        def look(leader: str, voters: list[str]) -> BrokersView:
             looks.append(voters)
             return BrokersView(missing=frozenset(voters))
 
-        platform._journals.observe = observe  # type: ignore[method-assign, assignment]  # no broker runs here
+        platform._brokers._observe = look  # type: ignore[method-assign]  # no broker runs here
         for number in range(4):
             await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
-            found = await observed(platform, cluster)
+            members = (await observed(platform, cluster)).members
+            view = await platform._brokers.observe(cluster, members, "10.0.0.1:3301")
             assert bool(looks) is (number == 3)
-    assert found.brokers.missing == set(looks[0]) == {f"orders-{n}" for n in range(4)}
+    assert view.missing == set(looks[0]) == {f"orders-{n}" for n in range(4)}
+
+
+@pytest.mark.asyncio
+async def test_no_broker_counts_as_drained_while_the_key_space_cannot_be_read() -> None:
+    cluster = cluster_of(replicas=1, journals={})
+    brokers = BrokerReconciler(SECRET, lambda: None)
+    members = [MemberView(f"orders-{number}", "voter") for number in range(2)]
+    for _ in range(2):
+        view = await brokers.observe(cluster, members, f"127.0.0.1:{free_port()}")
+        assert view.undrained == {"orders-0", "orders-1"}
+    assert await brokers.observe(cluster, members, None) == BrokersView()
+    assert await brokers.observe(cluster, members[:1], "127.0.0.1:1") == BrokersView()
+
+
+def test_cluster_whose_journals_were_never_enabled_has_no_brokers(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as never, admin(never) as database:
+        assert journals.observe(database, ["orders-0"]) == BrokersView(
+            missing=frozenset({"orders-0"})
+        )
