@@ -16,6 +16,7 @@
     the assignment ends         waiting fragments are uploaded at once: the other brokers may have
                                 joined after them
     an upload has failed        it is repeated after a pause that doubles up to a limit
+    the store takes one again   the journal's other failed uploads are repeated at once
 
 A fragment has the same name and content at all brokers. Two uploads of it are therefore harmless. A
 local fragment is dropped only when its bytes are in present stores of the journal: the list may
@@ -74,7 +75,14 @@ class _Listing(NamedTuple):
 class _PersistedJournal:
     """Persistence of one journal at this broker."""
 
-    __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "recorded", "waiting")
+    __slots__ = (
+        "has_failed",
+        "is_listing",
+        "list_at_ns",
+        "listed_at_ns",
+        "recorded",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.waiting: dict[int, _WaitingUpload] = {}
@@ -82,6 +90,7 @@ class _PersistedJournal:
         self.list_at_ns = 0
         self.listed_at_ns = 0
         self.is_listing = False
+        self.has_failed = False  # an upload, after the last one that did not
 
 
 class Persister:
@@ -272,14 +281,25 @@ class Persister:
             return
         if event.fragment is None:
             replica.store_error = event.error
+            journal.has_failed = True
             waiting.is_under_way = False
             waiting.at_ns = now_ns + waiting.pause_ns
             waiting.pause_ns = min(2 * waiting.pause_ns, AGAIN_MAX_NS)
             return
         replica.store_error = ""
         replica.remote.add(event.fragment)
+        if journal.has_failed:
+            journal.has_failed = False
+            self._repeat(journal, now_ns)
         self._drop_if_persisted(journal, replica, upload.begin)
         self._host.readable(upload.journal)
+
+    @staticmethod
+    def _repeat(journal: _PersistedJournal, now_ns: int) -> None:
+        """Repeat failed uploads at once: the store takes fragments again."""
+        for waiting in journal.waiting.values():
+            if waiting.pause_ns > AGAIN_MIN_NS and not waiting.is_under_way:
+                waiting.at_ns, waiting.pause_ns = now_ns, AGAIN_MIN_NS
 
     def _drop_if_persisted(
         self, journal: _PersistedJournal, replica: JournalReplica, begin: int

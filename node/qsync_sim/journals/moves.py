@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 
 from qsync_broker.operations import SpoolKey
+from qsync_broker.persister import AGAIN_MAX_NS
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
@@ -111,7 +112,7 @@ class Moves:
     def _remove(self, former: str) -> None:
         """Remove the disk of a broker that handed its journals over, once it is drained."""
         world = self.world
-        assert world.run(PATIENCE_NS, lambda: self._is_drained(former)), (
+        assert world.run(PATIENCE_NS + AGAIN_MAX_NS, lambda: self._is_drained(former)), (
             f"{former} is not drained: {self._rows()}"
         )
         self.names.remove(former)

@@ -191,6 +191,27 @@ def test_fragment_completed_between_the_records_of_one_synchronisation_is_upload
     assert begins(broker, REPLACED_WAIT_NS) == [0]
 
 
+def test_failed_uploads_are_repeated_once_the_store_takes_one() -> None:
+    storing = Storing()
+    storing.show()
+    for begin in (0, 9, 18):
+        storing.complete(begin, begin + 9)
+    now_ns = 0
+    for _ in range(9):  # the store fails until the pauses have their limit
+        uploads = [one for one in storing.take(now_ns) if isinstance(one, ev.UploadFragment)]
+        assert len(uploads) == 3
+        for upload in uploads:
+            storing.persister.on_uploaded(ev.Uploaded(upload.token, None, "full"), now_ns)
+        now_ns += AGAIN_MAX_NS
+    storing.complete(27, 30, now_ns)
+    uploads = [one for one in storing.take(now_ns) if isinstance(one, ev.UploadFragment)]
+    assert [one.fragment.begin for one in uploads] == [0, 9, 18, 27]
+    for upload in uploads[:3]:
+        storing.persister.on_uploaded(ev.Uploaded(upload.token, None, "full"), now_ns)
+    storing.persister.on_uploaded(ev.Uploaded(uploads[3].token, remote(27, 30)), now_ns)
+    assert begins(storing, now_ns) == [0, 9, 18]
+
+
 def test_fragments_of_a_departed_broker_are_uploaded_at_once() -> None:
     broker = Storing(is_primary=False)
     broker.show()
