@@ -312,18 +312,22 @@ def segment_lost(copy: Copy) -> Planted:
     return Planted([], [member.member], 0, "", "Incomplete")
 
 
-def nop_everywhere(copy: Copy) -> tuple[Planted, LogRow]:
-    """Replace an acknowledged write with a NOP in every log; only a ledger can reveal it."""
+def acknowledged_writes(copy: Copy) -> list[LogRow]:
+    """Return the rows after the newest snapshot of transactions with one row."""
     member = copy.full_members()[0]
     newest = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
     entry = member.of_kind(SEGMENT)[-1]
     rows = copy.rows(member, entry)
-    choices = [
+    return [
         row for n, row in enumerate(rows)
         if entry.after_index + n + 1 > newest and is_user(row) and row.tsn == row.lsn
         and row.type in (2, 3) and row.is_commit
     ]  # fmt: skip
-    row = copy.rng.choice(choices)
+
+
+def nop_everywhere(copy: Copy) -> tuple[Planted, LogRow]:
+    """Replace an acknowledged write with a NOP in every log; only a ledger can reveal it."""
+    row = copy.rng.choice(acknowledged_writes(copy))
 
     def change(one: LogRow) -> LogRow:
         return LogRow(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from qsync_spark.report.page import write_report
 from qsync_spark.source import register
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.damage import (
+    acknowledged_writes,
     changed_by_another_index,
     ledger_line,
     missing_row,
@@ -133,15 +135,18 @@ def test_row_and_name_of_a_line_are_compared_and_deletions_are_not_searched(
     space, fields = space_of(row.body), unpack(row.body)[Key.TUPLE]
     ledger = tmp_path / "ledger.jsonl"
     whole: dict[str, Any] = {"id": fields[0], "space": space, "outcome": "committed"}
-    for line, is_found in (
-        ({**whole, "row": fields}, False),
-        ({**whole, "row": [fields[0], "never written"]}, True),
-        ({**whole, "id": 10**9, "op": "delete"}, False),
-        ({**whole, "value": "never written", "op": "update"}, False),
-    ):
-        ledger.write_text(json.dumps(line) + "\n")
-        found, _ = judged(run(session, folder, ledger))
-        assert bool(found) == is_found, line
+    lines = [
+        {**whole, "row": fields},
+        {**whole, "id": 10**9, "row": [10**9, "never written"]},
+        {**whole, "id": 10**9 + 1, "op": "delete"},
+        {**whole, "id": 10**9 + 2, "value": "never written", "op": "update"},
+    ]
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, _ = judged(run(session, folder, ledger))
+    assert found == ["the write of 1000000000 was acknowledged, but it is not in the log"]
+    ledger.write_text(json.dumps({**whole, "row": [fields[0], "never written"]}) + "\n")
+    found, _ = judged(run(session, folder, ledger))
+    assert len(found) == 1
     ledger.write_text(json.dumps({**whole, "space": "never created"}) + "\n")
     with pytest.raises(LedgerError, match='line 1 names the space "never created", which is not'):
         run(session, folder, ledger)
@@ -184,18 +189,15 @@ def test_update_whose_line_has_no_op_is_no_lost_write(
     }  # fmt: skip
     ledger = tmp_path / "ledger.jsonl"
 
-    def judged_line(**changes: object) -> tuple[list[str], list[str]]:
-        ledger.write_text(json.dumps({**line, **changes}) + "\n")
-        return judged(run(session, folder, ledger))
-
-    found, gaps = judged_line()
-    assert found == []
+    at_another_time = {"started": row.timestamp - 60, "ended": row.timestamp - 50}
+    lines = [{**line, **at_another_time}, {**line, "id": 10**9}, line]
+    ledger.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    found, gaps = judged(run(session, folder, ledger))
+    assert found == [
+        f"the write of {lost} was acknowledged, but it is not in the log" for lost in (key, 10**9)
+    ]
     assert any('a line of an update needs `"op": "update"`' in gap for gap in gaps), gaps
-    assert any("the first is line 1, key" in gap for gap in gaps), gaps
-    found, _ = judged_line(started=row.timestamp - 60, ended=row.timestamp - 50)
-    assert len(found) == 1, "the log has no update at that time"
-    found, _ = judged_line(id=10**9)
-    assert len(found) == 1, "the log has no update of that key"
+    assert any("the first is line 3, key" in gap for gap in gaps), gaps
 
 
 def line_of(key: int, ended: float, space: int | None = None) -> str:
@@ -213,25 +215,30 @@ def judged(result: AuditResult) -> tuple[list[str], list[str]]:
 def test_refused_write_is_excused_only_by_a_line_of_its_space_and_value(
     session: "SparkSession", folder: Path, tmp_path: Path
 ) -> None:
-    copy = Copy(folder, tmp_path / "copy", 5)
-    _, row = nop_everywhere(copy)  # the row that it replaces is in `folder`
-    space, fields = space_of(row.body), unpack(row.body)[Key.TUPLE]
-
-    def line(outcome: str, where: int | None, value: object) -> str:
-        said = {"id": fields[0], "space": where, "value": value, "outcome": outcome}
-        return json.dumps({k: v for k, v in said.items() if v is not None})
-
+    rows = {
+        unpack(row.body)[Key.TUPLE][0]: row
+        for row in acknowledged_writes(Copy(folder, tmp_path / "copy", 5))
+    }
+    lines, violated = [], []
+    for number, (key, row) in zip(range(4), rows.items(), strict=False):
+        space, value = space_of(row.body), unpack(row.body)[Key.TUPLE][1]
+        refused = {"id": key, "space": space, "value": value, "outcome": "refused"}
+        unknown = {**refused, "outcome": "unknown"}
+        other, is_violated = (
+            ({**unknown, "value": "another value"}, True),
+            ({**unknown, "space": space + 1}, True),
+            (unknown, False),
+            ({"id": key, "outcome": "unknown"}, False),
+        )[number]
+        lines += [refused, other]
+        violated += [key] * is_violated
+    assert len(lines) == 8
     ledger = tmp_path / "ledger.jsonl"
-    refused = line("refused", space, fields[1])
-    for other, is_found in (
-        (line("unknown", space, "another value"), True),
-        (line("unknown", space + 1, fields[1]), True),
-        (line("unknown", space, fields[1]), False),
-        (line("unknown", None, None), False),
-    ):
-        ledger.write_text(f"{refused}\n{other}\n")
-        found, _ = judged(run(session, folder, ledger))
-        assert bool(found) == is_found, other
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, _ = judged(run(session, folder, ledger))
+    assert [re.findall(r"write of (\d+)", message) for message in found] == [
+        [str(key)] for key in violated
+    ]
 
 
 def test_a_ledger_of_before_the_archive_is_not_known(
@@ -250,14 +257,11 @@ def test_a_ledger_of_before_the_archive_is_not_known(
     kept = [entry for one in copy.manifests.values() for entry in one.of_kind(SEGMENT)]
     begins, ends = min(e.timestamp_min for e in kept), max(e.timestamp_max for e in kept)
     ledger = tmp_path / "ledger.jsonl"
-    ledger.write_text(line_of(10**9, begins - 1) + "\n")
-    found, unknown = judged(run(session, copy.folder, ledger))
-    assert not found
-    assert unknown == ["1 committed writes are older than the archive"]
-    ledger.write_text(line_of(10**9, (begins + ends) / 2) + "\n")
+    lines = line_of(10**9 + 1, begins - 1), line_of(10**9, (begins + ends) / 2)
+    ledger.write_text("".join(f"{line}\n" for line in lines))
     found, unknown = judged(run(session, copy.folder, ledger))
     assert found == ["the write of 1000000000 was acknowledged, but it is not in the log"]
-    assert not unknown
+    assert unknown == ["1 committed writes are older than the archive"]
 
 
 def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
@@ -274,15 +278,12 @@ def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
     )  # fmt: skip
     known = space_of(row.body)
     ledger = tmp_path / "ledger.jsonl"
-    for space in (None, strange):
-        ledger.write_text(line_of(10**9, 0.1, space) + "\n")
-        found, unknown = judged(run(session, copy.folder, ledger))
-        assert not found, space
-        assert unknown == [f"1 committed writes may be in spaces that are not replayed ({strange})"]
-    ledger.write_text(line_of(10**9, 0.1, known) + "\n")
+    spaces = None, strange, known
+    lines = [line_of(10**9 + number, 0.1, space) for number, space in enumerate(spaces)]
+    ledger.write_text("".join(f"{line}\n" for line in lines))
     found, unknown = judged(run(session, copy.folder, ledger))
-    assert found == ["the write of 1000000000 was acknowledged, but it is not in the log"]
-    assert not unknown
+    assert found == ["the write of 1000000002 was acknowledged, but it is not in the log"]
+    assert unknown == [f"2 committed writes may be in spaces that are not replayed ({strange})"]
 
 
 def test_a_line_of_a_ledger_has_its_number_for_every_reader(
