@@ -259,7 +259,9 @@ class Copier:
         if copy.fragment is not fragment:
             return
         target = fragment.target
-        replica.completed[target.begin] = LocalFragment.of(fragment.completed)
+        completed = LocalFragment.of(fragment.completed)
+        replica.completed[target.begin] = completed
+        self._host.completed(replica, completed)
         self._host.readable(replica.journal)
         copy.fragment = None
         copy.failures = 0

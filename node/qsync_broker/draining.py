@@ -1,26 +1,32 @@
 """Whether a broker that exits needs its disk no more.
 
-Other brokers take its journals over without the fragments of those that have a store: these are
-persisted instead, which takes longer, and does not end while the store fails. An operator that
-removes the disk therefore waits until the broker is drained:
+Other brokers take its journals over without the completed fragments of those that have a store.
+These are persisted instead, which takes longer, and does not end while the store fails. An operator
+that removes the disk therefore waits until the broker is drained. Then no other broker can take a
+journal of it over, and no bytes are on its disk alone:
 
-- Each fragment of a journal with a store that it had when it began to exit is in the store. It also
-  had those of journals that it leaves later, and any that joined brokers lack.
-- Each journal that it has left has no bytes here any more: they are in the store, or all of the
-  journal's brokers have them.
-- It keeps only journals that no other broker can take, and none that another broker still copies.
+journal at this broker      its bytes are also
+-------------------------   ------------------------------------------------------------------------
+assigned, with a whole one  at that broker, which stays and was synchronised
+assigned, others partial    in the store, from before the last synchronisation; the others have
+                            later ones. Without a store, they copy from here until one is whole
+assigned to it alone        in the store, up to the last byte
+departed, with a store      in the store
+departed, without a store   at all brokers of the journal, or at those that stay if it states more
 
-A reset of `BrokerRow.is_drained` accompanies each removal of an assignment, so that no answer from
+The transaction that removes an assignment resets `BrokerRow.is_drained`, so that no answer from
 before it counts.
 """
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
-from qsync_broker.allocator import can_hand_over
+from qsync_broker.allocator import can_hand_over, wanted_replicas
 from qsync_broker.holdings import Holdings
 from qsync_broker.keyspace import KeySpace
-from qsync_broker.wholeness import partial_brokers
-from qsync_node.format.journals import BrokerId
+from qsync_broker.replica import JournalReplica
+from qsync_broker.wholeness import has_store
+from qsync_node.format.journals import BrokerId, JournalRow
 
 
 class Draining:
@@ -48,22 +54,64 @@ class Draining:
         self._replication_max = replication_max
         self._holdings = holdings
         self._now_ns = now_ns
-        self._first: list[tuple[str, int]] | None = None
+        # By assigned journal: its epoch, and the fragments from before it that are not persisted.
+        self._earlier: dict[str, tuple[int, AbstractSet[int]]] = {}
 
     def is_done(self) -> bool:
         """Return whether the exiting broker is drained; the first call begins the exit."""
-        persister = self._holdings.persister
-        if self._first is None:
-            self._first = persister.hasten_all(self._now_ns())
-        self._first = [one for one in self._first if persister.must_persist(*one)]
-        return (
-            not self._first
-            and not self._holdings.has_unassigned_bytes()
-            and not can_hand_over(self._keys, self._me, self._replication_max)
-            and not any(map(self._is_copied, self._keys.journals_of(self._me)))
+        keys, holdings = self._keys, self._holdings
+        staying = {row.id for row in keys.brokers.values() if not row.is_exiting} - {self._me}
+        # All are examined, because this notes the fragments of each from before the exit.
+        needed = [self._is_needed(journal, staying) for journal in keys.journals_of(self._me)]
+        return not (
+            any(needed)
+            or can_hand_over(keys, self._me, self._replication_max)
+            or holdings.has_unknown
+            or any(self._is_only_copy(replica, staying) for replica in holdings.departed)
         )
 
-    def _is_copied(self, journal: str) -> bool:
-        """Return whether another broker of a journal lacks bytes of it."""
-        row = self._keys.journals.get(journal)
-        return row is not None and bool(set(partial_brokers(row)) - {self._me})
+    def _is_needed(self, name: str, staying: AbstractSet[BrokerId]) -> bool:
+        """Return whether bytes of an assigned journal may be on this disk alone."""
+        journal, replica = self._keys.journals.get(name), self._holdings.assigned.get(name)
+        if journal is None:
+            return False
+        if replica is None or not self._keys.is_consistent(journal):
+            return True
+        others = staying & set(journal.route.members)
+        is_unpersisted = self._has_earlier(journal)
+        if not others:
+            return _has_bytes(replica)
+        if others - set(journal.partial):
+            return False
+        return is_unpersisted or not has_store(journal)
+
+    def _has_earlier(self, journal: JournalRow) -> bool:
+        """Return whether fragments from before the last synchronisation are not persisted."""
+        persister = self._holdings.persister
+        epoch, begins = self._earlier.get(journal.name, (0, frozenset()))
+        if epoch != journal.epoch:
+            begins = begins | persister.hasten(journal.name, self._now_ns())
+        begins &= persister.waiting(journal.name)
+        self._earlier[journal.name] = journal.epoch, begins
+        return bool(begins)
+
+    def _is_only_copy(self, replica: JournalReplica, staying: AbstractSet[BrokerId]) -> bool:
+        """Return whether bytes of a journal that was left may be on this disk alone."""
+        if replica.settings.stores:
+            return bool(replica.completed)
+        keys = self._keys
+        journal = keys.journals.get(replica.journal)
+        if journal is None or not _has_bytes(replica):
+            return False
+        stated = wanted_replicas(journal._replace(suspend_level=0), self._replication_max)
+        return (
+            stated <= len(staying)  # otherwise, the broker deletes them once as many have them
+            or bool(journal.partial)
+            or journal.epoch < replica.spool.epoch
+            or not keys.is_consistent(journal)
+            or not staying & set(journal.route.members)
+        )
+
+
+def _has_bytes(replica: JournalReplica) -> bool:
+    return bool(replica.completed) or replica.spool.end > replica.spool.begin

@@ -63,13 +63,15 @@ class Holdings:
         """Return the names of the journals whose bytes are here without an assignment."""
         return (*self._recovered, *self._departed)
 
-    def has_unassigned_bytes(self) -> bool:
-        """Return whether a journal that is not assigned to this broker may need its disk."""
-        return bool(self._recovered) or any(
-            replica.completed
-            or (not replica.settings.stores and replica.spool.end > replica.spool.begin)
-            for replica in self._departed.values()
-        )
+    @property
+    def departed(self) -> Iterable[JournalReplica]:
+        """Return the replicas of journals that are not assigned any more."""
+        return self._departed.values()
+
+    @property
+    def has_unknown(self) -> bool:
+        """Return whether the disk has journals whose rows are not known yet."""
+        return bool(self._recovered)
 
     def update(self, journal: str, now_ns: int) -> JournalReplica | None:
         """Create, update or stop the replica of a journal after its rows have changed.

@@ -24,6 +24,7 @@ change while an upload or a listing is under way, and reads do not look into a r
 """
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import NamedTuple
 
@@ -158,21 +159,16 @@ class Persister:
         if (journal := self._journals.get(name)) is not None:
             self._hasten(journal, now_ns)
 
-    def hasten_all(self, now_ns: int) -> list[tuple[str, int]]:
-        """Persist all fragments at once, and return their journals and offsets."""
-        for journal in self._journals.values():
+    def hasten(self, name: str, now_ns: int) -> AbstractSet[int]:
+        """Persist the fragments of a journal at once, and return their offsets."""
+        if (journal := self._journals.get(name)) is not None:
             self._hasten(journal, now_ns)
-        return [(name, begin) for name, one in self._journals.items() for begin in one.waiting]
+        return self.waiting(name)
 
-    def must_persist(self, name: str, begin: int) -> bool:
-        """Return whether a fragment of a journal with a store is not known to be persisted."""
-        journal, replica = self._journals.get(name), self._find(name)
-        return (
-            journal is not None
-            and begin in journal.waiting
-            and replica is not None
-            and bool(replica.settings.stores)
-        )
+    def waiting(self, name: str) -> AbstractSet[int]:
+        """Return the offsets of a journal's fragments that are not known to be persisted."""
+        journal = self._journals.get(name)
+        return frozenset(journal.waiting) if journal is not None else frozenset()
 
     @staticmethod
     def _hasten(journal: _PersistedJournal, at_ns: int) -> None:

@@ -86,7 +86,7 @@ class JournalPlatform:
 
         Args:
             cluster: the manifest.
-            members: HOST:PORT of the members, with TLS if members and brokers use it.
+            members: HOST:PORT of the voters, with TLS if members and brokers use it.
             leader: HOST:PORT of the writable leader, with TLS if members use it, or None if there
                 is none.
 
@@ -100,7 +100,7 @@ class JournalPlatform:
             if kind == "voter" and name in members
         ]
         # A broker that leaves hands its journals over, until its member is removed.
-        leaving = [name for name in self._records if name in members and name not in voters]
+        leaving = [name for name in members if name not in voters]
         wanted = voters + leaving if is_enabled else []
         for name in [name for name in self._records if name not in wanted]:
             await self.remove(name)

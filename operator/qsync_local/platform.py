@@ -13,7 +13,6 @@ import contextlib
 import ssl
 import sys
 import uuid
-from dataclasses import replace
 from typing import Any
 
 from qsync_local.certificates import MemberCertificates
@@ -184,10 +183,7 @@ class LocalPlatform:
             previous,
             access=await self._access.observe(cluster, database),
             certificate_refusal=self._certificates.refusal,
-            # A broker runs on while its member restarts, so that no restart waits for one.
-            brokers=replace(
-                await self._brokers.observe(cluster, members, database), missing=frozenset()
-            ),
+            brokers=await self._brokers.observe(cluster, members, database),
         )
 
     async def _read_password(self, secret: str) -> str | None:
@@ -307,10 +303,13 @@ class LocalPlatform:
         return f"{HOST}:{record.tls if self._store.has_tls else record.iproto}"
 
     def _broker_nodes(self, cluster: QsyncCluster) -> dict[str, str]:
-        """Return the addresses of members for their brokers."""
-        if cluster.spec.journals is not None and cluster.spec.journals.tls:
-            return self._peers()
-        return {name: f"{HOST}:{record.iproto}" for name, record in self._state.members.items()}
+        """Return the addresses of voters for their brokers."""
+        has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
+        return {
+            name: self._database(name) if has_tls else f"{HOST}:{record.iproto}"
+            for name, record in self._state.members.items()
+            if record.kind == "voter"
+        }
 
     async def _push_peers(self, statuses: dict[str, NodeStatus]) -> None:
         """Send the current addresses to running nodes; a starting node reads them from its file."""

@@ -15,6 +15,7 @@ from qsync_broker.events import BrokerEffect, ReadSpool, SendPeer, SpoolRead
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import Copied, Drop, SpoolKey, SpoolOperation, WriteContent
 from qsync_broker.provider import Provider
+from qsync_broker.replica import JournalReplica
 from qsync_broker.resolver import broker_for_read
 from qsync_broker.spool import Choice
 from qsync_broker.wholeness import partial_after
@@ -123,6 +124,7 @@ class Copying(Hand):
         super().__init__()
         self.now_ns = 0
         self.operations: list[SpoolOperation] = []
+        self.noted: list[LocalFragment] = []
         self.copier = Copier(self, lambda: self.now_ns)
         spool = self.replica_of_a.spool
         spool.adopt(Choice(5, 4, 100, b"", 1, False))
@@ -135,6 +137,9 @@ class Copying(Hand):
     def store(self, operations: list[SpoolOperation], done: object) -> None:
         self.operations += operations
         super().store(operations, done)  # type: ignore[arg-type]  # Hand knows its form
+
+    def completed(self, replica: JournalReplica, fragment: LocalFragment) -> None:
+        self.noted.append(fragment)
 
     def give(self, at: int, size: int, checksum: bytes = hashlib.sha1(DATA).digest()) -> None:
         self.answer(msg.Fetched(0, 100, checksum, 2, 9, at, DATA[at : at + size]))
@@ -158,6 +163,7 @@ def test_missing_fragment_is_copied_and_recorded() -> None:
     assert hand.replica_of_a.completed == {
         0: LocalFragment(0, 100, hashlib.sha1(DATA).digest(), 2, 9)
     }
+    assert hand.noted == [*hand.replica_of_a.completed.values()], "a store may be added later"
     hand.commit()
     assert hand.row.partial == ()
     hand.copier.note(NAME)

@@ -10,7 +10,15 @@ from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.keyspace import Deleted
 from qsync_broker.operations import SpoolState
 from qsync_broker.spool import Spool, Version
-from qsync_node.format.journals import ASSIGNMENT_SPACE, AssignmentRow, JournalRow, Route
+from qsync_node.format.journals import (
+    ASSIGNMENT_SPACE,
+    BROKER_SPACE,
+    JOURNAL_SPACE,
+    AssignmentRow,
+    JournalRow,
+    Members,
+    Route,
+)
 from qsync_sim.journals.keys import SPEC
 from qsync_testing.brokers.hand import NAME, A, B, C, Hand, broker
 
@@ -18,14 +26,17 @@ STORE = "file:///store/"
 SUM = bytes(range(20))
 
 
-class Exiting(Hand):
-    """A broker that had one fragment of its journal when it began to exit; `B` has it as well."""
+def spec_with(*stores: str) -> dict[str, Any]:
+    return SPEC | {"replication": 2, "fragment": SPEC["fragment"] | {"stores": list(stores)}}
 
-    def __init__(self, *stores: str, level: int = 0, partial: tuple[Any, ...] = ()) -> None:
+
+class Exiting(Hand):
+    """Broker `A`, which had one fragment of its journal when it began to exit; `B` stays."""
+
+    def __init__(self, *stores: str, partial: Members = (), level: int = 0) -> None:
         super().__init__()
-        spec = SPEC | {"replication": 2, "fragment": SPEC["fragment"] | {"stores": list(stores)}}
-        route = Route((A, B), 0)
-        self.put(JournalRow(NAME, spec, level, 0, 3, 3, route, 2, 2, partial))
+        route, spec = Route((A, B), 0), spec_with(*stores)
+        self.put(JournalRow(NAME, spec, level, 0, 6, 6, route, 2, 2, partial))
         self.effects: list[Any] = []
         fragment = LocalFragment(0, 9, SUM)
         found = RecoveredHoldings(Spool(NAME, 2, 1), (fragment,))
@@ -33,14 +44,23 @@ class Exiting(Hand):
         draining = Draining(A, self.keys, 9, self.holdings, lambda: 0)
         self.is_drained = draining.is_done
 
-    def update(self) -> None:
+    def started(self) -> "Exiting":
+        self.holdings.update(NAME, 0)
+        return self
+
+    def change(self, **fields: Any) -> None:
+        self.put(self.row._replace(**fields))
         self.holdings.update(NAME, 0)
 
-    def unassign(self) -> None:
-        """Take the journal over by another broker."""
+    def take_over(self) -> None:
+        """Let `C` take the place of `A`."""
         self.put(broker(C), AssignmentRow(NAME, C, 2, 6, 6))
         self.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
-        self.update()
+        self.change(epoch=7, ballot=7, route=Route((B, C), 0))
+
+    def end_lease(self) -> None:
+        """Let the lease of `B` end."""
+        self.keys.apply(Deleted(BROKER_SPACE, [*B]))
 
     def complete(self, begin: int, end: int) -> None:
         replica = self.holdings.assigned[NAME]
@@ -48,7 +68,7 @@ class Exiting(Hand):
         self.holdings.persister.completed(replica, fragment, 0)
 
     def persist(self) -> None:
-        """Carry out all uploads."""
+        """Carry out all uploads that are due."""
         persister = self.holdings.persister
         persister.tick(0)
         uploads = [one for one in self.effects if isinstance(one, ev.UploadFragment)]
@@ -60,69 +80,121 @@ class Exiting(Hand):
 
 
 def test_disk_of_unknown_journals_is_needed() -> None:
-    exiting = Exiting(STORE)
+    exiting = Exiting()
+    exiting.keys.apply(Deleted(JOURNAL_SPACE, [NAME]))
+    exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
+    assert not exiting.is_drained()
+    exiting.holdings.update(NAME, 0)
+    assert exiting.is_drained()
+
+
+def test_disk_is_not_needed_while_a_whole_broker_stays() -> None:
+    assert Exiting().started().is_drained()
+    assert Exiting(STORE).started().is_drained()
+
+
+def test_disk_is_needed_until_the_journal_is_synchronised() -> None:
+    exiting = Exiting().started()
+    exiting.change(route=Route((A,), 0))
     assert not exiting.is_drained()
 
 
-def test_fragments_from_before_the_exit_must_be_persisted_even_if_no_broker_takes_over() -> None:
-    exiting = Exiting(STORE)
-    exiting.update()
+def test_disk_is_needed_while_the_broker_that_stays_is_away() -> None:
+    exiting = Exiting().started()
+    exiting.end_lease()
     assert not exiting.is_drained()
-    exiting.complete(9, 12)  # the brokers that stay have it, too
+    exiting.change(route=Route((A,), 0), epoch=7)
+    assert not exiting.is_drained()
+
+
+def test_broker_that_exits_too_does_not_count() -> None:
+    exiting = Exiting().started()
+    exiting.put(broker(B)._replace(is_exiting=True))
+    assert not exiting.is_drained()
+
+
+def test_journal_without_bytes_needs_no_disk() -> None:
+    exiting = Exiting().started()
+    exiting.end_lease()
+    exiting.change(route=Route((A,), 0), epoch=7)
+    exiting.holdings.assigned[NAME].completed.clear()
+    assert exiting.is_drained()
+
+
+def test_fragments_that_no_whole_broker_has_must_be_persisted() -> None:
+    exiting = Exiting(STORE, partial=(B,)).started()
+    assert not exiting.is_drained()
+    exiting.complete(9, 12)  # `B` has it as well
     exiting.persist()
     assert list(exiting.holdings.assigned[NAME].completed) == [9]
     assert exiting.is_drained()
-
-
-def test_fragments_of_a_journal_without_a_store_are_at_the_brokers_that_stay() -> None:
-    exiting = Exiting()
-    exiting.update()
+    exiting.change(epoch=7)  # a broker lost its disk, and has nothing from before this
+    assert not exiting.is_drained()
+    exiting.persist()
     assert exiting.is_drained()
 
 
-def test_last_store_of_a_journal_is_not_awaited_once_it_is_removed() -> None:
-    exiting = Exiting(STORE)
-    exiting.update()
+def test_fragments_must_be_persisted_although_their_store_was_replaced() -> None:
+    exiting = Exiting(STORE, partial=(B,)).started()
     assert not exiting.is_drained()
-    exiting.put(exiting.row._replace(spec=SPEC | {"replication": 2}))
-    exiting.update()
+    exiting.change(spec=spec_with())
+    assert not exiting.is_drained()
+    exiting.change(spec=spec_with("file:///other/"))
+    assert not exiting.is_drained()
+
+
+def test_broker_from_which_another_one_copies_is_not_drained() -> None:
+    exiting = Exiting(partial=(B,)).started()
+    assert not exiting.is_drained()
+    exiting.change(partial=())
     assert exiting.is_drained()
 
 
 def test_fragments_of_a_journal_that_was_taken_over_must_be_persisted() -> None:
-    exiting = Exiting(STORE)
-    exiting.update()
+    exiting = Exiting(STORE).started()
     exiting.complete(9, 12)
-    exiting.unassign()
+    exiting.take_over()
     assert not exiting.is_drained()
     exiting.persist()
     assert exiting.is_drained()
 
 
+def test_former_broker_without_a_store_deletes_its_bytes_first() -> None:
+    exiting = Exiting(level=1).started()
+    exiting.put(broker(C))
+    exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
+    exiting.change(epoch=7, ballot=7, route=Route((B,), 0))
+    assert not exiting.is_drained()
+    exiting.put(AssignmentRow(NAME, C, 2, 6, 6))
+    exiting.change(suspend_level=0, epoch=8, ballot=8, route=Route((B, C), 0))
+    assert not list(exiting.holdings.departed)
+    assert exiting.is_drained()
+
+
+def test_suspended_journal_that_states_more_brokers_than_stay_is_left_to_those() -> None:
+    exiting = Exiting(level=1).started()
+    exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
+    exiting.change(epoch=7, ballot=7, route=Route((B,), 0), partial=(B,))
+    assert not exiting.is_drained()
+    exiting.change(partial=())
+    assert exiting.is_drained()
+    exiting.end_lease()
+    assert not exiting.is_drained()
+
+
 def test_open_fragment_of_a_former_broker_without_a_store_is_needed() -> None:
-    exiting = Exiting(level=1)
-    exiting.update()
+    exiting = Exiting(level=1).started()
     replica = exiting.holdings.assigned[NAME]
     replica.completed.clear()
-    former = replica.spool
-    state = SpoolState(former.key, 1, 5, bytes(20), b"", 0, 1, 0)
+    state = SpoolState(replica.spool.key, 1, 5, bytes(20), b"", 0, 1, 0)
     replica.spool = Spool.recovered(state, [Version(0, b"", sha1()), Version(5, b"", sha1())])
-    exiting.unassign()
+    exiting.put(broker(C))
+    exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
+    exiting.change(epoch=7, ballot=7, route=Route((B,), 0))
     assert not exiting.is_drained()
-    replica.spool = former
-    assert exiting.is_drained()
-
-
-def test_broker_from_which_another_one_copies_is_not_drained() -> None:
-    exiting = Exiting(partial=(B,))
-    exiting.update()
-    assert not exiting.is_drained()
-    exiting.put(exiting.row._replace(partial=(A,)))
-    assert exiting.is_drained()
 
 
 def test_broker_is_not_drained_while_another_one_could_take_its_journals_over() -> None:
-    exiting = Exiting()
-    exiting.update()
+    exiting = Exiting().started()
     exiting.put(broker(C))
     assert not exiting.is_drained()

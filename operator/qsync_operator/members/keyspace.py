@@ -141,12 +141,15 @@ def _check_folders(database: IprotoConnection, name: str) -> None:
         raise JournalRefused(name, str(below[0]))
 
 
-def observe(database: IprotoConnection, voters: Collection[str]) -> BrokersView:
+def observe(
+    database: IprotoConnection, voters: Collection[str], leaving: Collection[str] = ()
+) -> BrokersView:
     """Return the state of the brokers of voters.
 
     Args:
         database: connection to the leader.
         voters: names of the voters that have a broker.
+        leaving: those that are about to be removed, and whose broker runs, or will soon.
 
     Raises:
         DatabaseError: the database cannot be reached or refused a request.
@@ -164,7 +167,8 @@ def observe(database: IprotoConnection, voters: Collection[str]) -> BrokersView:
             one.suffix for one in keys.brokers if can_hand_over(keys, one, REPLICATION_MAX)
         ),
         exiting=frozenset(one.suffix for one, row in keys.brokers.items() if row.is_exiting),
-        undrained=frozenset(one.suffix for one, row in keys.brokers.items() if not row.is_drained),
+        undrained=frozenset(one.suffix for one, row in keys.brokers.items() if not row.is_drained)
+        | (frozenset(leaving) - live),
         missing=frozenset(voters) - live,
     )
 

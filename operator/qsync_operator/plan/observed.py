@@ -211,7 +211,7 @@ class BrokersView:
     Attributes:
         holding: members whose broker has journals that another broker could take over.
         exiting: members whose broker hands its journals over.
-        undrained: members whose live broker may have bytes that no store and no other broker has.
+        undrained: members whose broker may have bytes that no store and no other broker has.
         missing: voters without a live broker.
     """
 

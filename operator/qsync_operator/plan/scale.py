@@ -120,11 +120,14 @@ def _leaving(
 
 def _drain(observed: Observed, leader: MemberView, member: MemberView) -> ScalePlan:
     brokers = observed.brokers
+    if member.name in brokers.missing:
+        return ScalePlan((), f"the broker of {member.name} must run until it is drained")
     if member.name in brokers.exiting:
         task = (
             "hands its journals over"
             if member.name in brokers.holding
-            else "persists its fragments; if this does not end, repair the stores of its journals"
+            else "has bytes that are nowhere else yet; if this lasts, repair the stores and"
+            " brokers of its journals"
         )
         return ScalePlan((), f"the broker of {member.name} {task}")
     action = DrainBroker(leader.name, member.name)

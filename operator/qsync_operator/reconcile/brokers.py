@@ -53,8 +53,16 @@ class BrokerReconciler:
             return BrokersView()
         if time.monotonic() - self._observed_s >= READ_AFTER_S:
             voters = [member.name for member in members if member.kind == "voter"]
+            # A broker starts with its member. One that is added by a restart has never run.
+            leaving = [
+                member.name
+                for member in members
+                if wanted.get(member.name) != member.kind == "voter"
+                and member.status is not None
+                and member.drift != "restart"
+            ]
             try:
-                self._view = await in_thread(self._observe, leader, voters)
+                self._view = await in_thread(self._observe, leader, voters, leaving)
                 self._observed_s = time.monotonic()
             except DatabaseError:  # the next turn retries
                 self._view = replace(self._view, undrained=frozenset(voters))
@@ -69,9 +77,9 @@ class BrokerReconciler:
         self._observed_s = -READ_AFTER_S
         await in_thread(self._drain, leader, member)
 
-    def _observe(self, leader: str, voters: list[str]) -> BrokersView:
+    def _observe(self, leader: str, voters: list[str], leaving: list[str]) -> BrokersView:
         with self._connected(leader) as database:
-            return keyspace.observe(database, voters)
+            return keyspace.observe(database, voters, leaving)
 
     def _drain(self, leader: str, member: str) -> None:
         with self._connected(leader) as database:

@@ -282,6 +282,8 @@ def test_a_broker_holds_journals_that_another_one_could_take(node: ProcessCluste
         assert view.holding == {"orders-1", "orders-2"}
         assert view.exiting == frozenset()
         assert view.undrained == {"orders-0", "orders-1", "orders-2"}
+        leaving = ["orders-2", "orders-3"]
+        assert journals.observe(database, voters, leaving).undrained == set(voters)
         assert view.missing == {"orders-3"}
         journals.drain(database, "orders-2")
         view = journals.observe(database, voters)
@@ -301,7 +303,8 @@ async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
     looks: list[list[str]] = []
     async with opened(api, cluster) as (platform, _):
 
-        def look(leader: str, voters: list[str]) -> BrokersView:
+        def look(leader: str, voters: list[str], leaving: list[str]) -> BrokersView:
+            assert not leaving, "no member answers"
             looks.append(voters)
             return BrokersView(missing=frozenset(voters))
 
@@ -328,6 +331,6 @@ async def test_no_broker_counts_as_drained_while_the_key_space_cannot_be_read() 
 
 def test_cluster_whose_journals_were_never_enabled_has_no_brokers(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 1) as never, admin(never) as database:
-        assert journals.observe(database, ["orders-0"]) == BrokersView(
+        assert journals.observe(database, ["orders-0"], ["orders-0"]) == BrokersView(
             missing=frozenset({"orders-0"})
         )

@@ -172,8 +172,13 @@ def test_a_member_stays_until_its_broker_has_persisted_its_fragments() -> None:
     progressing = waiting.status.condition("Progressing")
     assert progressing is not None
     assert progressing.message == (
-        "the broker of c-3 persists its fragments; if this does not end, repair the stores of its"
-        " journals"
+        "the broker of c-3 has bytes that are nowhere else yet; if this lasts, repair the stores"
+        " and brokers of its journals"
     )
+    failed = planned(undrained=undrained, missing=frozenset({"c-3"}))
+    assert failed.actions == ()
+    progressing = failed.status.condition("Progressing")
+    assert progressing is not None
+    assert progressing.message == "the broker of c-3 must run until it is drained"
     (action,) = planned(undrained=frozenset({"c-1"}), exiting=frozenset({"c-3"})).actions
     assert isinstance(action, Unregister)
