@@ -48,15 +48,15 @@ class Exiting(Hand):
         self.holdings.update(NAME, 0)
         return self
 
-    def change(self, **fields: Any) -> None:
-        self.put(self.row._replace(**fields))
+    def write(self, row: JournalRow) -> None:
+        self.put(row)
         self.holdings.update(NAME, 0)
 
     def take_over(self) -> None:
         """Let `C` take the place of `A`."""
         self.put(broker(C), AssignmentRow(NAME, C, 2, 6, 6))
         self.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
-        self.change(epoch=7, ballot=7, route=Route((B, C), 0))
+        self.write(self.row._replace(epoch=7, ballot=7, route=Route((B, C), 0)))
 
     def end_lease(self) -> None:
         """Let the lease of `B` end."""
@@ -95,7 +95,7 @@ def test_disk_is_not_needed_while_a_whole_broker_stays() -> None:
 
 def test_disk_is_needed_until_the_journal_is_synchronised() -> None:
     exiting = Exiting().started()
-    exiting.change(route=Route((A,), 0))
+    exiting.write(exiting.row._replace(route=Route((A,), 0)))
     assert not exiting.is_drained()
 
 
@@ -103,7 +103,7 @@ def test_disk_is_needed_while_the_broker_that_stays_is_away() -> None:
     exiting = Exiting().started()
     exiting.end_lease()
     assert not exiting.is_drained()
-    exiting.change(route=Route((A,), 0), epoch=7)
+    exiting.write(exiting.row._replace(route=Route((A,), 0), epoch=7))
     assert not exiting.is_drained()
 
 
@@ -116,7 +116,7 @@ def test_broker_that_exits_too_does_not_count() -> None:
 def test_journal_without_bytes_needs_no_disk() -> None:
     exiting = Exiting().started()
     exiting.end_lease()
-    exiting.change(route=Route((A,), 0), epoch=7)
+    exiting.write(exiting.row._replace(route=Route((A,), 0), epoch=7))
     exiting.holdings.assigned[NAME].completed.clear()
     assert exiting.is_drained()
 
@@ -128,7 +128,8 @@ def test_fragments_that_no_whole_broker_has_must_be_persisted() -> None:
     exiting.persist()
     assert list(exiting.holdings.assigned[NAME].completed) == [9]
     assert exiting.is_drained()
-    exiting.change(epoch=7)  # a broker lost its disk, and has nothing from before this
+    # A broker lost its disk, and has nothing from before this synchronisation.
+    exiting.write(exiting.row._replace(epoch=7))
     assert not exiting.is_drained()
     exiting.persist()
     assert exiting.is_drained()
@@ -137,16 +138,16 @@ def test_fragments_that_no_whole_broker_has_must_be_persisted() -> None:
 def test_fragments_must_be_persisted_although_their_store_was_replaced() -> None:
     exiting = Exiting(STORE, partial=(B,)).started()
     assert not exiting.is_drained()
-    exiting.change(spec=spec_with())
+    exiting.write(exiting.row._replace(spec=spec_with()))
     assert not exiting.is_drained()
-    exiting.change(spec=spec_with("file:///other/"))
+    exiting.write(exiting.row._replace(spec=spec_with("file:///other/")))
     assert not exiting.is_drained()
 
 
 def test_broker_from_which_another_one_copies_is_not_drained() -> None:
     exiting = Exiting(partial=(B,)).started()
     assert not exiting.is_drained()
-    exiting.change(partial=())
+    exiting.write(exiting.row._replace(partial=()))
     assert exiting.is_drained()
 
 
@@ -163,10 +164,10 @@ def test_former_broker_without_a_store_deletes_its_bytes_first() -> None:
     exiting = Exiting(level=1).started()
     exiting.put(broker(C))
     exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
-    exiting.change(epoch=7, ballot=7, route=Route((B,), 0))
+    exiting.write(exiting.row._replace(epoch=7, ballot=7, route=Route((B,), 0)))
     assert not exiting.is_drained()
     exiting.put(AssignmentRow(NAME, C, 2, 6, 6))
-    exiting.change(suspend_level=0, epoch=8, ballot=8, route=Route((B, C), 0))
+    exiting.write(exiting.row._replace(suspend_level=0, epoch=8, ballot=8, route=Route((B, C), 0)))
     assert not list(exiting.holdings.departed)
     assert exiting.is_drained()
 
@@ -174,9 +175,9 @@ def test_former_broker_without_a_store_deletes_its_bytes_first() -> None:
 def test_suspended_journal_that_states_more_brokers_than_stay_is_left_to_those() -> None:
     exiting = Exiting(level=1).started()
     exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
-    exiting.change(epoch=7, ballot=7, route=Route((B,), 0), partial=(B,))
+    exiting.write(exiting.row._replace(epoch=7, ballot=7, route=Route((B,), 0), partial=(B,)))
     assert not exiting.is_drained()
-    exiting.change(partial=())
+    exiting.write(exiting.row._replace(partial=()))
     assert exiting.is_drained()
     exiting.end_lease()
     assert not exiting.is_drained()
@@ -190,7 +191,7 @@ def test_open_fragment_of_a_former_broker_without_a_store_is_needed() -> None:
     replica.spool = Spool.recovered(state, [Version(0, b"", sha1()), Version(5, b"", sha1())])
     exiting.put(broker(C))
     exiting.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
-    exiting.change(epoch=7, ballot=7, route=Route((B,), 0))
+    exiting.write(exiting.row._replace(epoch=7, ballot=7, route=Route((B,), 0)))
     assert not exiting.is_drained()
 
 
