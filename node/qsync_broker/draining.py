@@ -58,17 +58,17 @@ class Draining:
         self._earlier: dict[str, tuple[int, AbstractSet[int]]] = {}
 
     def is_done(self) -> bool:
-        """Return whether the exiting broker is drained; the first call begins the exit."""
+        """Return whether the exiting broker is drained."""
         keys, holdings = self._keys, self._holdings
         staying = {row.id for row in keys.brokers.values() if not row.is_exiting} - {self._me}
-        # All are examined, because this notes the fragments of each from before the exit.
-        needed = [self._is_needed(journal, staying) for journal in keys.journals_of(self._me)]
-        return not (
-            any(needed)
-            or can_hand_over(keys, self._me, self._replication_max)
+        if (
+            can_hand_over(keys, self._me, self._replication_max)
             or holdings.has_unknown
             or any(self._is_only_copy(replica, staying) for replica in holdings.departed)
-        )
+        ):
+            return False
+        # All are examined, because this lets the fragments of each be persisted at once.
+        return not any([self._is_needed(name, staying) for name in keys.journals_of(self._me)])
 
     def _is_needed(self, name: str, staying: AbstractSet[BrokerId]) -> bool:
         """Return whether bytes of an assigned journal may be on this disk alone."""

@@ -11,6 +11,7 @@ Invariants:
 6. An instance whose disk is lost is unregistered before a new one takes its name (M6).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qsync_node.consensus.quorum import needed
@@ -116,6 +117,20 @@ def _leaving(
         return _drain(observed, leader, member)
     action = Unregister(leader.name, member.name, registered.uuid, "the cluster is scaled down")
     return ScalePlan((action,), str(action))
+
+
+def leaving_brokers(wanted: dict[str, MemberKind], members: Sequence[MemberView]) -> list[str]:
+    """Return voters that are about to be removed, and whose broker runs, or will soon.
+
+    A broker starts with its member. One that is added by a restart has never run.
+    """
+    return [
+        member.name
+        for member in members
+        if wanted.get(member.name) != member.kind == "voter"
+        and member.status is not None
+        and member.drift != "restart"
+    ]
 
 
 def _drain(observed: Observed, leader: MemberView, member: MemberView) -> ScalePlan:

@@ -11,6 +11,7 @@ from qsync_operator.members import keyspace
 from qsync_operator.members.iproto import DatabaseError, IprotoConnection, connect_as_admin
 from qsync_operator.members.threads import in_thread
 from qsync_operator.plan.observed import BrokersView, MemberView
+from qsync_operator.plan.scale import leaving_brokers
 from qsync_operator.resources.brokers import has_brokers
 
 TIMEOUT_S = 10.0
@@ -53,14 +54,7 @@ class BrokerReconciler:
             return BrokersView()
         if time.monotonic() - self._observed_s >= READ_AFTER_S:
             voters = [member.name for member in members if member.kind == "voter"]
-            # A broker starts with its member. One that is added by a restart has never run.
-            leaving = [
-                member.name
-                for member in members
-                if wanted.get(member.name) != member.kind == "voter"
-                and member.status is not None
-                and member.drift != "restart"
-            ]
+            leaving = leaving_brokers(wanted, members)
             try:
                 self._view = await in_thread(self._observe, leader, voters, leaving)
                 self._observed_s = time.monotonic()

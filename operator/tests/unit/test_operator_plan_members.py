@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from qsync_operator.api.names import wanted_members
 from qsync_operator.plan.actions import (
     CreateMember,
     DrainBroker,
@@ -12,6 +13,7 @@ from qsync_operator.plan.actions import (
 )
 from qsync_operator.plan.observed import BrokersView
 from qsync_operator.plan.planner import Plan, plan
+from qsync_operator.plan.scale import leaving_brokers
 from qsync_testing.operator.cluster_model import Incarnation, ModelEntry
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
 
@@ -138,47 +140,49 @@ def test_a_member_that_was_unregistered_is_removed_even_without_a_name() -> None
     assert decide(world) == (RemoveMember("c-7"),)
 
 
-def test_a_broker_hands_its_journals_over_before_its_member_is_unregistered() -> None:
+def planned(**brokers: frozenset[str]) -> Plan:
+    """Return the plan that scales four voters to three, with this state of their brokers."""
     world = formed(cluster_of(3), cluster_of(4))
-    observed = world.observe()
+    seen = replace(world.observe(), brokers=BrokersView(**brokers))
+    return plan(world.cluster, seen, world.now_ns, 0)
 
-    def planned(**brokers: frozenset[str]) -> Plan:
-        seen = replace(observed, brokers=BrokersView(**brokers))
-        return plan(world.cluster, seen, world.now_ns, 0)
 
-    holding = frozenset({"c-1", "c-3"})
-    assert planned(holding=holding).actions == (DrainBroker("c-0", "c-3"),)
-    waiting = planned(holding=holding, exiting=frozenset({"c-3"}))
+def progress(**brokers: frozenset[str]) -> str:
+    """Return the message of a plan that waits for a broker."""
+    waiting = planned(**brokers)
     assert waiting.actions == ()
     progressing = waiting.status.condition("Progressing")
     assert progressing is not None
-    assert progressing.message == "the broker of c-3 hands its journals over"
-    (action,) = planned(holding=frozenset({"c-1"}), exiting=frozenset({"c-3"})).actions
+    return progressing.message
+
+
+def test_a_broker_hands_its_journals_over_before_its_member_is_unregistered() -> None:
+    holding, exiting = frozenset({"c-1", "c-3"}), frozenset({"c-3"})
+    assert planned(holding=holding).actions == (DrainBroker("c-0", "c-3"),)
+    said = progress(holding=holding, exiting=exiting)
+    assert said == "the broker of c-3 hands its journals over"
+    (action,) = planned(holding=frozenset({"c-1"}), exiting=exiting).actions
     assert isinstance(action, Unregister)
 
 
 def test_a_member_stays_until_its_broker_has_persisted_its_fragments() -> None:
-    world = formed(cluster_of(3), cluster_of(4))
-    observed = world.observe()
-
-    def planned(**brokers: frozenset[str]) -> Plan:
-        seen = replace(observed, brokers=BrokersView(**brokers))
-        return plan(world.cluster, seen, world.now_ns, 0)
-
-    undrained = frozenset({"c-1", "c-3"})
+    undrained, exiting = frozenset({"c-1", "c-3"}), frozenset({"c-3"})
     assert planned(undrained=undrained).actions == (DrainBroker("c-0", "c-3"),)
-    waiting = planned(undrained=undrained, exiting=frozenset({"c-3"}))
-    assert waiting.actions == ()
-    progressing = waiting.status.condition("Progressing")
-    assert progressing is not None
-    assert progressing.message == (
+    assert progress(undrained=undrained, exiting=exiting) == (
         "the broker of c-3 has bytes that are nowhere else yet; if this lasts, repair the stores"
         " and brokers of its journals"
     )
-    failed = planned(undrained=undrained, missing=frozenset({"c-3"}))
-    assert failed.actions == ()
-    progressing = failed.status.condition("Progressing")
-    assert progressing is not None
-    assert progressing.message == "the broker of c-3 must run until it is drained"
-    (action,) = planned(undrained=frozenset({"c-1"}), exiting=frozenset({"c-3"})).actions
+    said = progress(undrained=undrained, missing=frozenset({"c-3"}))
+    assert said == "the broker of c-3 must run until it is drained"
+    (action,) = planned(undrained=frozenset({"c-1"}), exiting=exiting).actions
     assert isinstance(action, Unregister)
+
+
+def test_a_broker_is_awaited_if_its_leaving_voter_answers_and_has_one() -> None:
+    world = formed(cluster_of(3), cluster_of(4))
+    wanted = wanted_members("c", world.cluster.spec)
+    members = world.observe().members
+    assert leaving_brokers(wanted, members) == ["c-3"]
+    assert leaving_brokers(wanted, [replace(one, status=None) for one in members]) == []
+    assert leaving_brokers(wanted, [replace(one, drift="restart") for one in members]) == []
+    assert leaving_brokers(wanted, [replace(one, kind="async") for one in members]) == []
