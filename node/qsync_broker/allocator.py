@@ -64,6 +64,19 @@ def wanted_replicas(journal: JournalRow, replication_max: int) -> int:
     return max(0, min((stated, min(stated, 1), 0)[min(journal.suspend_level, 2)], replication_max))
 
 
+def is_settled(keys: KeySpace, journal: JournalRow, wanted: int) -> bool:
+    """Return whether one of a journal's brokers may be removed without a loss of bytes.
+
+    A journal without copies is suspended because it has no bytes: none can be lost.
+
+    Args:
+        keys: the key space.
+        journal: the journal.
+        wanted: number of brokers that its route must have.
+    """
+    return not wanted or (not partial_brokers(journal) and keys.is_consistent(journal))
+
+
 def can_hand_over(keys: KeySpace, me: BrokerId, replication_max: int) -> bool:
     """Return whether other brokers could take, or take, the place of this one in a journal."""
     others = [row for row in keys.brokers.values() if row.id != me and not row.is_exiting]
@@ -182,13 +195,10 @@ class _Examination:
             return self._promote(journal, live)
         lost = sorted(broker for broker in rows if broker not in self.keys.brokers)
         is_known = any(broker in live for broker in journal.route.members)
-        # A journal without copies is suspended because it has no bytes: none can be lost.
-        is_whole = not partial_brokers(journal)
-        is_settled = not wanted or (is_whole and self.keys.is_consistent(journal))
-        if lost and len(live) >= wanted and is_known and is_settled:
-            return self._remove(journal, lost[0])
-        if not is_settled:
+        if not is_settled(self.keys, journal, wanted):
             return None
+        if lost and len(live) >= wanted and is_known:
+            return self._remove(journal, lost[0])
         if len(live) > wanted:
             return self._remove(journal, self._worst(live, rows, wanted))
         better = self._improvement(live, rows, wanted)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from qsync_broker.allocator import is_settled
 from qsync_broker.append_content import AppendContent, Rejection
 from qsync_broker.chosen_ends import ends_after
 from qsync_broker.coverage import Span
@@ -40,7 +41,7 @@ from qsync_broker.resolver import NO_BROKER, SUSPEND_FULL, Resolution, resolve
 from qsync_broker.spool import Choice, SpoolMismatchError
 from qsync_broker.states import TERMINAL, AppendState
 from qsync_broker.status import Status
-from qsync_broker.wholeness import partial_after, partial_brokers
+from qsync_broker.wholeness import partial_after
 from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, KeySpaceRow, next_revision
 
 
@@ -452,15 +453,16 @@ class AppendMachine:
     # --- preconditions ------------------------------------------------------------------------
 
     def on_await_desired_replicas(self) -> bool:
-        """Wait while the journal has too many brokers; fail if it has too few.
+        """Wait while the allocator is about to remove a broker; fail if there are too few.
 
-        While one of them is partial, the allocator removes none, which may last long (J11).
+        It removes none while one is partial (J11), which may last long, nor before all are
+        synchronised: the primary does that, and may have to refuse it.
         """
         found = self.resolution
         assert found.journal is not None
         desired = self._host.desired_replicas(found.journal)
         count = len(found.route.members)
-        if count > desired and not partial_brokers(found.journal):
+        if count > desired and is_settled(self._host.keys, found.journal, desired):
             return self._again(found.revision + 1)
         if count < desired:
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)

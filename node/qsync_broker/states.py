@@ -18,8 +18,8 @@
     ACCEPT_LOSS              RESOLVE
     UPDATE_ASSIGNMENTS       AWAIT_DESIRED_REPLICAS; RESOLVE after recording the epoch (J5)
     AWAIT_DESIRED_REPLICAS   VALIDATE_PRECONDITIONS; PROXY if another broker is the primary;
-                             RESOLVE at the next revision if there are too many brokers, and
-                             none of them copies
+                             RESOLVE at the next revision if there are too many brokers, all of
+                             them synchronised and none copying
     VALIDATE_PRECONDITIONS   STREAM_CONTENT; UPDATE_SUSPEND; RESOLVE if the route changed;
                              ACCEPT_LOSS if all brokers wait for the copy of a dead one
     UPDATE_SUSPEND           RESOLVE

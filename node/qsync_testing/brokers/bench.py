@@ -63,9 +63,9 @@ class Bench:
         assert self.world.run(8 * SECOND, lambda: len(self.results) > count)
         return self.results[-1]
 
-    def follow(self, request: Append) -> Appended:
+    def follow(self, request: Append, name: str = "") -> Appended:
         """Append without content, at the brokers that the answers name."""
-        broker = self.primary
+        broker = name or self.primary
         for _ in range(3):
             answers: list[tuple[Appended, bool]] = []
             self.world.append(broker, request, [], lambda *answer: answers.append(answer))  # noqa: B023  # called in this iteration

@@ -43,6 +43,7 @@ class Hand:
 
     def __init__(self) -> None:
         self.keys = KeySpace()
+        self.keys.revision = 3
         self.replicas: dict[str, JournalReplica] = {}
         self.changes: list[tuple[KeyChange, Callable[[bool], None]]] = []
         self.sent: list[msg.Message] = []

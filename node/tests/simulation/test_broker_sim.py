@@ -256,6 +256,23 @@ def test_loss_of_all_disks_needs_an_explicit_offset() -> None:
     assert bench.append(b"two").resolution.status is Status.INDEX_HAS_GREATER_OFFSET
 
 
+def test_append_at_any_broker_is_refused_while_a_lost_copy_keeps_a_broker_too_many() -> None:
+    """Both brokers stay until a synchronisation, which the lost copy prevents."""
+    bench = Bench(replication=1)
+    bench.append(b"one")
+    lost = bench.primary
+    bench.world.kill(lost)
+    bench.world.disks[lost].wipe()
+    assert bench.world.run(20 * SECOND, lambda: bench.primary != lost)
+    bench.world.start(lost)
+    bench.world.run(3 * SECOND)
+    assert len(bench.route.members) == 2
+    (other,) = set(NAMES) - {one.suffix for one in bench.route.members}
+    for name in (other, bench.primary):
+        refused = bench.follow(Append(JOURNAL), name)
+        assert refused.resolution.status is Status.INDEX_HAS_GREATER_OFFSET, name
+
+
 def test_primary_without_lease_accepts_no_appends() -> None:
     bench = Bench()
     bench.append(b"one")
