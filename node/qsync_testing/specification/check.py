@@ -151,7 +151,7 @@ MODELS = {  # the longest search first, so that none is left for a single core a
     ),
     "inherited rows are counted": CheckedModel(
         3, 4, 3, "WithRestarts CountInherited", is_led=False, violated="CommittedSurvives",
-        is_deep=True,
+        is_deep=True, is_large=True,
     ),
     "votes for shorter logs": CheckedModel(
         3, 2, 3, "WithRestarts VoteForShorterLogs", violated="CommittedSurvives"
