@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,9 +151,12 @@ class Home:
             time.sleep(POLL_S)
 
     def close(self) -> None:
+        """Kill all processes, and remove the folders that killed brokers leave."""
         self.kill_supervisors()
         for pid in self.all_pids():
             os.kill(pid, signal.SIGKILL)
+        for note in self.directory.glob("*/brokers/*/data/socket-folder"):
+            shutil.rmtree(note.read_text(), ignore_errors=True)
 
 
 def ask(method: str, url: str, data: bytes | None = None) -> tuple[int, bytes]:
