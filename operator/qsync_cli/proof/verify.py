@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -52,8 +52,9 @@ ExclusiveOption = Annotated[
     bool,
     typer.Option("--exclusive", help="Only this workload writes the spaces: refuse other rows."),
 ]
+RowsT = TypeVar("RowsT")
 CATCH_UP_S = 10.0
-"""Time in which a member that lags must receive the rows."""
+"""Time from the first read on, after which each member must have the rows."""
 POLL_S = 0.25
 WIDTH = 80
 FINDING_WIDTH_MIN = 30
@@ -116,12 +117,13 @@ def verify(  # as many as there are options
         with target.endpoint() as endpoint:
             found = []
             members = endpoint.members()
+            catch_up = CatchUp()
             with progress("reading members", float(len(members)), is_quiet) as advance:
                 for number, (name, address) in enumerate(members):
                     advance(number, name)
                     one = replace(endpoint, addresses=[address], names=[])
                     finding = MemberFinding(name, address)
-                    _judge(target, one, writes, by_space, exclusive, finding)
+                    _judge(target, one, writes, by_space, exclusive, catch_up, finding)
                     found.append(finding)
             has_archive = endpoint.has_archive
         document = document_of(file, target, writes.outcomes, found, has_archive=has_archive)
@@ -212,6 +214,7 @@ def _judge(
     writes: "LedgerFile",
     by_space: dict[int | str, list[int | str | None]],
     is_exclusive: bool,
+    catch_up: "CatchUp",
     found: MemberFinding,
 ) -> None:
     """Compare one member. A member that lags is read again until it has caught up."""
@@ -220,7 +223,7 @@ def _judge(
             for space, names in _resolved(client, by_space):
                 read = partial(rows_of, client, space)
                 compare = partial(writes.compare, names, is_exclusive=is_exclusive)
-                rows, problems = _settled(read, compare)
+                rows, problems = catch_up.settled(read, compare)
                 refuse_impossible_keys(space, problems)
                 found.rows += rows
                 if problems:
@@ -231,16 +234,44 @@ def _judge(
         found.error = str(failure)
 
 
-def _settled(
-    read: "Callable[[], Iterator[tuple[PrimaryKey, list[Any]]]]",
-    compare: "Callable[[Iterator[tuple[PrimaryKey, list[Any]]]], tuple[int, dict[str, WrongKeys]]]",
-) -> "tuple[int, dict[str, WrongKeys]]":
-    deadline_s = time.monotonic() + CATCH_UP_S
-    while True:
-        rows, problems = compare(read())
-        if not problems or time.monotonic() > deadline_s:
-            return rows, problems
-        time.sleep(POLL_S)  # members report no event when they have applied a row
+class CatchUp:
+    """The time that members which lag have to receive the rows; all have it together."""
+
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Begin now.
+
+        Args:
+            now_s: monotonic time in seconds.
+            sleep: waits for a number of seconds.
+        """
+        self._now_s = now_s
+        self._sleep = sleep
+        self._deadline_s = now_s() + CATCH_UP_S
+
+    def settled(
+        self,
+        read: Callable[[], RowsT],
+        compare: "Callable[[RowsT], tuple[int, dict[str, WrongKeys]]]",
+    ) -> "tuple[int, dict[str, WrongKeys]]":
+        """Return the number of rows of a member, and its problems.
+
+        Problems count only if the read began after the end of the time. Others are read again.
+
+        Args:
+            read: reads all rows of the member.
+            compare: compares them with the ledger.
+        """
+        while True:
+            is_last = self._now_s() >= self._deadline_s
+            rows, problems = compare(read())
+            if not problems or is_last:
+                return rows, problems
+            # Members report no event when they have applied a row.
+            self._sleep(min(POLL_S, max(0.0, self._deadline_s - self._now_s())))
 
 
 def _resolved(

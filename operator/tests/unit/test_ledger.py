@@ -25,7 +25,14 @@ from qsync_cli.proof.ledger import (
     key_of,
     open_to_append,
 )
-from qsync_cli.proof.verify import INCOMPLETE, MemberFinding, sentence_of, table_of
+from qsync_cli.proof.verify import (
+    CATCH_UP_S,
+    INCOMPLETE,
+    CatchUp,
+    MemberFinding,
+    sentence_of,
+    table_of,
+)
 from qsync_client import Index, Space
 from qsync_client.ledger import (
     COMMITTED,
@@ -333,3 +340,43 @@ def test_pause_ends_with_the_first_write_that_began_after_the_fault() -> None:
     for started_s, ended_s in ((10.1, 10.3), (10.2, 10.25)):
         pause.add(COMMITTED, started_s, ended_s)
     assert pause.milliseconds == pytest.approx(250)
+
+
+class Lagging:
+    """Members that each have the rows from a time on, and whose reads take long."""
+
+    def __init__(self, read_s: float) -> None:
+        self.now_s = 0.0
+        self.catch_up = CatchUp(lambda: self.now_s, self.sleep)
+        self._read_s = read_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def problems(self, from_s: float) -> list[str]:
+        """Return the problems of a member that has the rows from `from_s` on."""
+
+        def compare(has_rows: bool) -> tuple[int, dict[str, WrongKeys]]:
+            return 1, {} if has_rows else {LOST: WrongKeys(1, ["[1]"], [1])}
+
+        def read() -> bool:
+            has_rows = self.now_s >= from_s
+            self.now_s += self._read_s
+            return has_rows
+
+        return list(self.catch_up.settled(read, compare)[1])
+
+
+def test_members_that_lag_have_the_time_to_catch_up_together() -> None:
+    members = Lagging(read_s=0.01)
+    assert [members.problems(from_s) for from_s in (3.0, 9.9, 60.0, 60.0)] == [
+        [],
+        [],
+        [LOST],
+        [LOST],
+    ]
+    assert members.now_s < CATCH_UP_S + 1
+
+
+def test_read_that_began_before_the_time_to_catch_up_ended_decides_nothing() -> None:
+    assert Lagging(read_s=15.0).problems(from_s=9.0) == []
