@@ -147,7 +147,7 @@ MODELS = {  # the longest search first, so that none is left for a single core a
     "changes": CheckedModel(3, 2, 4, "WithChanges WithRollbacks"),
     "restored when confirmed": CheckedModel(
         4, 2, 5, "WithChanges WithRollbacks RestoreOnConfirm",
-        violated="CommittedSurvives", is_scripted=True, is_deep=True,
+        violated="CommittedSurvives", is_scripted=True, is_deep=True, is_large=True,
     ),
     "inherited rows are counted": CheckedModel(
         3, 4, 3, "WithRestarts CountInherited", is_led=False, violated="CommittedSurvives",
