@@ -165,9 +165,8 @@ class Builds:
         self._discard()
         return [call for call in calls if not call.is_done]
 
-    def drop(self, session: int, link: int) -> None:
-        """Discard the statements of a closed session or link that wait aside."""
-        owner = link, session
+    def drop(self, owner: tuple[int, int]) -> None:
+        """Discard the statements of a closed session, given as (link, session), that wait aside."""
         self._waiting = deque(call for call in self._waiting if call.owner != owner)
         call = self._call
         if call is None or call.owner != owner or call.may_be_logged or call.is_done:
@@ -178,7 +177,7 @@ class Builds:
         """Discard the statements that a peer forwarded on a closed link."""
         for call in (self._call, *self._waiting):
             if call is not None and call.link == link:
-                self.drop(call.session, link)
+                self.drop(call.owner)
 
     # --- rows of the log ------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Clients:
         self.builds = builds
         self.forwarding = forwarding
         self.procedures = procedures
-        self._closed: set[int] = set()  # sessions that ended while the queue held calls
+        self._closed: set[tuple[int, int]] = set()  # owners that ended while the queue held calls
 
     # --- arrival ------------------------------------------------------------------------------
 
@@ -350,14 +350,22 @@ class Clients:
     # --- ends ---------------------------------------------------------------------------------
 
     def on_session_closed(self, session: int) -> None:
-        """End the open transactions of a closed session; logged writes are unaffected."""
-        self.streams.close((0, session))
-        self.stepped_reads.on_session_closed((0, session))
-        self.builds.drop(session, 0)
+        """End a closed session of this member."""
+        self.on_owner_closed((0, session))
         self.homes.on_session_closed(session)
-        if self.queue:
-            self._closed.add(session)  # its calls are dropped when their turn comes
         self.forwarding.on_session_closed(session)
+
+    def on_owner_closed(self, owner: tuple[int, int]) -> None:
+        """End the open transactions of a closed session; logged writes are unaffected.
+
+        Args:
+            owner: (link, session), as each member numbers its own sessions; link 0 is this member.
+        """
+        self.streams.close(owner)
+        self.stepped_reads.on_session_closed(owner)
+        self.builds.drop(owner)
+        if self.queue:
+            self._closed.add(owner)  # its calls are dropped when their turn comes
 
     def on_link_down(self, link: int) -> None:
         self.queue.keep(lambda call: call.link != link)
@@ -405,7 +413,7 @@ class Clients:
 
     def _is_over(self, call: Call) -> bool:
         """Return whether the call was answered or its session has closed."""
-        return call.is_done or (not call.link and call.session in self._closed)
+        return call.is_done or call.owner in self._closed
 
     def _expire(self) -> None:
         """Answer the calls whose deadline has passed (G3)."""

@@ -53,9 +53,8 @@ class Forwarded:
         self.clients.take(call)
 
     def on_closed(self, link: int, message: ForwardClosed) -> None:
-        """End the transactions and reads of a session that its member closed."""
-        self.clients.streams.close((link, message.session))
-        self.clients.stepped_reads.on_session_closed((link, message.session))
+        """End a session that its member closed."""
+        self.clients.on_owner_closed((link, message.session))
 
     def refuse_removed(self, link: int, message: Forward) -> None:
         """Refuse a request that a removed instance forwards: its client must not wait (K1)."""
