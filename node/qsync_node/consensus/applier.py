@@ -109,6 +109,7 @@ class Applier:
             self._consider_better_source()
         stuck = context.now_ns - self.source.since_ns > 2 * context.settings.election_timeout_ns
         if self.source.state in (SourceState.COMPARING, SourceState.FETCHING) and stuck:
+            self.source.silent_link = self.source.link
             self.source.retry_later()
         if not is_anonymous:
             self.registering.tick()
@@ -166,7 +167,7 @@ class Applier:
         if self.source.is_replacing_log:
             return
         uuid = self._choose_source()
-        link = context.link_to(uuid) if uuid else None
+        link = context.link_to(uuid, self.source.silent_link) if uuid else None
         if link is None or uuid == context.uuid:
             self.source.retry_at_ns = context.now_ns + context.settings.heartbeat_ns
             return

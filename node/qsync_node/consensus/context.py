@@ -179,11 +179,19 @@ class Context:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def link_to(self, uuid: str) -> ReplicaLink | None:
-        """Return a connection to `uuid`, preferably one that this node opened, or None."""
+    def link_to(self, uuid: str, silent_link: int = 0) -> ReplicaLink | None:
+        """Return a connection to `uuid`, preferably one that this node opened, or None.
+
+        Args:
+            uuid: the instance.
+            silent_link: number of a connection to use only if there is no other.
+        """
         found: ReplicaLink | None = None
         for link in self.links.values():
-            if link.peer_uuid == uuid and (found is None or link.is_mine):
+            is_better = link.is_mine and link.number != silent_link
+            if link.peer_uuid == uuid and (
+                found is None or found.number == silent_link or is_better
+            ):
                 found = link
         return found
 
@@ -197,6 +205,12 @@ class Context:
             return False
         self.out.append(fx.Send(link.number, message))
         return True
+
+    def send_by_all(self, uuid: str, message: PeerMessage) -> None:
+        """Send a message by each connection to an instance: one may be lost silently (E12)."""
+        for link in self.links.values():
+            if link.peer_uuid == uuid:
+                self.out.append(fx.Send(link.number, message))
 
     def report(self, event: str, **fields: object) -> None:
         self.out.append(fx.Report(event, fields))

@@ -23,11 +23,16 @@ class LeaderLease:
         self.sequence = 0
         self.next_heartbeat_ns = 0
         self.proven_ns = context.now_ns  # start time of the newest proven round
+        self._began_ns = context.now_ns
         self._sent_at: deque[tuple[int, int]] = deque()  # start times of the unproven rounds
         self._wanted_sequence = 0  # the round that linearizable reads wait for
 
     def begin_round(self, floor_index: int) -> None:
-        """Send the term to every connected member."""
+        """Send the term to every connected member.
+
+        One that has not answered for half an election timeout gets it by each connection: a
+        connection may be lost without notice (E12).
+        """
         context = self.context
         assert not self._sent_at or self._sent_at[-1][1] <= context.now_ns, "E4: rounds in order"
         self.sequence += 1
@@ -38,7 +43,8 @@ class LeaderLease:
         for link in context.links.values():
             if link.peer_uuid not in seen:
                 seen.add(link.peer_uuid)
-                context.send_to(link.peer_uuid, beat)
+                send = context.send_by_all if self._is_silent(link.peer_uuid) else context.send_to
+                send(link.peer_uuid, beat)
 
     def greet(self, link: int, floor_index: int) -> None:
         """Announce this leader on a new connection at once."""
@@ -75,6 +81,13 @@ class LeaderLease:
             return self.sequence
         follower = self.tracker.find(uuid)
         return follower.sequence if follower is not None else 0
+
+    def _is_silent(self, uuid: str) -> bool:
+        """Return whether a member has answered no heartbeat for half an election timeout."""
+        follower = self.tracker.find(uuid)
+        answered_at_ns = follower.answered_at_ns if follower is not None else 0
+        silent_ns = self.context.now_ns - max(answered_at_ns, self._began_ns)
+        return silent_ns > self.context.settings.election_timeout_ns // 2
 
     def is_lost(self) -> bool:
         """Return whether no quorum answered for an election timeout. A single voter needs none."""

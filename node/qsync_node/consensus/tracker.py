@@ -20,6 +20,7 @@ class Follower:
 
     __slots__ = (
         "acked_max",
+        "answered_at_ns",
         "caught_up_at_ns",
         "confirmed_index",
         "heard_at_ns",
@@ -38,6 +39,7 @@ class Follower:
         self.sequence = 0
         self.confirmed_index = 0
         self.heard_at_ns = 0
+        self.answered_at_ns = 0  # when it answered a heartbeat last
         self.may_lead = False
         self.round_goal = 0  # where the leader's log ended when this round of catching up began
         self.round_began_ns = 0
@@ -108,7 +110,7 @@ class Tracker:
         follower = self.follower(uuid)
         follower.sequence = max(follower.sequence, reply.sequence)
         follower.may_lead = reply.may_lead
-        follower.heard_at_ns = self.context.now_ns
+        follower.heard_at_ns = follower.answered_at_ns = self.context.now_ns
         if follower.round_began_ns:
             follower.follow_round(self.context.tail.last_index, self.context.now_ns)
 

@@ -84,6 +84,10 @@ def test_seed_that_once_failed(seed: int) -> None:
         (991192, ["lose_disk", "isolate_leader", "stop"]),
         # A subscription arrived after a later one, over the other connection, and replaced it.
         (10244, ["low_disk", "ambush"]),
+        # Requests of a closed session ran at the leader, where they had waited.
+        (45312, ["strand_a_promote", "remove_member", "diverge_inside_a_block"]),
+        # A replica asked its leader by a connection that was lost, though another one worked.
+        (44382, ["lossy_network", "partition", "low_disk"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
