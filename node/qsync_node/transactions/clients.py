@@ -187,7 +187,7 @@ class Clients:
                 return
             barrier = self.state.ddl_barrier
             call = self.queue.popleft()
-            if self._is_over(call) or self._is_homeless(call, (0, context.term)):
+            if self._discard_if_over(call) or self._is_homeless(call, (0, context.term)):
                 continue
             try:
                 if not self._execute(call):
@@ -204,7 +204,7 @@ class Clients:
         assert self.replica.leader is None, "T10: a leader runs its requests itself"
         while self.queue and forwarding.can_forward():
             call = self.queue.popleft()
-            if self._is_over(call):
+            if self._discard_if_over(call):
                 continue
             if not call.link and self._is_homeless(call, forwarding.home()):
                 continue
@@ -330,7 +330,7 @@ class Clients:
         # Statements of the leader itself end with its leadership.
         ended = self.queue.keep(lambda call: not call.link and call.session != NODE_SESSION)
         for call in ended:
-            if not call.link:
+            if not call.link or self._discard_if_over(call):
                 continue
             self.answers.refuse(
                 call,
@@ -352,6 +352,7 @@ class Clients:
     def on_session_closed(self, session: int) -> None:
         """End a closed session of this member."""
         self.on_owner_closed((0, session))
+        self.procedures.on_session_closed(session)
         self.homes.on_session_closed(session)
         self.forwarding.on_session_closed(session)
 
@@ -379,8 +380,6 @@ class Clients:
         """End streams and answer requests whose time is over."""
         self.streams.tick()
         self._expire()
-        if not self.queue:
-            self._closed.clear()
 
     def refuse_old(self) -> None:
         """Refuse requests that have waited too long for a leader: nothing of them was logged.
@@ -389,12 +388,13 @@ class Clients:
         nevertheless run at once.
         """
         if not self.queue:
+            self._closed.clear()
             return
         context = self.context
         oldest = context.now_ns - 4 * context.settings.election_timeout_ns
         while self.queue and self.queue[0].arrived_ns < oldest:
             call = self.queue.popleft()
-            if not self._is_over(call):
+            if not self._discard_if_over(call):
                 self.answers.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
                 self._end_transaction(call)
 
@@ -411,9 +411,11 @@ class Clients:
         if home is not None and home[0] and not call.forwarded:
             self.forwarding.roll_back(call, home[0])
 
-    def _is_over(self, call: Call) -> bool:
-        """Return whether the call was answered or its session has closed."""
-        return call.is_done or call.owner in self._closed
+    def _discard_if_over(self, call: Call) -> bool:
+        """Expect no answer to a call whose session has closed; return whether the call is over."""
+        if not call.is_done and call.owner in self._closed:
+            self.answers.drop(call)
+        return call.is_done
 
     def _expire(self) -> None:
         """Answer the calls whose deadline has passed (G3)."""

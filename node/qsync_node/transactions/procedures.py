@@ -397,6 +397,15 @@ class Procedures:
         self.tick()
         return _LATER
 
+    def on_session_closed(self, session: int) -> None:
+        """Wait no longer for the calls of a session."""
+        ended = [wait for wait in self.waits if wait.call.session == session]
+        for wait in ended:
+            self._publication_waits -= wait.result is not None
+            self.answers.drop(wait.call)
+        if ended:
+            self.waits = [wait for wait in self.waits if wait.call.session != session]
+
     def tick(self) -> None:
         now = self.context.now_ns
         waiting = []

@@ -22,6 +22,7 @@ from qsync_node.format.journals import (
     encode_row,
     publish_function,
 )
+from qsync_node.transactions.procedures import PUBLICATION_WAITS_MAX
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import (
@@ -526,3 +527,21 @@ def test_transaction_with_too_many_publications_is_refused_at_once(
     assert values(driven.ask(leader, COMMIT, stream=1)) == [[JOURNAL, n] for n in (1, 2, 3)]
     driven.ask(leader, BEGIN, stream=1)  # each transaction has a count of its own
     assert driven.ask(leader, CALL, publish(b"x"), stream=1).code == 0
+
+
+def test_waits_for_publications_end_with_their_session(driven: Driven) -> None:
+    """Clients that have left keep no place that another one needs."""
+    leader = driven.leader()
+    driven.ask(leader, CALL, publish(b"abc"))
+    body = call("qsync.publication", JOURNAL, 1, 1e6)
+    waits = [
+        fx.Request(400, driven.next_sync(), CALL, body, 0, "admin", None)
+        for _ in range(PUBLICATION_WAITS_MAX)
+    ]
+    leader.step(waits)
+    driven.run(1)
+    refused = driven.ask(leader, CALL, call("qsync.publication", JOURNAL, 1, 1), session=401)
+    assert refused.code == ErrorCode.TOO_MANY
+    leader.step([fx.SessionClosed(400)])
+    answer = driven.ask(leader, CALL, call("qsync.publication", JOURNAL, 1, 1), session=401)
+    assert answer.code == 0, answer.reason
