@@ -18,6 +18,7 @@ from qsync_node.format.mp import pack
 from qsync_node.format.row import LogRow
 from qsync_node.transactions.own_rows import body_of_key_window
 from qsync_sim.cluster import KEY_WINDOW_ROWS
+from qsync_sim.faults import demote
 from qsync_sim.world import World
 from qsync_spark.audit.catalogue import KeyCatalogue
 from qsync_spark.audit.events import MARK, REMEMBER
@@ -41,18 +42,34 @@ IMPOSSIBLE, LOST = "impossible row", "lost row"
 
 
 def is_wanted(world: World, archive: Path) -> bool:
-    """Return whether an archive is eventful and has keyed writes on both sides of a snapshot."""
+    """Return whether an archive is eventful and has rows for each test.
+
+    Writes with an idempotency key, and replacements of tuples, surround its last snapshot. Of the
+    rows that several snapshots hold, some have replaced a tuple and others have not.
+    """
     if not is_eventful(world, archive):
         return False
     with tempfile.TemporaryDirectory() as folder:
         made = Copy(archive, Path(folder) / "copy", 1)
-        until = last_snapshot(made)
-        return {index > until for index, _ in keyed(made)[1:]} == {True, False}
+        until, present = last_snapshot(made), present_before(made)
+        facts = (
+            [index > until for index, _ in keyed(made)[1:]],
+            [index > until for index, _ in replacements(made)],
+            [index in present for index, _ in held_rows(made)],
+        )
+        return all(set(some) == {True, False} for some in facts)
+
+
+def replacements(copy: Copy) -> list[tuple[int, LogRow]]:
+    """Return the confirmed rows that replace a tuple."""
+    present = present_before(copy)
+    return [one for one in confirmed(copy) if one[0] in present and one[1].type == REPLACE]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(iter(archived_runs(tmp_path_factory.mktemp("archives"), is_wanted, 1)))
+    folder = tmp_path_factory.mktemp("archives")
+    return next(archived_runs(folder, is_wanted, 1, demote))
 
 
 @pytest.mark.parametrize("row_type", [INSERT, DELETE, UPDATE])
@@ -60,12 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_row_that_no_engine_accepts_is_named(
     copy: Copy, row_type: int, is_after_snapshots: bool
 ) -> None:
-    rows = confirmed(copy)
     until = last_snapshot(copy)
-    present = present_before(copy)
-    choices = [one for one in rows if one[0] in present and (one[0] > until) == is_after_snapshots]
-    if row_type == INSERT:
-        choices = [one for one in choices if one[1].type == REPLACE]
+    choices = [one for one in replacements(copy) if (one[0] > until) == is_after_snapshots]
     index, row = choices[len(choices) // 2]
     copy.everywhere(lambda one: impossible(one, row_type), row.replica_id, row.lsn)
     result = plain_audit(copy.folder)
