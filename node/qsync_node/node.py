@@ -386,7 +386,7 @@ class Node:
         applier, election = replica.applier, replica.election
         return {
             msg.Heartbeat: applier.on_heartbeat,
-            msg.HeartbeatReply: lambda link, uuid, m: self._on_heartbeat_reply(uuid, m),
+            msg.HeartbeatReply: self._on_heartbeat_reply,
             msg.VoteRequest: election.on_vote_request,
             msg.VoteReply: lambda link, uuid, m: election.on_vote_reply(uuid, m),
             msg.Histories: lambda link, uuid, m: applier.on_histories(link, m),
@@ -409,13 +409,13 @@ class Node:
         if reason:
             self.context.report("nomination_refused", reason=reason)
 
-    def _on_heartbeat_reply(self, uuid: str, message: msg.HeartbeatReply) -> None:
+    def _on_heartbeat_reply(self, link: int, uuid: str, message: msg.HeartbeatReply) -> None:
         context = self.context
         replica = self.replica
         if message.term > context.term:
             replica.adopt_term(message.term)
         elif replica.leader is not None and message.term == context.term:
-            replica.leader.on_heartbeat_reply(uuid, message)
+            replica.leader.on_heartbeat_reply(uuid, link, message)
             self.linearizable_reads.on_round()
             self.commits.on_round()
 

@@ -206,11 +206,14 @@ class Context:
         self.out.append(fx.Send(link.number, message))
         return True
 
-    def send_by_all(self, uuid: str, message: PeerMessage) -> None:
-        """Send a message by each connection to an instance: one may be lost silently (E12)."""
-        for link in self.links.values():
-            if link.peer_uuid == uuid:
-                self.out.append(fx.Send(link.number, message))
+    def send_by_all(self, uuid: str, message: PeerMessage) -> bool:
+        """Send a message by each connection to an instance; return whether there is one.
+
+        One connection may be lost silently (E12).
+        """
+        numbers = [link.number for link in self.links.values() if link.peer_uuid == uuid]
+        self.out.extend(fx.Send(number, message) for number in numbers)
+        return bool(numbers)
 
     def report(self, event: str, **fields: object) -> None:
         self.out.append(fx.Report(event, fields))

@@ -110,8 +110,8 @@ class Leader:
         else:
             self.changes.consider_promotion(uuid)
 
-    def on_heartbeat_reply(self, uuid: str, reply: HeartbeatReply) -> None:
-        self.tracker.on_heartbeat_reply(uuid, reply)
+    def on_heartbeat_reply(self, uuid: str, link: int, reply: HeartbeatReply) -> None:
+        self.tracker.on_heartbeat_reply(uuid, link, reply)
         self.lease.begin_wanted_round()
 
     def advance(self) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.messages import Heartbeat
 from qsync_node.consensus.quorum import reached_index
-from qsync_node.consensus.tracker import Tracker
+from qsync_node.consensus.tracker import Follower, Tracker
 
 
 class LeaderLease:
@@ -30,8 +30,8 @@ class LeaderLease:
     def begin_round(self, floor_index: int) -> None:
         """Send the term to every connected member.
 
-        One that has not answered for half an election timeout gets it by each connection: a
-        connection may be lost without notice (E12).
+        It goes by the connection by which the member answered the newest round. A connection may
+        be lost without notice, or be slow (E12): each one is used while answers are late.
         """
         context = self.context
         assert not self._sent_at or self._sent_at[-1][1] <= context.now_ns, "E4: rounds in order"
@@ -41,10 +41,17 @@ class LeaderLease:
         beat = self._heartbeat(floor_index)
         seen: set[str] = set()
         for link in context.links.values():
-            if link.peer_uuid not in seen:
-                seen.add(link.peer_uuid)
-                send = context.send_by_all if self._is_silent(link.peer_uuid) else context.send_to
-                send(link.peer_uuid, beat)
+            uuid = link.peer_uuid
+            if uuid in seen:
+                continue
+            seen.add(uuid)
+            follower = self.tracker.find(uuid)
+            if self._is_late(uuid, follower):
+                context.send_by_all(uuid, beat)
+            elif follower is not None and follower.answered_by in context.links:
+                context.send(follower.answered_by, beat)
+            else:
+                context.send_to(uuid, beat)
 
     def greet(self, link: int, floor_index: int) -> None:
         """Announce this leader on a new connection at once."""
@@ -82,12 +89,16 @@ class LeaderLease:
         follower = self.tracker.find(uuid)
         return follower.sequence if follower is not None else 0
 
-    def _is_silent(self, uuid: str) -> bool:
-        """Return whether a member has answered no heartbeat for half an election timeout."""
-        follower = self.tracker.find(uuid)
+    def _is_late(self, uuid: str, follower: Follower | None) -> bool:
+        """Return whether a member's answers are half an election timeout late."""
+        now_ns = self.context.now_ns
+        half_ns = self.context.settings.election_timeout_ns // 2
         answered_at_ns = follower.answered_at_ns if follower is not None else 0
-        silent_ns = self.context.now_ns - max(answered_at_ns, self._began_ns)
-        return silent_ns > self.context.settings.election_timeout_ns // 2
+        if now_ns - max(answered_at_ns, self._began_ns) > half_ns:
+            return True
+        answered = self._answered(uuid)
+        oldest = next((at_ns for number, at_ns in self._sent_at if number > answered), now_ns)
+        return now_ns - oldest > half_ns
 
     def is_lost(self) -> bool:
         """Return whether no quorum answered for an election timeout. A single voter needs none."""

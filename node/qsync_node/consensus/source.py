@@ -55,7 +55,7 @@ class Source:
     Attributes:
         uuid: the instance, or empty.
         link: number of the connection to it.
-        silent_link: number of the connection by which the last source did not answer, or 0.
+        silent_link: number of the last connection by which a source did not answer, or 0.
         subscription: number of the newest SUBSCRIBE; answers to earlier ones are ignored.
         retry_at_ns: when an idle replica looks for a source again.
         since_ns: when the state was entered, or a chunk of a snapshot arrived.

@@ -21,6 +21,7 @@ class Follower:
     __slots__ = (
         "acked_max",
         "answered_at_ns",
+        "answered_by",
         "caught_up_at_ns",
         "confirmed_index",
         "heard_at_ns",
@@ -39,7 +40,8 @@ class Follower:
         self.sequence = 0
         self.confirmed_index = 0
         self.heard_at_ns = 0
-        self.answered_at_ns = 0  # when it answered a heartbeat last
+        self.answered_at_ns = 0  # when it answered the newest heartbeat that it has answered
+        self.answered_by = 0  # the connection by which that answer came
         self.may_lead = False
         self.round_goal = 0  # where the leader's log ended when this round of catching up began
         self.round_began_ns = 0
@@ -106,11 +108,13 @@ class Tracker:
         follower.follow_round(tail.last_index, context.now_ns)
         return True
 
-    def on_heartbeat_reply(self, uuid: str, reply: HeartbeatReply) -> None:
+    def on_heartbeat_reply(self, uuid: str, link: int, reply: HeartbeatReply) -> None:
         follower = self.follower(uuid)
-        follower.sequence = max(follower.sequence, reply.sequence)
+        follower.heard_at_ns = self.context.now_ns
+        if reply.sequence > follower.sequence:
+            follower.sequence = reply.sequence
+            follower.answered_at_ns, follower.answered_by = self.context.now_ns, link
         follower.may_lead = reply.may_lead
-        follower.heard_at_ns = follower.answered_at_ns = self.context.now_ns
         if follower.round_began_ns:
             follower.follow_round(self.context.tail.last_index, self.context.now_ns)
 

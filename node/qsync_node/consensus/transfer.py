@@ -97,7 +97,7 @@ class Transfer:
         if switchover.is_nominated or follower is None or not done:
             return
         if follower.match == context.tail.last_index:
-            switchover.is_nominated = context.send_to(
+            switchover.is_nominated = context.send_by_all(
                 switchover.target_uuid, NominationOrder(context.term)
             )
 

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from qsync_node.errors import QsyncError
 
 FRAME_BYTES_MAX = 64 << 20
-KEEPALIVE_S = 1.0
+KEEPALIVE_S = 0.5
 SILENT_TICKS = 4
 EMPTY_FRAME = bytes(4)
 
