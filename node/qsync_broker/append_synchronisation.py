@@ -78,9 +78,11 @@ class SynchronisingAppend(ABC):
         self.state = state
         return True
 
-    def _refuse(self, status: Status, reason: str = "", **fields: Any) -> bool:
+    def _refuse(
+        self, status: Status, reason: str = "", head: int | None = None, loss: Loss | None = None
+    ) -> bool:
         self.resolution = self.resolution._replace(status=status, broker=self._host.me)
-        return self._end(AppendState.ERROR, reason=reason, **fields)
+        return self._end(AppendState.ERROR, reason=reason, head=head, loss=loss)
 
     def _is_stale(self) -> bool:
         """Return whether the journal has another route, or is another one, than was resolved."""
