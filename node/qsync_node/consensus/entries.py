@@ -50,6 +50,7 @@ class Entry:
         "decision",
         "is_answered",
         "is_own",
+        "is_timed",
         "kind",
         "payload",
         "position",
@@ -62,7 +63,8 @@ class Entry:
         self.batch = batch
         self.term = term
         self.kind = kind
-        self.is_own = False
+        self.is_own = False  # written by this leader in its term
+        self.is_timed = True  # it may be rolled back after `synchro_timeout` (T4)
         self.is_answered = False
         self.answered_writes = 0  # asynchronous ones, once the payload is gone (T1)
         self.wait_ack = True

@@ -57,14 +57,16 @@ class Registrar:
         context = self.context
         replica = self.replica
         leader = replica.leader
-        if leader is None or not leader.is_confirmed or self.is_open() or self._opening_index:
+        if leader is None or not leader.is_confirmed or self.is_open():
             return
+        if self._opening_index > context.limbo.confirmed_index:
+            return  # it may have been rolled back otherwise (T7)
         voters = len(context.confirmed_configuration.voters)
         if voters < self.planned_voters() // 2 + 1 or leader.changes.refusal():
             return
         body = pack({KEY_SPACE_ID: SCHEMA_SPACE, KEY_TUPLE: [OPEN_KEY, True]})
         entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
-        entry.is_own = False  # a control row never times out (T4)
+        entry.is_timed = False  # a control row never times out (T4)
         self._opening_index = entry.batch.last_index
 
     def set_key_window(self, rows: int) -> None:
@@ -87,7 +89,7 @@ class Registrar:
         floor = self.state.keys.start_of_window(context.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
         entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
-        entry.is_own = False  # a control row never times out (T4)
+        entry.is_timed = False  # a control row never times out (T4)
         context.report("key_window", rows=rows, floor=max(floor, 0))
 
     # --- registering --------------------------------------------------------------------------

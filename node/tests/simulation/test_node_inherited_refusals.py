@@ -1,4 +1,4 @@
-"""Inherited rows that most members cannot apply: the next PROMOTE decides about them (T7, E12)."""
+"""Rows that most members cannot apply (T7, E12): those of the leader, and inherited ones."""
 
 from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
@@ -40,3 +40,22 @@ def test_writes_are_accepted_after_most_members_refused_an_inherited_row() -> No
 
     assert driven.run(10_000, is_writable)
     assert driven.ask(driven.leader(), INSERT, put(2, "later")).code == 0
+
+
+def test_a_row_of_the_leader_itself_that_most_members_refuse_is_rolled_back() -> None:
+    """Only writes of clients time out (T4), but each row without a possible quorum must go (T7)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    for follower in driven.followers():
+        node_of(follower).refuse_rows = True
+    driven.world.command(leader, "set_key_window", rows=1_200)
+    driven.run(50)
+    for follower in driven.followers():
+        node_of(follower).refuse_rows = False
+    sync = driven.send(leader, INSERT, put(1, "later"))
+    assert driven.run(1_000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == 0
+    assert node_of(leader).context.is_leading
+    driven.world.command(leader, "set_key_window", rows=1_300)
+    driven.run(100)
+    assert {node_of(shell).state.keys.window_rows for shell in driven.shells} == {1_300}
