@@ -1,5 +1,6 @@
 """Publications to journals: written with rows in one transaction, in the order of the log."""
 
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -22,7 +23,7 @@ from qsync_node.format.journals import (
     encode_row,
     publish_function,
 )
-from qsync_node.transactions.procedures import PUBLICATION_WAITS_MAX
+from qsync_node.transactions.procedures import PUBLICATION_WAITS_MAX, WAITS_PER_STEP, Wait
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import (
@@ -36,6 +37,7 @@ from qsync_testing.worlds import (
     UPDATE,
     Driven,
     get,
+    node_of,
     put,
 )
 
@@ -545,3 +547,29 @@ def test_waits_for_publications_end_with_their_session(driven: Driven) -> None:
     leader.step([fx.SessionClosed(400)])
     answer = driven.ask(leader, CALL, call("qsync.publication", JOURNAL, 1, 1), session=401)
     assert answer.code == 0, answer.reason
+
+
+def test_a_step_examines_a_part_of_the_calls_that_wait(driven: Driven) -> None:
+    leader = driven.leader()
+    driven.ask(leader, CALL, publish(b"abc"))
+    waited = [
+        (driven.send(leader, CALL, call("qsync.publication", JOURNAL, 1, seconds)), seconds)
+        for seconds in (1e6, 1)
+        for _ in range(PUBLICATION_WAITS_MAX // 2)
+    ]
+    procedures = node_of(leader).procedures
+    waits = list(procedures.waits)
+    examined: list[Wait] = []
+    for wait in waits:
+        wait.is_done = partial(_examine, examined, wait)
+    procedures.tick()
+    assert len(examined) == WAITS_PER_STEP
+    driven.run(3_000)
+    assert set(examined) == set(waits), "each one has its turn"
+    ended = [sync for sync, seconds in waited if seconds == 1]
+    assert sorted(sync for sync, _ in waited if sync in driven.answers) == ended
+
+
+def _examine(examined: list[Wait], wait: Wait) -> bool:
+    examined.append(wait)
+    return False
