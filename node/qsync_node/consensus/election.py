@@ -225,9 +225,10 @@ class Election:
         request = VoteRequest(
             term, tail.last_term, tail.last_index, is_prevote, self.is_nominated, self.round
         )
+        send = self.context.send_to if self.lost_rounds <= 1 else self.context.send_by_all
         for uuid in self.context.voter_uuids():
             if uuid != self.context.uuid:
-                self.context.send_by_all(uuid, request)
+                send(uuid, request)
 
     def on_vote_reply(self, uuid: str, reply: VoteReply) -> None:
         context = self.context

@@ -9,21 +9,27 @@ States of a leader:
   any                     -> the term ends       the target, or another member, is elected
 """
 
+from collections.abc import Callable
+
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.interfaces import Transitions
-from qsync_node.consensus.messages import NominationOrder
+from qsync_node.consensus.messages import NominationOrder, PeerMessage
 from qsync_node.consensus.tracker import Tracker
+
+Send = Callable[[str, PeerMessage], bool]
+"""Sends a message to an instance, and returns whether it is connected."""
 
 
 class LeadershipTransfer:
     """A transfer in progress: writes wait until the target has every row, then it is nominated."""
 
-    __slots__ = ("deadline_ns", "is_nominated", "target_uuid")
+    __slots__ = ("deadline_ns", "is_nominated", "repeat_ns", "target_uuid")
 
     def __init__(self, target_uuid: str, deadline_ns: int) -> None:
         self.target_uuid = target_uuid
         self.deadline_ns = deadline_ns
         self.is_nominated = False
+        self.repeat_ns = 0
 
 
 class Transfer:
@@ -94,12 +100,19 @@ class Transfer:
             return
         follower = self.tracker.find(switchover.target_uuid)
         done = context.limbo.confirmed_index == context.tail.last_index
-        if switchover.is_nominated or follower is None or not done:
-            return
-        if follower.match == context.tail.last_index:
-            switchover.is_nominated = context.send_by_all(
-                switchover.target_uuid, NominationOrder(context.term)
-            )
+        if switchover.is_nominated:
+            if context.now_ns >= switchover.repeat_ns:
+                self._nominate(switchover, context.send_by_all)
+        elif follower is not None and done and follower.match == context.tail.last_index:
+            self._nominate(switchover, context.send_to)
+
+    def _nominate(self, switchover: LeadershipTransfer, send: Send) -> None:
+        """Send the order, which is repeated if it has no effect: a link may be silent (E12)."""
+        context = self.context
+        order = NominationOrder(context.term)
+        if send(switchover.target_uuid, order):
+            switchover.is_nominated = True
+            switchover.repeat_ns = context.now_ns + context.settings.election_timeout_ns // 2
 
     def hand_over_to_the_able(self) -> None:
         """Hand over to a member that can take writes once it has every confirmed row (E1, D5).
