@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.ballot import Ballot
-from qsync_node.consensus.entries import EntryKind
 from qsync_node.consensus.messages import PeerMessage
 from qsync_sim.shell import Shell
 from qsync_sim.timeline import Timeline
@@ -88,11 +87,7 @@ class LeadershipChecks:
             self._barred[shell.uuid] = shell.incarnation, last
             return
         for entry in node.context.limbo.entries:
-            if (
-                entry.is_own
-                and entry.kind is EntryKind.USER
-                and entry.batch.first_index > barred_at
-            ):
+            if entry.is_clients_write and entry.batch.first_index > barred_at:
                 rule, cause = ("E10", "fenced") if ballot.is_fenced else ("T7", "divergent")
                 raise InvariantViolation(
                     f"{rule}: {shell.name} writes {entry.batch.first_index}, {cause} at {barred_at}"

@@ -20,8 +20,9 @@ itself are not: no vote replaces it, because the group hears it (E3).
   E4   A leader in the group that steps down after `STEADY_NS` is a needless failover. A schedule
        may have `NEEDLESS_MAX` of them. A member that returns with a later term ends a leadership,
        too. That is not needless if an order made it stand while it was cut off (E2). A leader whose
-       PROMOTE is not confirmed yet may lose to a candidate of the next term: that is a round of the
-       same election, and the limit on the time without a leader (E12) includes it.
+       PROMOTE is not confirmed yet may lose to a candidate of a later term: that is a round of the
+       same election, and the limit on the time without a leader (E12) includes it. The messages of
+       that candidate may arrive much later, if it was cut off.
 
 The full queue is not judged with small limits and on slow machines, on which clients may write
 faster than the members confirm.
@@ -97,6 +98,8 @@ class Availability:
         self.periods: list[Period] = []
         self.needless = 0
         self._promoted: dict[str, int] = {}  # the last term in which each member led for certain
+        self._confirmed_ns: dict[int, int] = {}  # when the PROMOTE of each term was confirmed
+        self._opened_ns: dict[int, int] = {}  # when a member adopted each term first
         self.changes_ns: list[int] = []  # when a member became leader or stepped down
         self._world = world
         self._group: list[Shell] = []
@@ -266,6 +269,11 @@ class Availability:
     def on_promote_confirmed(self, shell: Shell, term: int) -> None:
         """Note that a member leads a term and its PROMOTE is confirmed."""
         self._promoted[shell.name] = term
+        self._confirmed_ns[term] = self._world.now_ns
+
+    def on_term(self, term: int) -> None:
+        """Note that a member has adopted a term."""
+        self._opened_ns.setdefault(term, self._world.now_ns)
 
     def on_leadership(self, shell: Shell, reason: str) -> None:
         """Count a leadership that ends although nothing hinders its leader (E4).
@@ -289,6 +297,9 @@ class Availability:
         if self._promoted.get(shell.name) != shell.term_before:
             self._world.count("leaders that lost before their PROMOTE was confirmed")
             return
+        if self._was_opened_before(shell.node.context.term, shell.term_before):
+            self._world.count("failovers by candidates of the same election")
+            return
         self.needless += 1
         self._world.count("needless failovers")
         self._world.count(f"needless failovers: {reason[:40]}")
@@ -296,6 +307,11 @@ class Availability:
             raise InvariantViolation(
                 f"E4: needless failover number {self.needless}: {shell.name}, {reason}"
             )
+
+    def _was_opened_before(self, later: int, term: int) -> bool:
+        """Return whether a later term was opened before the PROMOTE of a term was confirmed."""
+        now_ns = self._world.now_ns
+        return later > term and self._opened_ns.get(later, now_ns) < self._confirmed_ns[term]
 
     def check(self, requests: "Iterable[Any]", *, is_queue_judged: bool) -> None:
         """Check that members of a sound group served their requests.

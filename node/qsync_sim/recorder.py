@@ -133,6 +133,7 @@ class Recorder:
             (context, "on_ballot_stored"),
             (context, "send"),
             (context, "send_to"),
+            (context, "send_by_all"),
             (context, "append"),
             (replica, "on_log_written"),
             (replica, "forget_behind"),
@@ -247,6 +248,8 @@ class Recorder:
                 self.note("ask", last=message.last_index, last_term=message.last_term)
             self._round = message.round
         return original(uuid, message)
+
+    _send_by_all = _send_to
 
     # --- log ----------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ def _check_window(shell: Shell, node: "Node", sent: int) -> None:
 def _check_queue(shell: Shell, node: "Node") -> None:
     context, settings = node.context, node.settings
     entries = [entry for entry in context.limbo.entries if entry.kind is EntryKind.USER]
-    own = [entry for entry in entries if entry.is_own]
+    own = [entry for entry in entries if entry.is_clients_write]
     most = settings.limbo_bytes_max + SLACK * TRANSACTION_BYTES
     size = sum(len(entry.batch.data) for entry in own)
     if len(own) > settings.limbo_entries_max + SLACK or size > most:

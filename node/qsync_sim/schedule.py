@@ -407,6 +407,8 @@ class Schedule:
     def _is_caught_up(self) -> bool:
         """Return whether all members follow the leader, lack a few rows at most, and refuse none.
 
+        One may follow a former leader while the messages of the new one are delayed.
+
         A refused row that is still pending leads to a repair of the state once it is confirmed.
         """
         leader = self.world.leader()
@@ -416,6 +418,7 @@ class Schedule:
         return all(
             shell.node is not None
             and (shell is leader or shell.node.replica.source.state is SourceState.FOLLOWING)
+            and shell.node.context.term == leader.node.context.term
             and shell.node.context.limbo.confirmed_index >= goal - ROWS_BEHIND
             and not shell.node.replica.repair.is_open
             and not _refuses_pending_row(shell.node)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
-from qsync_node.consensus.entries import EntryKind
 from qsync_node.consensus.messages import PeerMessage
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_sim.cluster import Cluster
@@ -272,7 +271,7 @@ class WorldWatch:
             return
         for entry in _node(shell).context.limbo.entries:
             index = entry.batch.first_index
-            if entry.is_own and entry.kind is EntryKind.USER and index > handover.last_index:
+            if entry.is_clients_write and index > handover.last_index:
                 raise InvariantViolation(f"E9: {shell.name} writes {index} during a switchover")
         if now_ns - handover.since_ns > SWITCHOVER_NS:
             raise InvariantViolation(
@@ -289,7 +288,7 @@ class WorldWatch:
         if context.is_decision_in_flight():
             return
         for entry in entries:
-            if entry.is_own and entry.wait_ack and entry.kind is EntryKind.USER:
+            if entry.is_clients_write and entry.wait_ack:
                 break
         else:
             return

@@ -49,8 +49,8 @@ class Entry:
         "batch",
         "decision",
         "is_answered",
+        "is_of_client",
         "is_own",
-        "is_timed",
         "kind",
         "payload",
         "position",
@@ -64,7 +64,7 @@ class Entry:
         self.term = term
         self.kind = kind
         self.is_own = False  # written by this leader in its term
-        self.is_timed = True  # it may be rolled back after `synchro_timeout` (T4)
+        self.is_of_client = True  # not a row that the leader writes for itself
         self.is_answered = False
         self.answered_writes = 0  # asynchronous ones, once the payload is gone (T1)
         self.wait_ack = True
@@ -79,6 +79,11 @@ class Entry:
         if self._rows is None:
             self._rows = decode_rows(self.batch.data)
         return self._rows
+
+    @property
+    def is_clients_write(self) -> bool:
+        """Whether this leader has written it for a client; only such an entry times out (T4)."""
+        return self.is_own_write and self.is_of_client
 
     @property
     def is_own_write(self) -> bool:

@@ -221,7 +221,7 @@ class Limbo:
     def first_timed_out(self, now_ns: int, timeout_ns: int, not_before_ns: int) -> Entry | None:
         """Return this leader's first entry that has waited for ACKs longer than allowed (T4)."""
         for entry in self.surviving():
-            if not entry.is_own_write or not entry.is_timed or not entry.wait_ack:
+            if not entry.is_clients_write or not entry.wait_ack:
                 continue
             if entry.written_at == 0:
                 return None

@@ -66,7 +66,7 @@ class Registrar:
             return
         body = pack({KEY_SPACE_ID: SCHEMA_SPACE, KEY_TUPLE: [OPEN_KEY, True]})
         entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
-        entry.is_timed = False  # a control row never times out (T4)
+        entry.is_of_client = False  # a control row never times out (T4)
         self._opening_index = entry.batch.last_index
 
     def set_key_window(self, rows: int) -> None:
@@ -89,7 +89,7 @@ class Registrar:
         floor = self.state.keys.start_of_window(context.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
         entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
-        entry.is_timed = False  # a control row never times out (T4)
+        entry.is_of_client = False  # a control row never times out (T4)
         context.report("key_window", rows=rows, floor=max(floor, 0))
 
     # --- registering --------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import msgpack
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
-from qsync_node.consensus.entries import EntryKind
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import DELETE, INSERT, KEY_SPACE_ID, KEY_TUPLE, REPLACE, UPSERT
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
@@ -181,7 +180,7 @@ class LimitWorkload(Workload):
             most = self.limits["limbo_entries_max"] + QUEUE_SLACK
             entries = leader.node.context.limbo.entries
             # Rows that a leader inherits were bounded by the leader before it.
-            waiting = sum(entry.kind is EntryKind.USER and entry.is_own for entry in entries)
+            waiting = sum(entry.is_clients_write for entry in entries)
             if waiting > most:
                 raise InvariantViolation(f"T11: {leader.name} has a queue of {waiting}, not {most}")
         if not self.is_stopped:

@@ -18,7 +18,7 @@ from qsync_sim.operation import ClientOperation
 from qsync_sim.sessions import SessionChecks
 from qsync_sim.shell import Shell
 from qsync_sim.violation import InvariantViolation
-from qsync_testing.worlds import REPLACE, Driven, put
+from qsync_testing.worlds import REPLACE, Driven, node_of, put
 
 SECOND = 1_000_000_000
 FIRST, SECOND_TUPLE = [1, "first", 0], [1, "second", 0]
@@ -99,6 +99,28 @@ class TestAvailability:
         leader = driven.leader()
         assert leader.node is not None
         leader.node.replica.step_down("a test")
+        with pytest.raises(InvariantViolation, match="E4: needless failover"):
+            driven.run(1_000)
+
+    def test_member_that_stood_in_the_same_election_returns_later(self) -> None:
+        """Its term is older than the confirmation of the PROMOTE of the leader that it replaces."""
+        driven = self.driven()
+        driven.run(1_000)
+        late, other = driven.followers()
+        driven.cut_off(late)
+        node_of(late).replica.adopt_term(4, vote=late.uuid)
+        driven.world.availability.on_term(4)
+        driven.world.command(other, "nominate", term=1)
+        assert driven.run(1_000, lambda: node_of(other).context.is_leading)
+        driven.run(2_000)
+        driven.world.network.heal()
+        driven.world.availability.observe()
+        driven.run(600)
+        leader = node_of(driven.leader())
+        assert leader.context.term > 4
+        assert driven.world.availability.needless == 0
+        driven.run(1_000)
+        leader.replica.step_down("a test")
         with pytest.raises(InvariantViolation, match="E4: needless failover"):
             driven.run(1_000)
 
