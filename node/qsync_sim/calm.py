@@ -10,6 +10,7 @@ answered. The leader still leads: its lease is several times longer than a round
 
 from collections.abc import Callable
 
+from qsync_node.consensus.membership import Configuration
 from qsync_node.errors import ErrorCode
 from qsync_sim.network import LATENCY_NS
 from qsync_sim.operation import ClientOperation
@@ -81,11 +82,11 @@ class Calm:
         leader = world.leader()
         assert leader is not None
         assert leader.node is not None
-        removed = leader.node.context.is_removed
+        configuration = leader.node.context.confirmed_configuration
         self._partial = {
             shell.name
             for shell in world.alive()
-            if shell.settings.spaces or removed(shell.uuid) or not _has_joined(shell)
+            if shell.settings.spaces or not _has_joined(shell, configuration)
         }
         begin_ns = world.now_ns
         for step in range(STEPS):
@@ -190,5 +191,10 @@ class Calm:
         world.count("requests in a calm end")
 
 
-def _has_joined(shell: Shell) -> bool:
-    return shell.node is not None and shell.node.context.has_origin
+def _has_joined(shell: Shell, configuration: Configuration) -> bool:
+    """Return whether a process is a registered member, or a replica that never registers."""
+    if shell.node is None or shell.uuid in configuration.removed:
+        return False
+    context = shell.node.context
+    is_known = context.is_anonymous or configuration.by_uuid(shell.uuid) is not None
+    return context.has_origin and is_known
