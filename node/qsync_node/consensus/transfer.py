@@ -16,7 +16,7 @@ from qsync_node.consensus.interfaces import Transitions
 from qsync_node.consensus.messages import NominationOrder, PeerMessage
 from qsync_node.consensus.tracker import Tracker
 
-Send = Callable[[str, PeerMessage], bool]
+PeerSender = Callable[[str, PeerMessage], bool]
 """Sends a message to an instance, and returns whether it is connected."""
 
 
@@ -106,7 +106,7 @@ class Transfer:
         elif follower is not None and done and follower.match == context.tail.last_index:
             self._nominate(switchover, context.send_to)
 
-    def _nominate(self, switchover: LeadershipTransfer, send: Send) -> None:
+    def _nominate(self, switchover: LeadershipTransfer, send: PeerSender) -> None:
         """Send the order, which is repeated if it has no effect: a link may be silent (E12)."""
         context = self.context
         order = NominationOrder(context.term)
