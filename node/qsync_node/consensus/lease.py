@@ -30,8 +30,9 @@ class LeaderLease:
     def begin_round(self, floor_index: int) -> None:
         """Send the term to every connected member.
 
-        It goes by the connection by which the member answered the newest round. A connection may
-        be lost without notice, or be slow (E12): each one is used while answers are late.
+        A connection may be lost without notice, or be slow (E12). If answers are late, each one is
+        used until the next answer, and then the one by which it came. Otherwise it is one that this
+        member has opened, because rows go by the other and may delay what follows them.
         """
         context = self.context
         assert not self._sent_at or self._sent_at[-1][1] <= context.now_ns, "E4: rounds in order"
@@ -45,11 +46,12 @@ class LeaderLease:
             if uuid in seen:
                 continue
             seen.add(uuid)
-            follower = self.tracker.find(uuid)
-            if self._is_late(uuid, follower):
+            follower = self.tracker.follower(uuid)
+            follower.is_tried_by_all |= self._is_late(follower)
+            if follower.is_tried_by_all:
                 context.send_by_all(uuid, beat)
-            elif follower is not None and follower.answered_by in context.links:
-                context.send(follower.answered_by, beat)
+            elif follower.heartbeat_link in context.links:
+                context.send(follower.heartbeat_link, beat)
             else:
                 context.send_to(uuid, beat)
 
@@ -89,16 +91,14 @@ class LeaderLease:
         follower = self.tracker.find(uuid)
         return follower.sequence if follower is not None else 0
 
-    def _is_late(self, uuid: str, follower: Follower | None) -> bool:
+    def _is_late(self, follower: Follower) -> bool:
         """Return whether a member's answers are half an election timeout late."""
         now_ns = self.context.now_ns
         half_ns = self.context.settings.election_timeout_ns // 2
-        answered_at_ns = follower.answered_at_ns if follower is not None else 0
-        if now_ns - max(answered_at_ns, self._began_ns) > half_ns:
+        if now_ns - max(follower.answered_at_ns, self._began_ns) > half_ns:
             return True
-        answered = self._answered(uuid)
-        oldest = next((at_ns for number, at_ns in self._sent_at if number > answered), now_ns)
-        return now_ns - oldest > half_ns
+        unanswered = (at_ns for number, at_ns in self._sent_at if number > follower.sequence)
+        return now_ns - next(unanswered, now_ns) > half_ns
 
     def is_lost(self) -> bool:
         """Return whether no quorum answered for an election timeout. A single voter needs none."""

@@ -21,10 +21,11 @@ class Follower:
     __slots__ = (
         "acked_max",
         "answered_at_ns",
-        "answered_by",
         "caught_up_at_ns",
         "confirmed_index",
         "heard_at_ns",
+        "heartbeat_link",
+        "is_tried_by_all",
         "match",
         "may_lead",
         "nack_index",
@@ -41,7 +42,8 @@ class Follower:
         self.confirmed_index = 0
         self.heard_at_ns = 0
         self.answered_at_ns = 0  # when it answered the newest heartbeat that it has answered
-        self.answered_by = 0  # the connection by which that answer came
+        self.is_tried_by_all = False  # whether heartbeats go by each connection until an answer
+        self.heartbeat_link = 0  # the connection by which that answer came, if there was one
         self.may_lead = False
         self.round_goal = 0  # where the leader's log ended when this round of catching up began
         self.round_began_ns = 0
@@ -113,7 +115,9 @@ class Tracker:
         follower.heard_at_ns = self.context.now_ns
         if reply.sequence > follower.sequence:
             follower.sequence = reply.sequence
-            follower.answered_at_ns, follower.answered_by = self.context.now_ns, link
+            follower.answered_at_ns = self.context.now_ns
+            if follower.is_tried_by_all:
+                follower.heartbeat_link, follower.is_tried_by_all = link, False
         follower.may_lead = reply.may_lead
         if follower.round_began_ns:
             follower.follow_round(self.context.tail.last_index, self.context.now_ns)
