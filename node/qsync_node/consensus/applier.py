@@ -256,6 +256,11 @@ class Applier:
             self._judge_shorter_log(common, message)
             return
         if common < tail.last_index:
+            if not message.is_leader and not context.is_anonymous:
+                # It led this term before a restart, and its disk lacks the row that registers this
+                # member: its log decides nothing (L4).
+                self.source.retry_later()
+                return
             self._cut(common)
             return
         self._go_on(common)
