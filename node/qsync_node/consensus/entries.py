@@ -215,6 +215,7 @@ def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
             start = batch.first_index - entry.batch.first_index
             part._rows = entry._rows[start : start + batch.last_index - batch.first_index + 1]
         part.is_own, part.is_answered = entry.is_own, entry.is_answered
+        part.is_of_client = entry.is_of_client
         part.wait_ack, part.written_at = entry.wait_ack, entry.written_at
         if entry.payload is not None:
             part.payload = [
