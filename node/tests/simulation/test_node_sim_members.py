@@ -1,6 +1,7 @@
 """Schedules of single members that once failed."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -436,3 +437,29 @@ def has_refused(shell: Shell) -> bool:
     """Return whether a member has refused its vote, because its log is newer."""
     assert shell.node is not None
     return shell.node.replica.election.refused_term == shell.node.context.term
+
+
+def test_a_member_says_why_it_is_not_registered_until_it_is() -> None:
+    """All 31 ids are taken, and one becomes free later."""
+    world = World(1)
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    assert leader.node is not None
+    registrar = leader.node.registrar
+    known = leader.node.context
+    uuids = [f"00000000-0000-4000-8000-{number:012}" for number in range(28)]
+    for uuid in uuids:
+        leader.run(partial(registrar.register_tarantool, uuid))
+        assert world.run_for(SECOND, lambda: not known.limbo.has_pending_membership)
+    assert not known.configuration.free_id()
+    joining = world.add()
+    joining.start()
+    world.run_for(3 * SECOND)
+    node = joining.node
+    assert node is not None
+    reason = "no replica id is free: 31 replicas are registered; unregister one first"
+    assert node.status.report()["refused"] == reason
+    world.command(leader, "unregister", uuid=uuids[0])
+    assert world.run_for(5 * SECOND, lambda: node.context.replica_id != 0)
+    assert world.run_for(SECOND, lambda: node.status.report()["refused"] == "")
