@@ -19,8 +19,6 @@ Invariants
   U2  A build is an optimisation: without one, the change is made at once and gives the same state.
 """
 
-from collections import deque
-
 from qsync_client.protocol.markers import UINT16, UINT32
 from qsync_node.consensus.decisions import effective, is_covered
 from qsync_node.consensus.entries import Entry, EntryKind
@@ -35,6 +33,7 @@ from qsync_node.format.row import LogRow
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stages import RequestStage
+from qsync_node.transactions.waiting import WaitingCalls
 
 BUILD_SHARE = 8
 """The part of a step's work that a build takes: writes beside it wait for one such part."""
@@ -57,7 +56,7 @@ class Builds:
         self.answers = shared.answers
         self._call: Call | None = None  # the statement whose build runs
         self._is_aside = False  # it is in no queue until its build has caught up
-        self._waiting: deque[Call] = deque()  # statements that need a build after it
+        self._waiting: WaitingCalls[Call] = WaitingCalls()  # statements that need a build after it
         self._row_index = 0  # the row of the log that was looked at last
 
     @property
@@ -79,7 +78,7 @@ class Builds:
             raise build.failure
         call.become(RequestStage.BUILDING)
         if self._call is not None and self._call is not call:
-            self._waiting.append(call)
+            self._waiting.append(call, call)
             return
         if self._call is None:
             # A build that begins again, because the space was replaced, has the usual deadline.
@@ -146,8 +145,7 @@ class Builds:
         """Let the next statement run: the row of this one was confirmed, or there is none."""
         self._call = None
         self._discard()
-        self.queue.extend(call for call in self._waiting if not call.is_done)
-        self._waiting.clear()
+        self.queue.extend(call for call in self._waiting.clear() if not call.is_done)
 
     def _discard(self) -> None:
         self.state.database.discard_build()
@@ -156,8 +154,7 @@ class Builds:
     def take_back(self) -> "list[Call]":
         """Return the statements that wait aside: this member no longer leads."""
         call, self._call = self._call, None
-        calls = list(self._waiting)
-        self._waiting.clear()
+        calls = self._waiting.clear()
         if call is not None and self._is_aside and not call.is_done:
             self._await_answer(call)
             calls.append(call)
@@ -167,17 +164,18 @@ class Builds:
 
     def drop(self, owner: tuple[int, int]) -> None:
         """Discard the statements of a closed session, given as (link, session), that wait aside."""
-        self._waiting = deque(call for call in self._waiting if call.owner != owner)
-        call = self._call
-        if call is None or call.owner != owner or call.may_be_logged or call.is_done:
-            return
-        self.answers.drop(call)
+        calls = self._waiting.remove_owner(owner)
+        if self._call is not None and self._call.owner == owner and not self._call.may_be_logged:
+            calls.append(self._call)
+        for call in calls:
+            if not call.is_done:
+                self.answers.drop(call)
 
     def drop_link(self, link: int) -> None:
         """Discard the statements that a peer forwarded on a closed link."""
-        for call in (self._call, *self._waiting):
-            if call is not None and call.link == link:
-                self.drop(call.owner)
+        self._waiting.remove_link(link)
+        if self._call is not None and self._call.link == link:
+            self.drop(self._call.owner)
 
     # --- rows of the log ------------------------------------------------------------------------
 

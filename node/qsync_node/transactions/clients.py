@@ -352,7 +352,6 @@ class Clients:
     def on_session_closed(self, session: int) -> None:
         """End a closed session of this member."""
         self.on_owner_closed((0, session))
-        self.procedures.on_session_closed(session)
         self.homes.on_session_closed(session)
         self.forwarding.on_session_closed(session)
 
@@ -363,7 +362,8 @@ class Clients:
             owner: (link, session), as each member numbers its own sessions; link 0 is this member.
         """
         self.streams.close(owner)
-        self.stepped_reads.on_session_closed(owner)
+        self.stepped_reads.on_owner_closed(owner)
+        self.procedures.on_owner_closed(owner)
         self.builds.drop(owner)
         if self.queue:
             self._closed.add(owner)  # its calls are dropped when their turn comes

@@ -42,7 +42,7 @@ class Forwarding:
         self.outgoing: dict[int, Outgoing] = {}
         self.covering: list[int] = []
         self._next = 1
-        self._bound: set[tuple[int, int]] = set()  # (session, link) with forwarded streams
+        self._bound: dict[int, set[int]] = {}  # links with forwarded streams, by session
         self._configuration: Configuration | None = None  # the one seen last
 
     def can_forward(self) -> bool:
@@ -70,7 +70,7 @@ class Forwarding:
         call.forwarded = number
         call.become(RequestStage.FORWARDED)
         if call.transaction:
-            self._bound.add((call.session, link.number))
+            self._bound.setdefault(call.session, set()).add(link.number)
 
     def _send(self, link: int, call: Call) -> int:
         """Send a request to the leader, and return its number there."""
@@ -182,7 +182,8 @@ class Forwarding:
                 continue
             del self.outgoing[number]
             self._answer_lost(outgoing.call, cause)
-        self._bound = {bound for bound in self._bound if bound[1] != link}
+        for links in self._bound.values():
+            links.discard(link)
 
     def _answer_lost(self, call: Call, cause: str) -> None:
         """Answer a forwarded request without the leader's answer (T10).
@@ -237,7 +238,7 @@ class Forwarding:
         self._send(link, Call(request, self.context.now_ns))
 
     def on_session_closed(self, session: int) -> None:
-        for bound in [bound for bound in self._bound if bound[0] == session]:
-            self._bound.discard(bound)
-            if bound[1] in self.context.links:
-                self.context.send(bound[1], ForwardClosed(session))
+        """Say to each leader of a session's streams that the session has closed (T10)."""
+        for link in sorted(self._bound.pop(session, ())):
+            if link in self.context.links:
+                self.context.send(link, ForwardClosed(session))

@@ -4,7 +4,6 @@ There is no Lua here. CALL accepts the names that Tarantool's connectors and ope
 a node, and those that move leadership. Any other name is error 33.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,7 @@ from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.stages import RequestStage
 from qsync_node.transactions.status import LiveStatus
 from qsync_node.transactions.users import check_state_is_served
+from qsync_node.transactions.waiting import WaitingCalls
 
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
 WAIT_MAX_S = 1e6
@@ -87,7 +87,7 @@ class Procedures:
         self.registrar = registrar
         self.status = status
         self._checkpoint = checkpoint
-        self.waits: deque[Wait] = deque()
+        self.waits: WaitingCalls[Wait] = WaitingCalls()
         self.snapshot_calls: list[Call] = []
         self._functions: dict[str, Callable[[Call, list[Any]], Any]] = {
             "box.info": lambda call, args: self.info(),
@@ -220,7 +220,7 @@ class Procedures:
         def is_done() -> bool:
             return bool(found()["state"] == publishing.PUBLISHED)
 
-        self.waits.append(Wait(call, "publication", deadline_ns, is_done, found))
+        self.waits.append(call, Wait(call, "publication", deadline_ns, is_done, found))
         return _LATER
 
     # --- leadership ---------------------------------------------------------------------------
@@ -396,18 +396,15 @@ class Procedures:
         self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0
     ) -> object:
         timeout_ns = timeout_ns or SWITCHOVER_TIMEOUT_NS
-        self.waits.append(Wait(call, what, self.context.now_ns + timeout_ns, is_done))
+        self.waits.append(call, Wait(call, what, self.context.now_ns + timeout_ns, is_done))
         self.tick()
         return _LATER
 
-    def on_session_closed(self, session: int) -> None:
-        """Wait no longer for the calls of a session."""
-        ended = [wait for wait in self.waits if wait.call.session == session]
-        for wait in ended:
+    def on_owner_closed(self, owner: tuple[int, int]) -> None:
+        """Wait no longer for the calls of a session, given as (link, session)."""
+        for wait in self.waits.remove_owner(owner):
             self._publication_waits -= wait.result is not None
             self.answers.drop(wait.call)
-        if ended:
-            self.waits = deque(wait for wait in self.waits if wait.call.session != session)
 
     def tick(self) -> None:
         """Examine the next calls that wait, and answer those whose wait is over."""
@@ -416,7 +413,7 @@ class Procedures:
             wait = self.waits.popleft()
             is_done, is_late = wait.is_done(), now >= wait.deadline_ns
             if not is_done and not is_late:
-                self.waits.append(wait)
+                self.waits.append(wait.call, wait)
             elif wait.result is not None:
                 self._publication_waits -= 1
                 self._answer(wait.call, wait.result())

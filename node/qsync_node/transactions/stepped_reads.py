@@ -15,6 +15,7 @@ from qsync_node.transactions.budget import TUPLE_WORK
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.shared import Shared
 from qsync_node.transactions.users import check_state_is_served
+from qsync_node.transactions.waiting import WaitingCalls
 
 PAUSED_MAX = 4
 
@@ -44,7 +45,7 @@ class SteppedReads:
         self.budget = shared.budget
         self.users = shared.users
         self._paused: deque[_Paused] = deque()
-        self._queued: deque[_Queued] = deque()
+        self._queued: WaitingCalls[_Queued] = WaitingCalls()
 
     def __len__(self) -> int:
         """Return how many reads continue in the next step."""
@@ -76,7 +77,7 @@ class SteppedReads:
             self._finish(call, reading, log_index)
         elif len(self._paused) >= PAUSED_MAX:
             if call.link:
-                self._queued.append(_Queued(call, log_index, is_dirty))
+                self._queued.append(call, _Queued(call, log_index, is_dirty))
             else:
                 self.answers.defer(call)
         elif reading.pause():
@@ -119,14 +120,18 @@ class SteppedReads:
             if self.budget.is_read_budget_spent():
                 return
 
-    def on_session_closed(self, owner: tuple[int, int]) -> None:
+    def on_owner_closed(self, owner: tuple[int, int]) -> None:
         """Drop the reads of `owner`, a (link, session): each member numbers its own sessions."""
-        self._paused = deque(one for one in self._paused if one.call.owner != owner)
-        self._queued = deque(one for one in self._queued if one.call.owner != owner)
+        ended = [one.call for one in self._paused if one.call.owner == owner]
+        if ended:
+            self._paused = deque(one for one in self._paused if one.call.owner != owner)
+        for call in (*ended, *(one.call for one in self._queued.remove_owner(owner))):
+            if not call.is_done:
+                self.answers.drop(call)
 
     def on_link_down(self, link: int) -> None:
         self._paused = deque(one for one in self._paused if one.call.link != link)
-        self._queued = deque(one for one in self._queued if one.call.link != link)
+        self._queued.remove_link(link)
 
     def on_state_replaced(self) -> None:
         """Refuse paused reads: a snapshot replaced the state that they read."""

@@ -133,3 +133,20 @@ def test_rows_without_a_confirmation_cost_no_second_step(monkeypatch: pytest.Mon
     for key in range(20):
         assert driven.ask(driven.leader(), REPLACE, put(key, "x")).code == 0
     assert len(idle) < 20
+
+
+def test_leader_whose_rollback_is_not_confirmed_steps_down() -> None:
+    """Its members answer heartbeats, but their disks write nothing for a long time (T4)."""
+    driven = Driven(3, synchro_timeout_ns=300 * MILLISECOND, election_timeout_ns=20 * SECOND)
+    leader, followers = driven.leader(), driven.followers()
+    for follower in followers:
+        follower.disk_delay_ns = 5 * SECOND
+    sync = driven.send(leader, REPLACE, put(1, "x"))
+    node = node_of(leader)
+    term = node.replica.leader
+    assert term is not None
+    assert driven.run(400, lambda: term.rollback_at)
+    driven.run(250)
+    assert node.context.is_leading, "the members may confirm the ROLLBACK yet"
+    assert driven.run(100, lambda: not node.context.is_leading)
+    assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
