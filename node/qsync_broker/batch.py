@@ -77,12 +77,6 @@ class BatchOutcome(NamedTuple):
     error: str = ""
 
 
-def encode_items(contents: Sequence[bytes | dict[str, Any]]) -> bytes:
-    """Return the body of a batch."""
-    pack = msgpack.Packer().pack
-    return b"".join(map(pack, contents))
-
-
 def encode_item(value: bytes | dict[str, Any]) -> bytes:
     """Return one append as it is in the body of a batch.
 

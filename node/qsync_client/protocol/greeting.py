@@ -31,12 +31,6 @@ class Greeting:
     instance_uuid: str
     salt: bytes
 
-    @property
-    def version_id(self) -> int:
-        """Return `major << 16 | minor << 8 | patch`, as in replication requests."""
-        major, minor, patch = (int(part) for part in self.version.split("."))
-        return major << 16 | minor << 8 | patch
-
 
 def encode_greeting(instance_uuid: str, salt: bytes, version: str = VERSION) -> bytes:
     assert len(salt) == SALT_BYTES, len(salt)

@@ -89,11 +89,6 @@ def join_array(items: Sequence[bytes]) -> bytes:
     return array_header(len(items)) + b"".join(items)
 
 
-def join_map(items: Sequence[bytes]) -> bytes:
-    """Return a map from its alternating raw keys and values."""
-    return map_header(len(items) // 2) + b"".join(items)
-
-
 def _split(packed: bytes, is_map: bool) -> list[bytes]:
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(len(packed), 1))
     unpacker.feed(packed)

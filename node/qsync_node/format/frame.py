@@ -39,7 +39,7 @@ _DATA_KEY = (FIXMAP | 1) << 8 | KEY_DATA
 _DATA = bytes((FIXMAP | 1, KEY_DATA, ARRAY32))
 _DATA_AND_MORE = bytes((FIXMAP | 2, KEY_DATA, ARRAY32))
 _POSITION, _INDEX = bytes((KEY_POSITION,)), bytes((KEY_INDEX,))
-_OK, _CHUNK, _ERROR = int(Type.OK), int(Type.CHUNK), int(Type.ERROR)
+_OK, _ERROR = int(Type.OK), int(Type.ERROR)
 _pack = msgpack.Packer(autoreset=True, use_bin_type=True, unicode_errors="surrogateescape").pack
 
 
@@ -88,12 +88,6 @@ def encode_committed(sync: int, schema_version: int, tuples: Sequence[bytes], in
     count = len(tuples).to_bytes(4, "big")
     body = b"".join((_DATA_AND_MORE, count, *tuples, _INDEX, _pack(index)))
     return encode_answer(_OK, sync, schema_version, body)
-
-
-def encode_chunk(sync: int, schema_version: int, tuples: Sequence[bytes]) -> bytes:
-    """Encode a message that is pushed before the final answer."""
-    body = _DATA + len(tuples).to_bytes(4, "big") + b"".join(tuples)
-    return encode_answer(_CHUNK, sync, schema_version, body)
 
 
 def encode_error(

@@ -50,8 +50,3 @@ def normalised(vclock: Mapping[int, int]) -> VClock:
 
 def is_equal(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
     return normalised(left) == normalised(right)
-
-
-def is_at_most(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
-    """Return whether no component of `left` is greater than in `right`."""
-    return all(lsn <= right.get(replica_id, 0) for replica_id, lsn in left.items())

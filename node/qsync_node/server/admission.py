@@ -41,10 +41,6 @@ class Admission:
     def unauthenticated(self) -> int:
         return len(self._unauthenticated)
 
-    @property
-    def authenticated(self) -> int:
-        return len(self._clients) + len(self._admins)
-
     def connect(self, number: int) -> int | None:
         """Count a new connection, and return the number of the one that it replaces, or None."""
         self._unauthenticated[number] = None

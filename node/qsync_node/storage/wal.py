@@ -162,10 +162,6 @@ class Wal:
         """Return the first index that `read` serves."""
         return self.segments[0].start_index
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(segment.end_bytes for segment in self.segments)
-
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[LogBatch]) -> None:

@@ -48,9 +48,6 @@ class Expectation:
     covered: CoverageSteps
     voters: CoverageSteps
 
-    def mask_of(self, uuids: list[str]) -> int:
-        return sum(1 << self.bits[uuid] for uuid in uuids if uuid in self.bits)
-
 
 def different_chunks(
     spark: "SparkSession", facts: "DataFrame", expected: Expectation

@@ -166,16 +166,15 @@ async def test_pipeline_appends_in_order_through_any_broker(tmp_path: Path) -> N
 @pytest.mark.asyncio
 async def test_conditions_in_a_batch_see_the_appends_before_them(tmp_path: Path) -> None:
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
-        body = batches.encode_items(
-            [
-                b"first",
-                {"content": b"second", "offset": 5, "union": {"lock": "mine"}},
-                {"content": b"wrong offset", "offset": 5},
-                {"content": b"third", "check": "lock=mine"},
-                {"content": b"wrong register", "check": "lock=other"},
-                b"fourth",
-            ]
-        )
+        contents: list[bytes | dict[str, Any]] = [
+            b"first",
+            {"content": b"second", "offset": 5, "union": {"lock": "mine"}},
+            {"content": b"wrong offset", "offset": 5},
+            {"content": b"third", "check": "lock=mine"},
+            {"content": b"wrong register", "check": "lock=other"},
+            b"fourth",
+        ]
+        body = b"".join(map(batches.encode_item, contents))
         async with http.post(f"{primary(nodes).url}/{JOURNAL}", data=body) as answer:
             assert answer.status == 200
             outcomes = batches.decode_outcomes(await answer.read())
@@ -356,7 +355,7 @@ async def test_few_appends_of_a_batch_are_under_way_at_once(
     contents = [{"content": b"%03d" % number, "check": "lock=mine"} for number in range(100)]
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         url = f"{nodes[0].url}/{JOURNAL}"
-        answer = await http.post(url, data=batches.encode_items(contents))
+        answer = await http.post(url, data=b"".join(map(batches.encode_item, contents)))
         outcomes = batches.decode_outcomes(await answer.read())
         assert [one.begin for one in outcomes] == list(range(0, 300, 3))
     assert 1 < most <= 5

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from qsync_broker import persister, reader, space
-from qsync_broker.batch import encode_items
+from qsync_broker.batch import encode_item
 from qsync_broker.events import GapRead
 from qsync_broker.lease import BrokerLease
 from qsync_broker.resolver import Resolution, resolve
@@ -261,7 +261,7 @@ async def test_body_is_appended_as_it_was_sent(tmp_path: Path, number: int) -> N
             assert answer.status == 204, await answer.text()
         read = await http.get(f"{nodes[0].url}/a/journal")
         assert await read.read() == data + b"not compressed"
-        batch = gzip.compress(encode_items([bytes(1 << 20)] * 100))
+        batch = gzip.compress(encode_item(bytes(1 << 20)) * 100)
         answer = await http.post(url, data=batch, headers=encoding)
         assert answer.status == 400
         assert "the batch is invalid" in await answer.text()

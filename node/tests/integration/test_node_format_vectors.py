@@ -21,8 +21,6 @@ from qsync_node.format.row import (
     decode_rows,
     encode_rows,
     row_from_header,
-    split_transactions,
-    split_tuple,
 )
 from qsync_node.format.xlog import (
     ZROW_MAGIC,
@@ -64,7 +62,6 @@ def test_a_file_is_read_and_written_again_byte_for_byte(path: Path) -> None:
         rows = decode_rows(block.data)
         assert rows
         assert encode_rows(rows) == block.data
-        assert [row for txn in split_transactions(rows) for row in txn] == rows
         stored = data[block.offset : block.end]
         again = encode_block(block.data)
         if stored.startswith(ZROW_MAGIC):
@@ -126,7 +123,6 @@ def test_the_greeting_comes_back() -> None:
     data = bytes.fromhex(WIRE["greeting"])
     greeting = decode_greeting(data)
     assert greeting.version == "2.6.0"
-    assert greeting.version_id == 132608
     assert greeting.instance_uuid == "70dce487-582e-5e56-a3ed-a1541ed73826"
     assert len(data) == 128
     again = encode_greeting(greeting.instance_uuid, greeting.salt, greeting.version)
@@ -201,12 +197,6 @@ def test_a_replication_stream_is_read_and_written_again() -> None:
             row = row_from_header(header, body)
             assert frame.encode_replication_row(row, sync).hex() == packet
             dml += 1
-            if kind == 2:
-                split = split_tuple(body)
-                assert split is not None
-                decoded = msgpack.unpackb(body, strict_map_key=False)
-                assert split[0] == decoded[Key.SPACE_ID]
-                assert msgpack.unpackb(split[1]) == decoded[Key.TUPLE]
     assert dml > 30
     for name in ("join", "subscribe"):
         request = bytes.fromhex(STREAM[name])

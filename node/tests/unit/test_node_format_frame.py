@@ -17,7 +17,6 @@ from qsync_client.protocol.frame import (
     encode_request,
 )
 from qsync_node.format.frame import (
-    encode_chunk,
     encode_error,
     encode_ok,
     encode_tuples,
@@ -123,8 +122,6 @@ def test_answers_have_tarantools_shape() -> None:
     assert one.hex() == (
         "ce000000228300ce0000000001cf000000000000000105ce000000528130dd000000019201a161"
     )
-    ((kind, _, _, body),) = FrameDecoder().feed(encode_chunk(1, 2, [b"\x01"]))
-    assert (kind, msgpack.unpackb(body, strict_map_key=False)) == (128, {Key.DATA: [1]})
 
 
 def test_a_page_carries_its_position() -> None:

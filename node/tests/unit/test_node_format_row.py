@@ -13,12 +13,9 @@ from qsync_node.format.row import (
     decode_rows,
     encode_row,
     encode_rows,
-    encode_single_header,
     encode_singles,
     encode_uint,
     scan_rows,
-    split_transactions,
-    split_tuple,
 )
 
 # A busy machine may delay examples: no test here depends on a duration.
@@ -89,7 +86,6 @@ def test_the_fast_path_writes_the_same_bytes(
     lsn: int, replica_id: int, timestamp: float, flags: int, body: bytes
 ) -> None:
     plain = encode_row(LogRow(3, replica_id, lsn, timestamp, body, flags=flags))
-    assert encode_single_header(3, replica_id, lsn, timestamp, flags) + body == plain
     many = encode_singles([(3, body), (5, body)], replica_id, lsn, timestamp, flags)
     second = encode_row(LogRow(5, replica_id, lsn + 1, timestamp, body, flags=flags))
     assert many == [plain, second]
@@ -129,28 +125,6 @@ def multi(first: int, count: int, replica_id: int = 1) -> list[LogRow]:
     ]
 
 
-def test_transactions_are_grouped() -> None:
-    wanted = [multi(1, 1), multi(2, 3), multi(5, 1), multi(1, 2, replica_id=2)]
-    assert split_transactions([row for txn in wanted for row in txn]) == wanted
-
-
-@pytest.mark.parametrize(
-    ("broken", "why"),
-    [
-        (multi(1, 3)[:2], "is incomplete"),
-        (multi(1, 3)[1:], "begins with lsn 2"),
-        (multi(1, 3)[:1] + multi(1, 1, replica_id=2), "begins before"),
-        ([multi(1, 3)[0], multi(1, 3)[2]], "follows"),
-        (multi(1, 2)[:1] + multi(9, 1), "begins before"),
-    ],
-)
-def test_interleaved_and_unfinished_transactions_are_refused(
-    broken: list[LogRow], why: str
-) -> None:
-    with pytest.raises(RowError, match=why):
-        split_transactions(broken)
-
-
 def test_batches_are_split_by_origin() -> None:
     first, second = multi(7, 3) + multi(10, 1), multi(4, 2, replica_id=2)
     data = encode_rows(first) + encode_rows(second) + encode_rows(multi(11, 1))
@@ -185,34 +159,3 @@ def test_a_batch_is_cut_between_transactions() -> None:
     assert drop_rows_up_to([batch], 2) == [tail]
     assert drop_rows_up_to([batch], 0) == [batch]
     assert drop_rows_up_to([batch], 4) == []
-
-
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 255), max_size=20))
-def test_a_tuple_is_sliced_out_of_its_body(space_id: int, values: list[int]) -> None:
-    packed = msgpack.packb(values)
-    assert split_tuple(msgpack.packb({Key.SPACE_ID: space_id, Key.TUPLE: values})) == (
-        space_id,
-        packed,
-    )
-    wide = b"\x82\x10\xce" + space_id.to_bytes(4, "big") + b"\x21" + packed
-    assert split_tuple(wide) == (space_id, packed)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {Key.TUPLE: [1], Key.SPACE_ID: 1},
-        {Key.SPACE_ID: 1},
-        {Key.SPACE_ID: 1, Key.TUPLE: 5},
-        {Key.SPACE_ID: "a", Key.TUPLE: [1]},
-        {Key.SPACE_ID: 1, Key.KEY: [1]},
-    ],
-)
-def test_other_bodies_are_not_sliced(body: dict[int, object]) -> None:
-    assert split_tuple(msgpack.packb(body)) is None
-
-
-@given(st.binary(max_size=12))
-def test_slicing_garbage_raises_nothing(body: bytes) -> None:
-    found = split_tuple(body)
-    assert found is None or body.endswith(found[1])
