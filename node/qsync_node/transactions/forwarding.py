@@ -238,7 +238,7 @@ class Forwarding:
         self._send(link, Call(request, self.context.now_ns))
 
     def on_session_closed(self, session: int) -> None:
-        """Say to each leader of a session's streams that the session has closed (T10)."""
+        """Report to each leader of a session's streams that the session has closed (T10)."""
         for link in sorted(self._bound.pop(session, ())):
             if link in self.context.links:
                 self.context.send(link, ForwardClosed(session))

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class WaitingCalls(Generic[T]):
-    """Calls that wait, each with what its wait needs; the first has waited longest.
+    """Calls that wait, each with its entry; the first has waited longest.
 
     The end of a session costs the work of its own calls only, however many others wait (G1).
     """
