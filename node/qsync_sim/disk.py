@@ -170,13 +170,15 @@ def _change(
 class SimFile:
     """An open file of a SimDisk; dead after a crash."""
 
-    __slots__ = ("_disk", "_incarnation", "_inode", "_path")
+    __slots__ = ("_disk", "_incarnation", "_inode", "_is_open", "_path")
 
     def __init__(self, disk: "SimDisk", path: str, inode: _Inode) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
         self._incarnation = disk.incarnation
+        self._is_open = True
+        disk.open_files += 1
 
     def append(self, data: bytes | Sequence[bytes]) -> None:
         whole = data if isinstance(data, bytes) else b"".join(data)
@@ -209,8 +211,13 @@ class SimFile:
 
     def close(self) -> None:
         """Close the file; this never fails and flushes nothing."""
+        assert self._is_open, f"{self._path} is closed twice"
+        self._is_open = False
+        if self._incarnation == self._disk.incarnation:
+            self._disk.open_files -= 1
 
     def _enter(self, call: str) -> DiskFault | None:
+        assert self._is_open, f"{self._path} is closed"
         if self._incarnation != self._disk.incarnation:
             raise DiskError(f"{self._path} was open before the crash")
         return self._disk.enter(call, self._path)
@@ -223,6 +230,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.incarnation = 0
+        self.open_files = 0  # of the process that runs
         self.calls = 0  # that change something
         self.on_call: DiskHook | None = None
         self._root = _Directory()
@@ -233,6 +241,7 @@ class SimDisk:
     def kill(self) -> None:
         """End the process; the page cache survives."""
         self.incarnation += 1
+        self.open_files = 0
         self._is_off = False
 
     def crash(self, rng: Random) -> None:

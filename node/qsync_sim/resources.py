@@ -10,6 +10,7 @@
            transaction that reaches the limit (G1). A forced configuration is one transaction with
            two rows for each member that it removes.
   cache    The batches kept in memory exceed `tail_cache_bytes` by the newest batch at most.
+  files    A process has few files open: the log, and its next file or a checkpoint.
   ends     When all clients have their answers, no member keeps a request, a forwarded request or a
            read. A leak is unbounded in a long run.
 
@@ -37,6 +38,8 @@ TRANSACTION_ROWS = 8
 """The most rows of a workload's transaction."""
 TRANSACTION_BYTES = 9_000
 """The largest transaction of a workload, with its header."""
+OPEN_FILES_MAX = 2
+"""Files that a process has open at once: the log, and its next file or a checkpoint."""
 CONTROL_BYTES = 4_000
 """Rows of decisions, confirmations and members in a queue, at most."""
 
@@ -55,6 +58,8 @@ def check_step(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRow]) ->
     context = node.context
     replica = node.replica
     limbo, settings = context.limbo, node.settings
+    if shell.disk.open_files > OPEN_FILES_MAX:
+        raise InvariantViolation(f"T11: {shell.name} has {shell.disk.open_files} files open")
     if limbo is shell.limbo_before:
         rows = limbo.confirmed_index - shell.confirmed_before
         if rows > settings.confirm_rows_max + TRANSACTION_ROWS:
