@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +136,26 @@ async def test_damaged_completed_fragment_is_never_served_and_copied_after_a_res
     finally:
         for node in nodes.values():
             await node.stop()
+
+
+@pytest.mark.asyncio
+async def test_read_of_bytes_that_have_left_the_disk_fails_and_names_the_file(
+    tmp_path: Path,
+) -> None:
+    """The file has lost its content since the broker started."""
+    async with brokers(tmp_path, 1) as (node,):
+        first, second = b"1" * LARGE, b"2" * LARGE
+        assert await append(node.url, first) == 204
+        assert await append(node.url, second) == 204  # completes the first fragment
+        assert await read(node.url, 2 * LARGE) == first + second
+        spools = Path(tmp_path).glob("**/spools/*.spool")
+        path = min(spools, key=lambda path: path.name.partition("-")[2])
+        os.truncate(path, 0)
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            answer = await session.get(f"{node.url}/{JOURNAL}")
+            text = await answer.text()
+        assert answer.status == 503
+        assert f"{path} lacks the bytes at 0; restart this broker to copy them" in text
 
 
 @pytest.mark.asyncio
