@@ -400,6 +400,7 @@ class Election:
             tail.last_term,
             tail.last_index,
             context.ballot.nack_in(tail.last_term),
+            not self.is_up_to_date(request.last_term, request.last_index),
         )
 
     def force(self, lost: list[str], is_rollback: bool) -> str:

@@ -36,7 +36,8 @@ class VoteReply(NamedTuple):
     """Answer given in `term`, after the sender adopted that term.
 
     `last_term` and `last_index` describe the sender's log. `nack_index` is the first row of it that
-    the sender could not apply (0: none), for E8's proof.
+    the sender could not apply (0: none), for E8's proof. `has_newer_log` is the reason for a
+    refusal.
     """
 
     term: int
@@ -46,6 +47,7 @@ class VoteReply(NamedTuple):
     last_term: int
     last_index: int
     nack_index: int
+    has_newer_log: bool
 
 
 class Heartbeat(NamedTuple):

@@ -173,14 +173,14 @@ class TestOnlooker:
     def test_a_vote_that_is_not_stored(self) -> None:
         world = self.world()
         shell = next(iter(world.shells.values()))
-        vote = msg.VoteReply(99, True, False, 1, 1, 1, 0)
+        vote = msg.VoteReply(99, True, False, 1, 1, 1, 0, False)
         with pytest.raises(InvariantViolation, match="D2"):
             world.onlooker.on_send(shell, "anybody", vote)
 
     def test_a_prevote_binds_no_voter(self) -> None:
         world = self.world()
         shell = next(iter(world.shells.values()))
-        world.onlooker.on_send(shell, "anybody", msg.VoteReply(99, True, True, 1, 1, 1, 0))
+        world.onlooker.on_send(shell, "anybody", msg.VoteReply(99, True, True, 1, 1, 1, 0, False))
 
     def test_a_leader_without_votes(self) -> None:
         world = self.world()

@@ -192,20 +192,24 @@ class TestWatch:
         assert follower.node is not None
         follower.node.replica.election.heard_at_ns -= 1_000_000
         with pytest.raises(InvariantViolation, match="E3"):
-            driven.world.watch.on_send(follower, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0))
+            driven.world.watch.on_send(
+                follower, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0, False)
+            )
 
     def test_prevote_of_a_leader(self) -> None:
         driven = Driven(3)
         leader, other = driven.leader(), driven.followers()[0]
         with pytest.raises(InvariantViolation, match="E3"):
-            driven.world.watch.on_send(leader, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0))
+            driven.world.watch.on_send(
+                leader, other.uuid, VoteReply(9, True, True, 1, 1, 1, 0, False)
+            )
 
     @pytest.mark.parametrize(
         ("message", "is_allowed"),
         [
             (VoteRequest(7, 1, 1, True, False, 1), False),
-            (VoteReply(7, True, True, 1, 1, 1, 0), False),
-            (VoteReply(7, False, True, 1, 1, 1, 0), True),
+            (VoteReply(7, True, True, 1, 1, 1, 0, False), False),
+            (VoteReply(7, False, True, 1, 1, 1, 0, False), True),
             (VoteRequest(7, 1, 1, False, False, 1), True),
             (VoteRequest(6, 1, 1, False, False, 1), False),
         ],
@@ -299,7 +303,9 @@ class TestAuthority:
         follower = driven.followers()[0]
         removed_at(follower, "removed")
         with pytest.raises(InvariantViolation, match="P1"):
-            driven.world.onlooker.on_send(follower, "removed", VoteReply(9, True, True, 1, 1, 1, 0))
+            driven.world.onlooker.on_send(
+                follower, "removed", VoteReply(9, True, True, 1, 1, 1, 0, False)
+            )
 
     def test_ack_to_a_removed_instance(self) -> None:
         driven = Driven(3)
