@@ -10,7 +10,7 @@
            transaction that reaches the limit (G1). A forced configuration is one transaction with
            two rows for each member that it removes.
   cache    The batches kept in memory exceed `tail_cache_bytes` by the newest batch at most.
-  files    A process has few files open: the log, and its next file or a checkpoint.
+  files    Between two operations of its disk, a process has its log open, and no other file.
   ends     When all clients have their answers, no member keeps a request, a forwarded request or a
            read. A leak is unbounded in a long run.
 
@@ -38,8 +38,8 @@ TRANSACTION_ROWS = 8
 """The most rows of a workload's transaction."""
 TRANSACTION_BYTES = 9_000
 """The largest transaction of a workload, with its header."""
-OPEN_FILES_MAX = 2
-"""Files that a process has open at once: the log, and its next file or a checkpoint."""
+OPEN_FILES_MAX = 1
+"""Files that a process has open between two operations of its disk: the log."""
 CONTROL_BYTES = 4_000
 """Rows of decisions, confirmations and members in a queue, at most."""
 

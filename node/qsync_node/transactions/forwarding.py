@@ -182,8 +182,10 @@ class Forwarding:
                 continue
             del self.outgoing[number]
             self._answer_lost(outgoing.call, cause)
-        for links in self._bound.values():
+        for session, links in list(self._bound.items()):
             links.discard(link)
+            if not links:
+                del self._bound[session]
 
     def _answer_lost(self, call: Call, cause: str) -> None:
         """Answer a forwarded request without the leader's answer (T10).
