@@ -2,7 +2,8 @@
 
 A message is a NamedTuple; on the wire it is the msgpack array `[kind, field, ...]`. Batches of rows
 travel as the bytes that go into the log (L9). The connection identifies the sender, never the body
-(P1): no message names its sender.
+(P1): no message names its sender. Members of two versions are connected while an update rolls, and
+a message with another number of fields closes the connection: no field is added or removed.
 
 Conversation of a follower with a leader, on a connection that the follower opened:
 
@@ -37,7 +38,7 @@ class VoteReply(NamedTuple):
 
     `last_term` and `last_index` describe the sender's log. `nack_index` is the first row of it that
     the sender could not apply (0: none), for E8's proof. `has_newer_log` is the reason for a
-    refusal.
+    refusal; members of this version do not read it.
     """
 
     term: int

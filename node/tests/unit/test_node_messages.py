@@ -1,5 +1,6 @@
 """Messages between members arrive as they were sent, and invalid ones raise ValueError (P1)."""
 
+from types import GenericAlias
 from typing import Any
 
 import msgpack
@@ -47,6 +48,45 @@ def test_round_trip(message: Any) -> None:
     for sent, got in zip(message, again, strict=True):
         if isinstance(sent, list) and isinstance(got, list):
             assert list(map(type, got)) == list(map(type, sent))
+
+
+WIRE_FORM = """
+0 VoteRequest: int int int bool bool int
+1 VoteReply: int bool bool int int int int bool
+2 Heartbeat: int int int int
+3 HeartbeatReply: int int bool
+4 Subscribe: int int bool list[int]
+5 Histories: int int list[TermStart] int int int bool
+6 Follow: int int int int
+7 Rows: int int int int int list[LogBatch]
+8 Ack: int int int int int int
+9 Refusal: int int int str
+10 SnapshotRequest: int int int
+11 SnapshotChunk: int int int dict[int, int] list[TermStart] list[bytes] bool int
+12 Register: int str str int
+13 RegisterReply: int int int str
+14 Forward: int str int bytes int int object int
+15 ForwardReply: int int str list[bytes] int bytes
+16 ForwardClosed: int
+17 ReadIndex: int
+18 ReadIndexReply: int int
+19 NominationOrder: int
+"""
+
+
+def test_members_of_two_versions_understand_each_other() -> None:
+    """A message with other fields closes the connection, also while an update rolls (P2)."""
+    found = [
+        f"{number} {kind.__name__}: " + " ".join(map(_name_of, kind.__annotations__.values()))
+        for number, kind in enumerate(msg.MESSAGES)
+    ]
+    assert found == WIRE_FORM.split("\n")[1:-1]
+
+
+def _name_of(hint: type | GenericAlias) -> str:
+    if isinstance(hint, GenericAlias):
+        return f"{hint.__origin__.__name__}[{', '.join(map(_name_of, hint.__args__))}]"
+    return str(hint.__name__)
 
 
 @given(st.binary(max_size=60))
