@@ -373,6 +373,7 @@ class Clients:
         for call in [call for call in self.answers.waiting if call.link == link]:
             del self.answers.waiting[call]
         self.stepped_reads.on_link_down(link)
+        self.procedures.on_link_down(link)
         self.builds.drop_link(link)
         self.streams.close_link(link)
 

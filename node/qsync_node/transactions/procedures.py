@@ -402,7 +402,14 @@ class Procedures:
 
     def on_owner_closed(self, owner: tuple[int, int]) -> None:
         """Wait no longer for the calls of a session, given as (link, session)."""
-        for wait in self.waits.remove_owner(owner):
+        self._drop(self.waits.remove_owner(owner))
+
+    def on_link_down(self, link: int) -> None:
+        """Wait no longer for the calls that a member forwarded by a link."""
+        self._drop(self.waits.remove_link(link))
+
+    def _drop(self, waits: list[Wait]) -> None:
+        for wait in waits:
             self._publication_waits -= wait.result is not None
             self.answers.drop(wait.call)
 

@@ -1,12 +1,9 @@
 """Publications to journals: written with rows in one transaction, in the order of the log."""
 
-from functools import partial
 from typing import Any
 
-import msgpack
 import pytest
 
-from qsync_client.protocol.constants import Key
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import ConsensusSettings
@@ -14,18 +11,25 @@ from qsync_node.engine import publishing
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
-    NO_ROUTE,
     PUBLICATION_SPACE,
     PUBLISHER_SPACE,
-    JournalRow,
     PublisherRow,
     definitions,
-    encode_row,
     publish_function,
 )
-from qsync_node.transactions.procedures import PUBLICATION_WAITS_MAX, WAITS_PER_STEP, Wait
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
+from qsync_testing.publications import (
+    CALL,
+    CALL_16,
+    ID,
+    JOURNAL,
+    call,
+    journal,
+    publish,
+    publishing_cluster,
+    values,
+)
 from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
@@ -37,42 +41,16 @@ from qsync_testing.worlds import (
     UPDATE,
     Driven,
     get,
-    node_of,
     put,
 )
 
-CALL, CALL_16 = 10, 6
 _INDEX = 288
-JOURNAL, ID = "orders/eu", 7
 KEY = ["client-1", 1, 0]
-
-
-def call(name: str, *arguments: object) -> bytes:
-    packed: bytes = msgpack.packb({Key.FUNCTION_NAME: name, Key.TUPLE: list(arguments)})
-    return packed
-
-
-def publish(content: bytes | str, journal: str = JOURNAL) -> bytes:
-    return call("qsync.publish", journal, content)
-
-
-def journal(name: str = JOURNAL, journal_id: int = ID) -> bytes:
-    row = JournalRow(name, {"replication": 3}, 0, 0, 0, 0, NO_ROUTE, journal_id, journal_id)
-    return build_body(JOURNAL_SPACE, tuple=encode_row(row))
 
 
 @pytest.fixture
 def driven() -> Driven:
-    driven = Driven(3)
-    for space, fields in definitions():
-        assert driven.ask(driven.leader(), INSERT, build_body(space, tuple=fields)).code == 0
-    assert driven.ask(driven.leader(), INSERT, journal()).code == 0
-    return driven
-
-
-def values(answer: fx.Answer) -> list[Any]:
-    assert answer.code == 0, answer.reason
-    return [msgpack.unpackb(packed) for packed in answer.tuples]
+    return publishing_cluster()
 
 
 def rows(driven: Driven, space: int, shell: Shell | None = None) -> list[Any]:
@@ -430,60 +408,6 @@ def test_publications_of_a_deleted_journal_are_discarded(driven: Driven) -> None
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def state(driven: Driven, *arguments: object, shell: Shell | None = None) -> Any:
-    body = call("qsync.publication", *arguments)
-    return values(driven.ask(shell or driven.leader(), CALL, body))[0]
-
-
-def test_publication_reports_state_and_offsets(driven: Driven) -> None:
-    leader = driven.leader()
-    assert state(driven, JOURNAL, 1) == {"state": "unknown"}
-    driven.ask(leader, CALL, publish(b"abc"))
-    assert state(driven, JOURNAL, 1) == {"state": "pending"}
-    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 1, [[1, 10, 13]]))
-    assert state(driven, JOURNAL, 1) == {"state": "published", "begin": 10, "end": 13}
-    for _ in range(2):
-        driven.ask(leader, CALL, publish(b"x"))
-    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 3, []))
-    assert state(driven, JOURNAL, 3) == {"state": "published"}
-
-
-def test_call_waits_at_a_follower_until_the_publication_is_appended(driven: Driven) -> None:
-    leader, follower = driven.leader(), driven.followers()[0]
-    sync = driven.send(follower, CALL, call("qsync.publication", JOURNAL, 1, 60))
-    driven.ask(leader, CALL, publish(b"abc"))
-    driven.run(500)
-    assert sync not in driven.answers
-    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 1, [[1, 0, 3]]))
-    driven.run(500)
-    assert values(driven.answers[sync]) == [{"state": "published", "begin": 0, "end": 3}]
-
-
-def test_wait_ends_with_the_state_at_its_deadline(driven: Driven) -> None:
-    driven.ask(driven.leader(), CALL, publish(b"abc"))
-    assert state(driven, JOURNAL, 1, 0.5) == {"state": "pending"}
-
-
-def test_wait_survives_that_the_administrator_drops_an_index(driven: Driven) -> None:
-    leader = driven.leader()
-    driven.ask(leader, CALL, publish(b"abc"))
-    sync = driven.send(leader, CALL, call("qsync.publication", JOURNAL, 1, 1))
-    dropped = driven.ask(leader, DELETE, build_body(_INDEX, index=0, key=[PUBLISHER_SPACE, 0]))
-    assert dropped.code == 0, dropped.reason
-    driven.run(1500)
-    assert values(driven.answers[sync]) == [{"state": "unknown"}]
-    assert driven.leader() is leader
-
-
-@pytest.mark.parametrize("arguments", [(), (JOURNAL,), (JOURNAL, "1"), (1, 1), (JOURNAL, 1, "x")])
-def test_invalid_arguments_of_publication_are_refused(driven: Driven, arguments: Any) -> None:
-    answer = driven.ask(driven.leader(), CALL, call("qsync.publication", *arguments))
-    assert answer.code == ErrorCode.ILLEGAL_PARAMS
-
-
-# --- failover -------------------------------------------------------------------------------------
-
-
 def test_sequence_continues_after_a_failover_and_restarts(driven: Driven) -> None:
     former = driven.leader()
     assert values(driven.ask(former, CALL, publish(b"a"))) == [1]
@@ -529,47 +453,3 @@ def test_transaction_with_too_many_publications_is_refused_at_once(
     assert values(driven.ask(leader, COMMIT, stream=1)) == [[JOURNAL, n] for n in (1, 2, 3)]
     driven.ask(leader, BEGIN, stream=1)  # each transaction has a count of its own
     assert driven.ask(leader, CALL, publish(b"x"), stream=1).code == 0
-
-
-def test_waits_for_publications_end_with_their_session(driven: Driven) -> None:
-    """Clients that have left keep no place that another one needs."""
-    leader = driven.leader()
-    driven.ask(leader, CALL, publish(b"abc"))
-    body = call("qsync.publication", JOURNAL, 1, 1e6)
-    waits = [
-        fx.Request(400, driven.next_sync(), CALL, body, 0, "admin", None)
-        for _ in range(PUBLICATION_WAITS_MAX)
-    ]
-    leader.step(waits)
-    driven.run(1)
-    refused = driven.ask(leader, CALL, call("qsync.publication", JOURNAL, 1, 1), session=401)
-    assert refused.code == ErrorCode.TOO_MANY
-    leader.step([fx.SessionClosed(400)])
-    answer = driven.ask(leader, CALL, call("qsync.publication", JOURNAL, 1, 1), session=401)
-    assert answer.code == 0, answer.reason
-
-
-def test_a_step_examines_a_part_of_the_calls_that_wait(driven: Driven) -> None:
-    leader = driven.leader()
-    driven.ask(leader, CALL, publish(b"abc"))
-    waited = [
-        (driven.send(leader, CALL, call("qsync.publication", JOURNAL, 1, seconds)), seconds)
-        for seconds in (1e6, 1)
-        for _ in range(PUBLICATION_WAITS_MAX // 2)
-    ]
-    procedures = node_of(leader).procedures
-    waits = list(procedures.waits)
-    examined: list[Wait] = []
-    for wait in waits:
-        wait.is_done = partial(_examine, examined, wait)
-    procedures.tick()
-    assert len(examined) == WAITS_PER_STEP
-    driven.run(3_000)
-    assert set(examined) == set(waits), "each one has its turn"
-    ended = [sync for sync, seconds in waited if seconds == 1]
-    assert sorted(sync for sync, _ in waited if sync in driven.answers) == ended
-
-
-def _examine(examined: list[Wait], wait: Wait) -> bool:
-    examined.append(wait)
-    return False
