@@ -1,6 +1,6 @@
 """Rows that most members cannot apply (T7, E12): those of the leader, and inherited ones."""
 
-from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
+from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven, get, node_of, put
 
 
 def with_inherited_row() -> Driven:
@@ -59,3 +59,21 @@ def test_a_row_of_the_leader_itself_that_most_members_refuse_is_rolled_back() ->
     driven.world.command(leader, "set_key_window", rows=1_300)
     driven.run(100)
     assert {node_of(shell).state.keys.window_rows for shell in driven.shells} == {1_300}
+
+
+def test_member_that_led_while_it_received_a_state_is_repaired() -> None:
+    """Its term confirmed rows after that state, which can therefore no longer be installed (T7)."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    node = node_of(member)
+    context, repair = node.context, node.replica.repair
+    node.refuse_rows = True
+    assert driven.ask(driven.leader(), INSERT, put(1, "refused")).code == 0
+    assert driven.run(1_000, lambda: repair.is_open)
+    node.refuse_rows = False
+    repair._view_index = repair._ready_index = context.limbo.confirmed_index - 1
+    assert driven.ask(driven.leader(), INSERT, put(2, "later")).code == 0
+    last = node_of(driven.leader()).context.tail.last_index
+    assert driven.run(20_000, lambda: not repair.is_open)
+    assert driven.run(1_000, lambda: context.limbo.confirmed_index >= last)
+    assert driven.ask(member, SELECT, get(1)).tuples

@@ -44,7 +44,6 @@ from qsync_testing.worlds import (
     put,
 )
 
-_INDEX = 288
 KEY = ["client-1", 1, 0]
 
 
