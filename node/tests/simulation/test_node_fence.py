@@ -1,8 +1,8 @@
-"""A fence is durable before it is reported, and a fenced leader leaves leadership (E10)."""
+"""A fence is durable before it is reported, and leadership moves or stays (E9, E10)."""
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
-from qsync_testing.worlds import REPLACE, Driven, put
+from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
 ADMIN = 7
 
@@ -37,3 +37,18 @@ def test_fenced_leader_steps_down_when_its_switchover_does_not_end() -> None:
     driven.run(2_000)
     assert driven.leader() is not leader
     assert driven.ask(leader, REPLACE, put(1, "value")).code == 0
+
+
+def test_switchover_whose_target_does_not_take_over_ends() -> None:
+    """The leader then takes writes again, in the same term (E9)."""
+    driven = Driven(3)
+    leader, target = driven.leader(), driven.followers()[0]
+    driven.cut_off(target)
+    driven.world.command(leader, "switchover", target=target.uuid)
+    driven.run(20)
+    term = node_of(leader).replica.leader
+    assert term is not None
+    assert term.transfer.is_active
+    assert driven.run(6_000, lambda: not term.transfer.is_active)
+    assert driven.ask(leader, INSERT, put(1, "later")).code == 0
+    assert node_of(leader).replica.leader is term
