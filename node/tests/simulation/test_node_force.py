@@ -4,9 +4,12 @@ import pytest
 
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.context import Context
 from qsync_node.consensus.settings import SECOND
+from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
+from qsync_testing.worlds import INSERT
 
 
 def order(world: World, shell: Shell, verb: str, **arguments: object) -> fx.Answer:
@@ -15,6 +18,15 @@ def order(world: World, shell: Shell, verb: str, **arguments: object) -> fx.Answ
     )
     assert answer is not None
     return answer
+
+
+def context_of(shell: Shell) -> Context:
+    assert shell.node is not None
+    return shell.node.context
+
+
+def last_index(shell: Shell) -> int:
+    return context_of(shell).tail.last_index
 
 
 def lose_two_of_three(world: World) -> tuple[Shell, list[str]]:
@@ -84,3 +96,46 @@ def test_nothing_is_forced_while_a_quorum_answers() -> None:
     answer = order(world, follower, "force-confirm", lost=lost)
     assert answer.code == 1
     assert "disks" in answer.reason
+
+
+def test_forced_rollback_that_found_no_votes_rolls_back_nothing_later() -> None:
+    """The other survivor has the newer log, and gets an order of its own."""
+    world = World(3)
+    world.bootstrap(5)
+    leader = world.leader()
+    assert leader is not None
+    older, newer, *rest = (shell for shell in world.alive() if shell is not leader)
+    lost = [leader, *rest]
+    world.network.cut(leader, older)
+    world.insert(SystemSpace.SCHEMA, ["first", 1])
+    assert world.run_for(SECOND, lambda: last_index(newer) > last_index(older))
+    for shell in lost:
+        shell.stop(power_loss=True)
+        shell.is_removed = True
+    world.network.heal()
+    world.run_for(5 * SECOND)
+    uuids = [shell.uuid for shell in lost]
+    order(world, older, "force-rollback", lost=uuids, disks_destroyed=True)
+    assert not context_of(older).is_leading
+    assert order(world, newer, "force-confirm", lost=uuids, disks_destroyed=True).code == 0
+    added = world.add()
+    added.start()
+
+    def is_grown() -> bool:
+        voters = context_of(older).limbo.confirmed_configuration.voters
+        return added.uuid in {voter.uuid for voter in voters}
+
+    assert world.run_for(30 * SECOND, is_grown)
+    assert not context_of(older).ballot.forced_voters
+    world.command(added, "configure", election_mode="voter")
+    written = last_index(newer) + 1
+    body = build_body(SystemSpace.SCHEMA, tuple=["second", 2])
+    newer.step([fx.Request(7, 1, INSERT, body, 0, "admin", None)])
+    assert world.run_for(SECOND, lambda: last_index(older) >= written)
+    world.network.cut(newer, older)
+    assert world.run_for(SECOND, lambda: context_of(newer).limbo.confirmed_index >= written)
+    assert context_of(older).limbo.confirmed_index < written
+    newer.stop(power_loss=False)
+    assert world.run_for(30 * SECOND, lambda: world.leader() is older)
+    assert world.run_for(SECOND, lambda: context_of(older).limbo.confirmed_index > written)
+    assert not context_of(older).limbo.rolled_back_rows
