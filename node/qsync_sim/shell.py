@@ -30,7 +30,7 @@ from qsync_sim.server import SimServer
 from qsync_sim.timeline import Timeline
 
 DIRECTORY = "/data"
-LIMITS = SegmentLimits(segment_bytes=8192)
+LIMITS = SegmentLimits(segment_bytes=8192, mark_bytes=600)
 MILLISECOND = 1_000_000
 
 

@@ -7,7 +7,7 @@ from qsync_node.storage.storage import SegmentLimits, Storage
 
 UUID = "70dce487-582e-5e56-a3ed-a1541ed73826"
 OTHER = "2564c0a3-dd23-551f-a25c-1af767f45a81"
-SMALL = SegmentLimits(segment_bytes=400)
+SMALL = SegmentLimits(segment_bytes=400, mark_bytes=100)
 
 
 def batch(

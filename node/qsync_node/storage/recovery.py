@@ -105,7 +105,7 @@ def recover(fs: FileSystem, directory: str, limits: SegmentLimits) -> tuple[Wal,
         uuids.add((snapshot.instance_uuid, snapshot.path))
     instance_uuid = _one_uuid(uuids, directory)
     start_vclock = snapshot.vclock if snapshot is not None else {}
-    tail = _read_tail(fs, segments, snapshot)
+    tail = _read_tail(fs, segments, snapshot, limits)
     is_clean = _take_clean_mark(fs, directory, segments, tail)
     if signature(tail.vclock) < signature(start_vclock) or not segments:
         _check_ahead(fs, directory, segments, tail, signature(start_vclock))
@@ -203,7 +203,9 @@ def _newest_snapshot(
     return None
 
 
-def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | None) -> _Tail:
+def _read_tail(
+    fs: FileSystem, segments: list[Segment], snapshot: Snapshot | None, limits: SegmentLimits
+) -> _Tail:
     """Read the rows after the snapshot and record the positions of the segments."""
     base_vclock: VClock = snapshot.vclock if snapshot is not None else {}
     base = signature(base_vclock)
@@ -226,7 +228,8 @@ def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | Non
                 f"ends at {tail.vclock}",
             )
         _check_base(segment.path, 0, tail.vclock, base_vclock)
-        _read_segment(fs, segment, tail, base_vclock, segment is segments[-1])
+        is_last = segment is segments[-1]
+        _read_segment(fs, segment, tail, base_vclock, limits, is_last=is_last)
     tail.batches = drop_rows_up_to(tail.batches, base)
     return tail
 
@@ -255,7 +258,13 @@ def _check_base(path: str, offset: int, vclock: VClock, base_vclock: VClock) -> 
 
 
 def _read_segment(
-    fs: FileSystem, segment: Segment, tail: _Tail, base_vclock: VClock, is_last: bool
+    fs: FileSystem,
+    segment: Segment,
+    tail: _Tail,
+    base_vclock: VClock,
+    limits: SegmentLimits,
+    *,
+    is_last: bool,
 ) -> None:
     data = fs.read(segment.path)
     base = signature(base_vclock)
@@ -268,7 +277,7 @@ def _read_segment(
             if batches:
                 if batches[-1].last_index > base:
                     tail.batches += batches
-                segment.add_block(batches[-1].last_index, item.end)
+                segment.add_block(batches[-1].last_index, item.end, limits.mark_bytes)
         elif isinstance(item, BlockDamage):
             if not (item.is_torn and is_last):
                 raise CorruptionError(segment.path, item.offset, item.why)

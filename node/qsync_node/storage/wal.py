@@ -46,7 +46,6 @@ from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull, NotI
 from qsync_node.storage.files import File, FileSystem, join
 from qsync_node.storage.newest import forget_newest, note_newest
 
-MARK_EVERY_BYTES = 64 * 1024
 READ_WINDOW_BYTES = 256 * 1024
 
 
@@ -55,6 +54,7 @@ class SegmentLimits:
     """Settings of one data directory."""
 
     segment_bytes: int = 64 << 20
+    mark_bytes: int = 64 << 10  # between two places at which a read of a segment may begin
     # False is `wal_mode: write`: rows are not flushed, which status reports (D1). A power loss may
     # then damage more than the last block, and such a directory is refused as corrupt.
     is_synced: bool = True
@@ -76,11 +76,11 @@ class Segment:
         # None: not read yet; the first reader of the segment determines them.
         self.marks: list[tuple[int, int]] | None = [(self.start_index, data_start)]
 
-    def add_block(self, end_index: int, end_bytes: int) -> None:
+    def add_block(self, end_index: int, end_bytes: int, mark_bytes: int) -> None:
         """Record a durable block that ends at `end_bytes` and at the row `end_index`."""
         assert end_index > self.end_index, "W2: a block has rows, after those before it"
         assert end_bytes > self.end_bytes, "W1: blocks stand one after the other"
-        if self.marks is not None and end_bytes - self.marks[-1][1] >= MARK_EVERY_BYTES:
+        if self.marks is not None and end_bytes - self.marks[-1][1] >= mark_bytes:
             self.marks.append((end_index, end_bytes))
         self.end_index = end_index
         self.end_bytes = end_bytes
@@ -183,7 +183,8 @@ class Wal:
         file = self._append(parts)
         if self.limits.is_synced:
             self._sync(file)
-        segment.add_block(batches[-1].last_index, segment.end_bytes + len(parts[0]) + len(parts[1]))
+        end_bytes = segment.end_bytes + len(parts[0]) + len(parts[1])
+        segment.add_block(batches[-1].last_index, end_bytes, self.limits.mark_bytes)
         self.vclock = vclock
         self.last_index = batches[-1].last_index
         assert self.last_index == signature(vclock), "W3"
@@ -346,7 +347,7 @@ class Wal:
         for _, end, batches in read_batches(
             self.fs, segment, segment.start_index, segment.data_start
         ):
-            if end - marks[-1][1] >= MARK_EVERY_BYTES and batches:
+            if end - marks[-1][1] >= self.limits.mark_bytes and batches:
                 marks.append((batches[-1].last_index, end))
         return marks
 

@@ -29,7 +29,7 @@ settings.load_profile("untimed")
 UUID = "70dce487-582e-5e56-a3ed-a1541ed73826"
 DIRECTORY = "/srv/data"
 BIG_BODY = b"\x81\x21\xc5\x20\x00" + Random(2).randbytes(0x2000)
-LIMITS = SegmentLimits(segment_bytes=1500)
+LIMITS = SegmentLimits(segment_bytes=1500, mark_bytes=200)
 
 
 def make_batch(rng: Random, first_index: int, replica_id: int, first_lsn: int) -> LogBatch:
