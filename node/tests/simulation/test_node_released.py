@@ -1,0 +1,141 @@
+"""State that must be reset or released: places of guests, barriers, NACKs and pinned views."""
+
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
+from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.consensus.snapshots import VIEW_LIFETIME_NS
+from qsync_node.transactions.streams import GUESTS_BYTES_MAX, GUESTS_STREAMS_MAX
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+from qsync_testing.worlds import (
+    BEGIN,
+    COMMIT,
+    INSERT,
+    REPLACE,
+    ROLLBACK,
+    Driven,
+    node_of,
+    put,
+)
+
+SPACES, PRIVILEGES = 280, 312
+GUEST_ID, READ_AND_WRITE = 0, 3
+
+
+def ask_as_guest(driven: Driven, shell: Shell, kind: int, body: bytes = b"") -> fx.Answer:
+    sync = driven.next_sync()
+    shell.step([fx.Request(500, sync, kind, body, 1, "guest", None)])
+    assert driven.run(10_000, lambda: sync in driven.answers)
+    return driven.answers[sync]
+
+
+def test_guests_get_places_and_bytes_of_ended_transactions_back() -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    grant = [1, GUEST_ID, "space", SPACE, READ_AND_WRITE]
+    assert driven.ask(leader, INSERT, build_body(PRIVILEGES, tuple=grant)).code == 0
+    content = "x" * (GUESTS_BYTES_MAX // GUESTS_STREAMS_MAX)
+    for key in range(GUESTS_STREAMS_MAX + 10):
+        assert ask_as_guest(driven, leader, BEGIN).code == 0
+        answer = ask_as_guest(driven, leader, REPLACE, put(key, content))
+        assert answer.code == 0, answer.reason
+        assert ask_as_guest(driven, leader, ROLLBACK).code == 0
+
+
+def test_writes_do_not_wait_for_a_schema_change_that_was_truncated() -> None:
+    """Its index may be greater than the last one when the member leads again."""
+    driven = Driven(3)
+    leader, followers = driven.leader(), driven.followers()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    later = build_body(SPACES, tuple=[900, 1, "later", "memtx", 0, {}, []])
+    assert driven.ask(leader, INSERT, later, stream=1).code == 0
+    for key in range(40):
+        assert driven.ask(leader, REPLACE, put(key, "pending"), stream=1).code == 0
+    driven.cut_off(leader)
+    driven.send(leader, COMMIT, stream=1)
+    driven.run(50)
+    assert node_of(leader).state.ddl_barrier == node_of(leader).context.tail.last_index
+    assert driven.run(10_000, lambda: driven.world.leader() in followers)
+    driven.world.network.heal()
+    tail = node_of(leader).context.tail
+    last = node_of(driven.leader()).context.tail
+    assert driven.run(10_000, lambda: tail.last_index == last.last_index)
+    driven.world.command(driven.leader(), "switchover", target=leader.uuid)
+    assert driven.run(10_000, lambda: driven.world.leader() is leader)
+    assert driven.ask(leader, REPLACE, put(1, "later")).code == 0
+
+
+def test_refusal_of_a_truncated_row_counts_for_no_other_row() -> None:
+    """Other rows are confirmed at its index, and the member could apply them (T7)."""
+    driven = Driven(5)
+    leader, (member, *others) = driven.leader(), driven.followers()
+    driven.mute(leader, *others)
+    node_of(member).refuse_rows = True
+    driven.send(leader, REPLACE, put(1, "refused"))
+    context = node_of(member).context
+    assert driven.run(200, lambda: context.ballot.nacks)
+    index = context.ballot.nacks[0].index
+    node_of(member).refuse_rows = False
+    driven.cut_off(member)
+    leader.stop(power_loss=False)
+    assert driven.run(10_000, lambda: driven.world.leader() in others)
+    for key in range(10):
+        assert driven.ask(driven.leader(), REPLACE, put(key, "kept")).code == 0
+    driven.world.network.heal()
+    assert driven.run(10_000, lambda: context.limbo.confirmed_index > index)
+    assert driven.world.counters["event state_diverged"] == 0
+    assert not context.ballot.nacks
+
+
+def test_member_with_a_wrong_state_sends_it_to_nobody() -> None:
+    driven = Driven(3)
+    leader, (member, other) = driven.leader(), driven.followers()
+    node = node_of(member)
+    node.refuse_rows = True
+    driven.mute(other, member)  # neither of the two sends its state
+    driven.mute(leader, member)
+    driven.world.network.heal()
+    assert driven.ask(leader, REPLACE, put(1, "refused")).code == 0
+    assert driven.run(1_000, lambda: node.replica.repair.is_open)
+    node.refuse_rows = False
+    link = node.context.link_to(other.uuid)
+    assert link is not None
+    confirmed = node.context.limbo.confirmed_index
+    request = fx.Received(link.number, msg.SnapshotRequest(1, 0, confirmed))
+    effects = node.step(member.now_ns(), 0.0, [request])
+    assert node.replica.repair.is_state_wrong
+    sent = [effect.message for effect in effects if isinstance(effect, fx.Send)]
+    assert not [one for one in sent if isinstance(one, msg.SnapshotChunk)]
+
+
+def test_view_of_a_receiver_that_has_gone_is_released() -> None:
+    driven = Driven(3, relay_chunk_bytes=200)
+    leader = driven.leader()
+    for key in range(60):
+        assert driven.ask(leader, REPLACE, put(key, "x" * 50)).code == 0
+    node = node_of(leader)
+    link = node.context.link_to(driven.followers()[0].uuid)
+    assert link is not None
+    leader.step([fx.Received(link.number, msg.SnapshotRequest(1, 0, 1))])
+    driven.run(20)
+    snapshots = node.replica.snapshots
+    assert snapshots.pinned_index() is not None
+    driven.run(VIEW_LIFETIME_NS / MILLISECOND + 1_000)
+    assert snapshots.pinned_index() is None
+
+
+def test_no_row_follows_the_order_of_a_switchover() -> None:
+    """It would make the log of the target older than the one of the leader (E9)."""
+    driven = Driven(3, confirm_delay_ns=200 * MILLISECOND, election_timeout_ns=5 * SECOND)
+    leader, target = driven.leader(), driven.followers()[0]
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    term = node_of(leader).replica.leader
+    assert term is not None
+    assert term.confirm_due_ns
+    driven.world.command(leader, "switchover", target=target.uuid)
+    driven.mute(leader, target)
+    assert driven.run(150, lambda: term.transfer.has_nominated)
+    last = node_of(leader).context.tail.last_index
+    driven.run(300)
+    assert node_of(leader).context.tail.last_index == last
