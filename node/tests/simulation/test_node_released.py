@@ -139,3 +139,32 @@ def test_no_row_follows_the_order_of_a_switchover() -> None:
     last = node_of(leader).context.tail.last_index
     driven.run(300)
     assert node_of(leader).context.tail.last_index == last
+
+
+def test_forwarded_write_that_the_leader_confirmed_is_not_unknown() -> None:
+    """The link breaks while the answer waits until the member can show the row (T10)."""
+    driven = Driven(3)
+    leader, (member, _) = driven.leader(), driven.followers()
+    node = node_of(member)
+    member.disk_delay_ns = 400 * MILLISECOND
+    sync = driven.send(member, INSERT, put(1, "confirmed"))
+    assert driven.run(300, lambda: bool(node.forwarding.covering))
+    driven.mute(leader, member)
+    driven.world.network.break_cut_off()
+    assert driven.run(10_000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == 0
+
+
+def test_new_leader_keeps_the_rows_of_a_replica_that_it_has_not_heard_yet() -> None:
+    """The retention begins with the term, however long the process has run (S5)."""
+    retention_ns = 20 * SECOND
+    driven = Driven(3, retention_ns=retention_ns)
+    driven.run(2 * retention_ns / MILLISECOND)
+    leader, (target, away) = driven.leader(), driven.followers()
+    away.stop(power_loss=False)
+    driven.world.command(leader, "switchover", target=target.uuid)
+    assert driven.run(10_000, lambda: driven.world.leader() is target)
+    assert driven.ask(target, INSERT, put(1, "x")).code == 0
+    term = node_of(target).replica.leader
+    assert term is not None
+    assert term.retention.floor_index() == 0
