@@ -153,8 +153,8 @@ class Election:
         self.heard_at_ns = self.context.now_ns
         self.lost_rounds = 0
         self.role = Role.FOLLOWER
-        # A `force-rollback` that found no votes is over: the quorum of this leader may count on rows
-        # that are not known to be confirmed here.
+        # A `force-rollback` that found no votes is over: the quorum of this leader may count on
+        # rows that are not known to be confirmed here.
         self.is_rollback_forced = False
         if self.leader_uuid != uuid:
             assert not self.leader_uuid, f"two leaders of term {self.context.term}"
