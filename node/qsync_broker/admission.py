@@ -33,6 +33,12 @@ class BrokerAdmission:
         self._is_blocked = False
         self._asked: list[AppendMachine] = []  # their next content waits for room
 
+    def connected(self, number: int) -> None:
+        """Note a connection of a primary."""
+        self.peers[number] = None
+        if self._is_blocked:
+            self._emit(ev.BlockPeer(number, True))
+
     def submitted(self, size: int) -> None:
         """Note content that is on its way to the disk."""
         self.unstored_bytes += size
@@ -66,8 +72,8 @@ class BrokerAdmission:
             return
         asked, self._asked = self._asked, []
         for append in asked:
-            if append.number < 0 or append.state in TERMINAL:
-                continue
+            if append.number < 0 or append.state in TERMINAL or append.content.sequence:
+                continue  # it has all its content
             if append.replica is not None and not append.replica.limit.may_take(now_ns):
                 self._asked.append(append)  # asked again in a later tick
                 extend(append, now_ns)

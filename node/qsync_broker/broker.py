@@ -161,7 +161,7 @@ class Broker:
             self._admission.let(self._now_ns)
         elif isinstance(event, ev.PeerReceived | ev.PeerUp | ev.PeerDown):
             if isinstance(event, ev.PeerUp):
-                self._admission.peers[event.number] = None
+                self._admission.connected(event.number)
             elif isinstance(event, ev.PeerDown):
                 self._admission.peers.pop(event.number, None)
             self._incoming.handle(event)

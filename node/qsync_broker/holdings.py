@@ -112,7 +112,7 @@ class Holdings:
         if replica.limit.rate != settings.max_rate:
             replica.limit = FlowLimit(settings.max_rate)
         if former.stores != settings.stores:
-            self.persister.stores_changed(replica.journal)
+            self.persister.stores_changed(replica)
 
     # --- appearance ---------------------------------------------------------------------------
 

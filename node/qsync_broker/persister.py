@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from qsync_broker import events as ev
 from qsync_broker.fragments import path_of
-from qsync_broker.index import LocalFragment
+from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.operations import Drop, SpoolKey
 from qsync_broker.replica import JournalReplica, ReplicaHost
 from qsync_node.format.journals import NO_ROUTE, JournalRow
@@ -82,6 +82,7 @@ class _PersistedJournal:
         "list_at_ns",
         "listed_at_ns",
         "recorded",
+        "uploaded",
         "waiting",
     )
 
@@ -91,6 +92,7 @@ class _PersistedJournal:
         self.list_at_ns = 0
         self.listed_at_ns = 0
         self.is_listing = False
+        self.uploaded: list[RemoteFragment] = []  # since the listing under way began
         self.has_failed = False  # an upload, after the last one that did not
 
 
@@ -200,16 +202,25 @@ class Persister:
         if found is not None:
             found.list_at_ns = min(found.list_at_ns, found.listed_at_ns + LIST_AGAIN_NS)
 
-    def stores_changed(self, journal: str) -> None:
-        """List the stores of a journal at once: its specification names other ones."""
-        found = self._journals.get(journal)
+    def stores_changed(self, replica: JournalReplica) -> None:
+        """List the stores of a journal at once: its specification names other ones.
+
+        Without a store there is nothing to list: what the last listing has shown is everything.
+        """
+        found = self._journals.get(replica.journal)
         if found is not None:
             found.list_at_ns = 0
+        if not replica.settings.stores:
+            replica.is_index_known = True
+            replica.store_error = ""
+            self._host.wake_journal(replica.journal)
+            self._host.readable(replica.journal)
 
     def _list(self, journal: _PersistedJournal, replica: JournalReplica) -> None:
         if len(self._listings) >= LISTINGS_MAX:
             return
         journal.is_listing = True
+        journal.uploaded = []
         self._tokens += 1
         stores = replica.settings.stores
         self._listings[self._tokens] = _Listing(replica.journal, stores)
@@ -236,8 +247,10 @@ class Persister:
             return
         journal.list_at_ns = now_ns + replica.settings.refresh_ns
         replica.store_error = ""
-        # Fragments of a store that was removed meanwhile do not count.
-        replica.remote.replace(one for one in event.fragments if one.store in present)
+        # Fragments of a store that was removed meanwhile do not count. The listing may have begun
+        # before the end of an upload, and lack its fragment.
+        found = [*event.fragments, *journal.uploaded]
+        replica.remote.replace(one for one in found if one.store in present)
         replica.is_index_known = True
         for begin in list(journal.waiting):
             self._drop_if_persisted(journal, replica, begin)
@@ -284,6 +297,8 @@ class Persister:
             return
         replica.store_error = ""
         replica.remote.add(event.fragment)
+        if journal.is_listing:
+            journal.uploaded.append(event.fragment)
         if journal.has_failed:
             journal.has_failed = False
             self._repeat(journal, now_ns)

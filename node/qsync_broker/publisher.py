@@ -201,6 +201,7 @@ class Publisher:
             progress.through = append.content.publications[-1].sequence
             progress.places = [*progress.places, *append.content.places][-PLACES_MAX:]
             progress.reason = ""
+            progress.limit = min(progress.limit + 1, GROUP_MAX)  # contents may be smaller now
         else:
             # Bytes that all brokers had may be lost (reset-head): trust the key space only.
             progress.through = progress.removed = 0

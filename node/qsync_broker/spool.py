@@ -206,6 +206,8 @@ class Spool:
                 f" {proposal.sum.hex()} does not fit {self.delta} received bytes after {self.end}"
             )
         hashed = self._received or self._versions[-1].hash
+        if proposal.end == self.end:
+            self._versions.pop()  # an idle journal must not collect versions
         self._versions.append(Version(proposal.end, proposal.registers, hashed))
         if self.delta and not self.first_append:
             self.first_append = now

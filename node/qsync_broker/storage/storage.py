@@ -167,6 +167,8 @@ class SpoolStorage:
             del self._garbage[key]
             if key in self._catalogue or key in self._catalogue.copies:
                 continue
+            self._unverified.discard(key)  # another copy of these bytes is not damaged
+            self._damaged.pop(key, None)
             _discard(self._in_current, [key])
             _discard(self._in_older, [key])
             try:

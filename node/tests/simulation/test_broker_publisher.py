@@ -252,3 +252,24 @@ def test_reset_head_publishes_again_what_was_not_removed() -> None:
     assert bench.world.run(10 * SECOND, bench.world.is_published)
     assert contents(bench)[5000:] == b"resumed(P2:---)(P3:---)"
     assert watermarks(bench) == {3}
+
+
+def test_groups_grow_again_after_contents_that_did_not_fit_into_an_answer() -> None:
+    bench = Bench()
+    bench.append(b"one")
+    publish(bench, *range(60))
+    work = [process.core.publisher for process in bench.world.processes.values()]
+    assert bench.world.run(SECOND, lambda: any(one._progress for one in work))
+    for one in work:
+        for progress in one._progress.values():
+            progress.limit = publisher.CAREFUL_MAX
+    largest = 0
+
+    def is_published() -> bool:
+        nonlocal largest
+        limits = [progress.limit for one in work for progress in one._progress.values()]
+        largest = max([largest, *limits])
+        return bench.world.is_published()
+
+    assert bench.world.run(10 * SECOND, is_published)
+    assert largest > publisher.CAREFUL_MAX

@@ -95,6 +95,21 @@ def test_copied_spool_can_be_dropped() -> None:
     assert open_small(files).recovered.completed == []
 
 
+def test_copy_of_a_damaged_spool_is_sound() -> None:
+    """The journal has left this broker with its damaged file, and has come back."""
+    files = SimFiles()
+    joined(files).apply([*PARTS, Copied(COPY)])
+    files.kill()
+    (name,) = spools(files)
+    files.inode(f"{DIRECTORY}/spools/{name}").seen[7] ^= 1
+    storage = open_small(files)
+    assert storage.problem_of(KEY) is not None
+    storage.apply([Drop(KEY)])
+    storage.apply([*PARTS, Copied(COPY)])
+    assert storage.problem_of(KEY) is None
+    assert storage.read(KEY, 10, 50) == DATA
+
+
 @pytest.mark.parametrize(
     ("text", "batch"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qsync_broker import messages as msg
-from qsync_broker.copier import AGAIN_MIN_NS, Copier
+from qsync_broker.copier import AGAIN_MAX_NS, AGAIN_MIN_NS, Copier
 from qsync_broker.coverage import Span, first_hole, missing_bytes
 from qsync_broker.events import BrokerEffect, ReadSpool, SendPeer, SpoolRead
 from qsync_broker.index import LocalFragment
@@ -290,3 +290,29 @@ def test_provider_of_another_epoch_does_not_answer_that_it_lacks_bytes() -> None
     assert read == ReadSpool(1, SpoolKey(NAME, 2, 40), 40, 20)
     reason = "the broker was last synchronised in epoch 6, not in 5"
     assert refusals == [SendPeer(7, stream, msg.Failed(reason)) for stream in (1, 2)]
+
+
+def test_each_source_is_asked_for_all_missing_bytes() -> None:
+    """Each may have other fragments, if no broker of the route is whole."""
+    hand = Copying((A, B, C))
+    rest = DATA[60:]
+    hand.answer(msg.Fetched(60, 100, hashlib.sha1(rest).digest(), 2, 9, 60, rest))
+    hand.stored()
+    assert not hand.changes
+    assert hand.sent[-1] == msg.Fetch(NAME, 2, 5, 0, 100, 0)
+
+
+def test_pause_after_a_failure_is_short_again_after_a_copied_fragment() -> None:
+    hand = Copying()
+    for _ in range(4):
+        hand.answer(msg.Failed("busy"))
+        hand.now_ns += AGAIN_MAX_NS
+        hand.copier.tick()
+    rest = DATA[60:]
+    hand.answer(msg.Fetched(60, 100, hashlib.sha1(rest).digest(), 2, 9, 60, rest))
+    hand.stored()
+    hand.answer(msg.Failed("busy"))
+    sent = len(hand.sent)
+    hand.now_ns += AGAIN_MIN_NS
+    hand.copier.tick()
+    assert len(hand.sent) > sent

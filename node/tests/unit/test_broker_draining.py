@@ -199,3 +199,24 @@ def test_broker_is_not_drained_while_another_one_could_take_its_journals_over() 
     exiting = Exiting().started()
     exiting.put(broker(C))
     assert not exiting.is_drained()
+
+
+def test_journal_whose_last_store_is_removed_needs_no_listing() -> None:
+    """The store has never answered: appends and reads would wait for it for ever."""
+    broker = Exiting(STORE).started()
+    replica = broker.holdings.assigned[NAME]
+    broker.holdings.persister.tick(0)
+    (listing,) = [one for one in broker.effects if isinstance(one, ev.ListStores)]
+    answer = ev.StoreListed(listing.token, [], "the store is unavailable")
+    broker.holdings.persister.on_listed(answer, 0)
+    assert not replica.is_index_known
+    fragment = {**broker.row.spec["fragment"], "stores": []}
+    broker.write(broker.row._replace(spec={**broker.row.spec, "fragment": fragment}))
+    assert replica.is_index_known
+    assert not replica.store_error
+
+
+def test_limit_of_a_journal_is_changed_while_it_runs() -> None:
+    broker = Exiting(STORE).started()
+    broker.write(broker.row._replace(spec={**broker.row.spec, "max_append_rate": 7}))
+    assert broker.holdings.assigned[NAME].limit.rate == 7

@@ -335,7 +335,7 @@ OTHER = "file:///other/"
 def use(broker: Storing, *stores: str) -> None:
     """Change the stores of the journal's specification."""
     broker.journal.settings = broker.journal.settings._replace(stores=stores)
-    broker.persister.stores_changed(broker.journal.journal)
+    broker.persister.stores_changed(broker.journal)
 
 
 def uploads(effects: list[Any]) -> list[ev.UploadFragment]:
@@ -478,3 +478,35 @@ def test_read_passes_over_missing_bytes_only_if_they_were_removed(
     storing.show(remote(100, 200)._replace(mod_time=NOW_S - age_s))
     found = find(journal, 50, NOW_S)
     assert (found is not None and found.offset == 100) is is_passed
+
+
+def test_upload_that_ends_during_a_listing_is_kept() -> None:
+    """The listing may have begun before the store had the fragment."""
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    (upload,) = [one for one in broker.take() if isinstance(one, ev.UploadFragment)]
+    broker.persister.seek(broker.journal.journal)
+    (listing,) = [one for one in broker.take(LIST_AGAIN_NS) if isinstance(one, ev.ListStores)]
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), LIST_AGAIN_NS)
+    assert broker.dropped() == [0]
+    broker.persister.on_listed(ev.StoreListed(listing.token, [], ""), LIST_AGAIN_NS)
+    assert broker.journal.part_at(0) is not None
+    broker.show(now_ns=20 * AGAIN_MIN_NS)
+    assert broker.journal.part_at(0) is None, "the next listing is newer"
+
+
+def test_slots_of_a_journal_that_is_deleted_are_free_again() -> None:
+    broker = Storing()
+    broker.show()
+    for begin in range(UPLOADS_MAX):
+        broker.complete(begin, begin + 1)
+    uploads = [one for one in broker.take() if isinstance(one, ev.UploadFragment)]
+    assert len(uploads) == UPLOADS_MAX
+    broker.persister.stop(broker.journal.journal)
+    for upload in uploads:
+        broker.persister.on_uploaded(ev.Uploaded(upload.token, None, "gone"), 0)
+    broker.persister.start(broker.journal, 0)
+    broker.show()
+    broker.complete(50, 51)
+    assert [one for one in broker.take() if isinstance(one, ev.UploadFragment)]

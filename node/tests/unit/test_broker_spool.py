@@ -208,3 +208,21 @@ def test_spool_agrees_with_a_list_of_bytes(steps: list[tuple[str, bytes]]) -> No
             spool.roll(begin, 1)
         assert spool.end == len(content)
         assert spool.sum == (sha1(content[begin:]) if len(content) > begin else NO_SUM)
+
+
+def test_appends_without_content_add_nothing_to_an_idle_journal() -> None:
+    """Pulses and barriers go on for as long as the journal exists."""
+    spool = spool_with(b"one", confirmed=3)
+    for number in range(10):
+        spool.commit(spool.proposal(str(number).encode()), NOW)
+        spool.confirm(3)
+    assert len(spool._versions) == 1
+    assert (spool.end, spool.registers, spool.sum) == (3, b"9", sha1(b"one"))
+
+
+def test_next_fragment_has_a_first_append_of_its_own() -> None:
+    spool = spool_with(b"one", confirmed=3)
+    spool.roll(3, 1)
+    spool.receive(0, b"two")
+    spool.commit(spool.proposal(b""), NOW + 60)
+    assert spool.state.first_append == NOW + 60

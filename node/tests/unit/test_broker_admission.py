@@ -1,0 +1,80 @@
+"""Admission of content to a broker: requests for more, and connections that must wait."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qsync_broker import events as ev
+from qsync_broker.admission import UNSTORED_BYTES_MAX, BrokerAdmission
+from qsync_broker.flow import PATIENCE_NS, FlowLimit, Pace
+from qsync_broker.states import AppendState
+
+SECOND = 1_000_000_000
+
+
+class Gate:
+    """Admission whose effects are collected."""
+
+    def __init__(self) -> None:
+        self.effects: list[Any] = []
+        self.admission = BrokerAdmission(lambda: False, self.effects.append)
+
+    def take(self) -> list[Any]:
+        effects, self.effects[:] = list(self.effects), []
+        return effects
+
+    def fill(self) -> None:
+        self.admission.submitted(UNSTORED_BYTES_MAX + 1)
+
+    def drain(self) -> None:
+        self.admission.unstored_bytes = 0
+        self.admission.stored(0)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def appending(state: AppendState, sequence: int, rate: int = 0) -> Any:
+    """Return the part of an append that admission knows."""
+    replica = SimpleNamespace(limit=FlowLimit(rate))
+    content = SimpleNamespace(sequence=sequence)
+    return SimpleNamespace(
+        number=1, state=state, content=content, replica=replica, pace=Pace(), deadline_ns=0
+    )
+
+
+def test_connection_that_opens_while_content_waits_is_blocked(gate: Gate) -> None:
+    gate.admission.connected(1)
+    gate.fill()
+    assert gate.take() == [ev.BlockPeer(1, True)]
+    gate.admission.connected(2)
+    assert gate.take() == [ev.BlockPeer(2, True)]
+    gate.drain()
+    assert gate.take() == [ev.BlockPeer(1, False), ev.BlockPeer(2, False)]
+    gate.admission.connected(3)
+    assert gate.take() == []
+
+
+def test_append_with_all_its_content_is_asked_for_no_more(gate: Gate) -> None:
+    """Its brokers may acknowledge it late, and its client has done its part."""
+    append = appending(AppendState.STREAM_CONTENT, 0)
+    gate.fill()
+    gate.admission.ask(append, 0)
+    append.state, append.content.sequence = AppendState.READ_ACKNOWLEDGEMENTS, 7
+    gate.take()
+    gate.drain()
+    assert not [one for one in gate.take() if isinstance(one, ev.AskContent)]
+    assert not append.pace.is_over(2 * PATIENCE_NS)
+
+
+def test_append_is_asked_once_there_is_room(gate: Gate) -> None:
+    append = appending(AppendState.STREAM_CONTENT, 0)
+    gate.fill()
+    gate.admission.ask(append, 0)
+    assert not [one for one in gate.take() if isinstance(one, ev.AskContent)]
+    gate.drain()
+    assert [one for one in gate.take() if isinstance(one, ev.AskContent)] == [ev.AskContent(1)]
+    assert append.pace.is_over(2 * PATIENCE_NS)
