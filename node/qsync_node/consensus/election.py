@@ -153,13 +153,22 @@ class Election:
         self.heard_at_ns = self.context.now_ns
         self.lost_rounds = 0
         self.role = Role.FOLLOWER
-        # A `force-rollback` that found no votes is over: the quorum of this leader may count on
-        # rows that are not known to be confirmed here.
-        self.is_rollback_forced = False
+        self._end_order()
         if self.leader_uuid != uuid:
             assert not self.leader_uuid, f"two leaders of term {self.context.term}"
             self.leader_uuid = uuid
         self._wait(self.context.settings.election_timeout_ns)
+
+    def _end_order(self) -> None:
+        """End an order of an administrator that another leader has overtaken (E11).
+
+        The quorum of that leader may count on rows that are not known to be confirmed here, and its
+        term may have other voters than the order.
+        """
+        self.is_rollback_forced = False
+        if self.context.ballot.forced_voters:
+            self.context.store_ballot(replace(self.context.ballot, forced_voters=()))
+            self.context.report("forced_configuration_overtaken")
 
     def on_link_up(self, uuid: str) -> None:
         if uuid in self.context.voter_uuids() and self.lost_rounds > 0:

@@ -139,3 +139,45 @@ def test_forced_rollback_that_found_no_votes_rolls_back_nothing_later() -> None:
     assert world.run_for(30 * SECOND, lambda: world.leader() is older)
     assert world.run_for(SECOND, lambda: context_of(older).limbo.confirmed_index > written)
     assert not context_of(older).limbo.rolled_back_rows
+
+
+def test_order_that_another_leader_has_overtaken_is_over() -> None:
+    """Its member was away, and confirms the forced configuration and later ones in one step."""
+    world = World(5)
+    world.bootstrap(6, confirm_rows_max=1000, relay_chunk_bytes=1 << 20)
+    leader = world.leader()
+    assert leader is not None
+    older, newer, third, *rest = (shell for shell in world.alive() if shell is not leader)
+    lost = [leader, *rest]
+    world.network.cut(leader, older)
+    world.insert(SystemSpace.SCHEMA, ["first", 1])
+    assert world.run_for(SECOND, lambda: last_index(third) > last_index(older))
+    for shell in lost:
+        shell.stop(power_loss=True)
+        shell.is_removed = True
+    world.network.heal()
+    world.run_for(5 * SECOND)
+    uuids = [shell.uuid for shell in lost]
+    order(world, older, "force-confirm", lost=uuids, disks_destroyed=True)
+    assert not context_of(older).is_leading
+    older.stop(power_loss=False)
+    assert order(world, newer, "force-confirm", lost=uuids, disks_destroyed=True).code == 0
+    for _ in range(2):
+        world.add().start()
+    configuration = context_of(newer).limbo
+
+    def voters() -> int:
+        return len(configuration.confirmed_configuration.voters)
+
+    assert world.run_for(30 * SECOND, lambda: voters() == 5)
+    older.start()
+    assert context_of(older).ballot.forced_voters
+    assert world.run_for(
+        30 * SECOND,
+        lambda: context_of(older).limbo.confirmed_index == configuration.confirmed_index,
+    )
+    assert not context_of(older).ballot.forced_voters
+    world.command(newer, "switchover", target=older.uuid)
+    assert world.run_for(10 * SECOND, lambda: world.leader() is older)
+    world.run_for(SECOND)
+    assert voters() == 5
