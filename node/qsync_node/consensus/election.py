@@ -22,7 +22,7 @@ Invariants
   V5  A member must not take user writes if it is fenced, vote-only or has a divergent state. It
       stands only after it refused a candidate whose log is older than its own. It then leads as a
       read-only leader (`is_read_only`) and takes no user writes. It hands over to a member that may
-      lead as soon as that member has its log (E1).
+      lead as soon as that member has its log, and takes writes once its own reason has ended (E1).
 """
 
 from dataclasses import replace

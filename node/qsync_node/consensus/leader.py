@@ -214,6 +214,11 @@ class Leader:
         context.report("rollback", index=index, at=self.rollback_at, reason=reason)
         self.machine.on_decision_written()
 
+    def become_writable(self) -> None:
+        """Take user writes: the reason why this leader was read-only has ended (E1)."""
+        self.is_read_only = self.transfer.is_read_only = False
+        self.context.report("writable", term=self.context.term)
+
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:

@@ -305,6 +305,9 @@ class Replica:
     def tick(self) -> None:
         assert self.context.is_leading == (self.leader is not None), "set by the transitions only"
         if self.leader is not None:
+            if self.leader.is_read_only and self.election.may_lead():
+                self.election.is_read_only = False
+                self.leader.become_writable()
             self.leader.tick()
         self.election.tick()
         self.applier.tick()

@@ -89,6 +89,8 @@ class LiveStatus:
             return "the PROMOTE of this term has no quorum yet"
         if context.is_space_low:
             return "the disk is nearly full"
+        if replica.leader.is_read_only:
+            return "the member leads without taking writes until another member can lead"
         if not self.registrar.is_open():
             return "the cluster is being formed"
         return ""

@@ -52,3 +52,24 @@ def test_switchover_whose_target_does_not_take_over_ends() -> None:
     assert driven.run(6_000, lambda: not term.transfer.is_active)
     assert driven.ask(leader, INSERT, put(1, "later")).code == 0
     assert node_of(leader).replica.leader is term
+
+
+def test_leader_that_is_fenced_when_it_wins_takes_writes_once_it_is_unfenced() -> None:
+    """Only its log has all rows, and the other member only votes from then on (E1)."""
+    driven = Driven(3)
+    leader, (member, other) = driven.leader(), driven.followers()
+    driven.world.command(member, "fence")
+    driven.mute(leader, other)
+    assert driven.ask(leader, INSERT, put(1, "x")).code == 0
+    leader.stop(power_loss=False)
+    driven.world.network.break_cut_off()
+    driven.world.network.heal()
+    driven.world.command(other, "nominate", term=node_of(other).context.term)
+    assert driven.run(20_000, lambda: driven.world.leader() is member)
+    driven.world.command(other, "configure", election_mode="voter")
+    node = node_of(member)
+    assert driven.run(5_000, lambda: node.context.limbo.confirmed_index > 0)
+    assert not node.status.report()["is_writable"]
+    driven.world.command(member, "unfence")
+    assert driven.run(1_000, lambda: node.status.report()["is_writable"])
+    assert driven.ask(member, INSERT, put(2, "x")).code == 0
