@@ -44,7 +44,9 @@ class StreamState(Enum):
     """State of a transaction; the last two end with COMMIT or ROLLBACK, which then fails.
 
     OPEN -> CONFLICTED    a row that it read was rolled back, or one of its requests expired (T8)
-         -> TIMED_OUT     its time is over: it holds nothing any more
+         -> TIMED_OUT     its time is over
+
+    A transaction that is not open any more holds nothing.
     """
 
     OPEN = "open"
@@ -79,7 +81,7 @@ class Stream:
         is_guests: bool,
         is_linearizable: bool,
     ) -> None:
-        self.transaction = transaction  # None once it has timed out: then it holds nothing
+        self.transaction = transaction  # None once it has failed: then it holds nothing
         self.deadline_ns = deadline_ns
         self.is_guests = is_guests  # begun by an unauthenticated client
         self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
@@ -90,13 +92,10 @@ class Stream:
         self.written_bytes = 0  # bytes of the requests that write
         self.publications = 0
 
-    def conflict(self) -> None:
-        if self.state is StreamState.OPEN:
-            self.state = StreamState.CONFLICTED
-
-    def time_out(self) -> None:
+    def abort(self, state: StreamState) -> None:
+        """Let the transaction fail, and hold nothing any more."""
         assert self.state is StreamState.OPEN, "a transaction fails for one reason"
-        self.state = StreamState.TIMED_OUT
+        self.state = state
         self.transaction = None
 
 
@@ -246,13 +245,13 @@ class Streams:
         Raises:
             ClientError: it has timed out or can no longer commit.
         """
-        if stream.transaction is None:
-            raise ClientError(
-                ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
-            )
         if stream.state is StreamState.CONFLICTED:
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+        if stream.transaction is None:
+            raise ClientError(
+                ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
             )
         return stream.transaction
 
@@ -292,8 +291,12 @@ class Streams:
     def fail(self, call: "Call") -> None:
         """Mark a transaction as unable to commit: rows that it read were rolled back (T8)."""
         stream = self.open.get((call.owner, call.transaction))
-        if stream is not None:
-            stream.conflict()
+        if stream is not None and stream.state is StreamState.OPEN:
+            self._abort(stream, StreamState.CONFLICTED)
+
+    def _abort(self, stream: Stream, state: StreamState) -> None:
+        stream.abort(state)
+        self._hold(stream, -stream.held_bytes)
 
     def discard(self, call: "Call") -> None:
         """End the transaction of the call's stream, if one is open."""
@@ -317,8 +320,7 @@ class Streams:
         now = self.context.now_ns
         for stream in self.open.values():
             if now >= stream.deadline_ns and stream.state is StreamState.OPEN:
-                stream.time_out()
-                self._hold(stream, -stream.held_bytes)
+                self._abort(stream, StreamState.TIMED_OUT)
 
 
 def _count_publication(stream: Stream) -> None:

@@ -4,6 +4,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.consensus.snapshots import VIEW_LIFETIME_NS
+from qsync_node.errors import ErrorCode
 from qsync_node.transactions.streams import GUESTS_BYTES_MAX, GUESTS_STREAMS_MAX
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
@@ -14,7 +15,9 @@ from qsync_testing.worlds import (
     INSERT,
     REPLACE,
     ROLLBACK,
+    SELECT,
     Driven,
+    get,
     node_of,
     put,
 )
@@ -168,3 +171,22 @@ def test_new_leader_keeps_the_rows_of_a_replica_that_it_has_not_heard_yet() -> N
     term = node_of(target).replica.leader
     assert term is not None
     assert term.retention.floor_index() == 0
+
+
+def test_transaction_that_failed_holds_nothing() -> None:
+    """Its client may never end it: the session is of a pool (T8, T11)."""
+    driven = Driven(3, request_timeout_ns=500 * MILLISECOND, synchro_timeout_ns=60 * SECOND)
+    leader, followers = driven.leader(), driven.followers()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.ask(leader, REPLACE, put(1, "x" * 10_000), stream=1).code == 0
+    streams = node_of(leader).clients.streams
+    assert streams.held_bytes > 10_000
+    for follower in followers:
+        follower.disk_delay_ns = 2 * SECOND
+    driven.send(leader, REPLACE, put(2, "pending"))
+    sync = driven.send(leader, SELECT, get(2, isolation=1), stream=1)
+    assert driven.run(2_000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code
+    assert streams.held_bytes == 0
+    answer = driven.ask(leader, COMMIT, stream=1)
+    assert answer.code == ErrorCode.TRANSACTION_CONFLICT
