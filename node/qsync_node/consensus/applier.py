@@ -187,7 +187,7 @@ class Applier:
                     link.number, Subscribe(subscription, term, self.context.is_anonymous, spaces)
                 )
 
-        context.when_settled(subscribe)
+        context.when_settled(subscribe, "subscribe")
 
     def on_heartbeat(self, link: int, uuid: str, message: Heartbeat) -> None:
         """Record that the leader of a term is alive and answer its heartbeat (E2-E5)."""
@@ -211,7 +211,7 @@ class Applier:
             if context.term == message.term and not context.is_write_path_hung():
                 context.send(link, reply)
 
-        context.when_settled(answer)
+        context.when_settled(answer, "heartbeat")
         if self.source.state is SourceState.FOLLOWING and uuid == self.source.uuid:
             self._confirm_to(message.confirmed_index)
             self._acknowledge()
@@ -325,6 +325,8 @@ class Applier:
         assert index == context.tail.last_index, "A1: the log ends at the common point"
         self.source.become(SourceState.FOLLOWING)
         self.source.refused = ""
+        if self.rejoin.loader is not None:
+            self.rejoin.begin_again()  # this source still has the rows: no state is needed
         self.announced_index = 0
         self.recorded_index = 0
         subscription, term, link = self.source.subscription, context.term, self.source.link
@@ -339,7 +341,7 @@ class Applier:
                         link, Follow(subscription, term, index, context.tail.term_at(index))
                     )
 
-        context.when_settled(follow)
+        context.when_settled(follow, "follow")
         context.report("following", source=self.source.uuid, index=index, term=term)
 
     # --- rows ---------------------------------------------------------------------------------
@@ -485,7 +487,7 @@ class Applier:
         context = self.context
         if self.source.state is not SourceState.FOLLOWING or not context.is_settled:
             if self.source.state is SourceState.FOLLOWING:
-                context.when_settled(self._acknowledge)
+                context.when_settled(self._acknowledge, "acknowledge")
             return
         assert not context.is_leading, "A2: a leader counts its own copy itself"
         tail = context.tail

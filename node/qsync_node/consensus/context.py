@@ -42,6 +42,16 @@ class ReplicaLink:
         self.level = level
 
 
+class _AfterBallot:
+    """A reaction that waits until a ballot is durable."""
+
+    __slots__ = ("sequence", "then")
+
+    def __init__(self, sequence: int, then: Callable[[], None]) -> None:
+        self.sequence = sequence
+        self.then = then
+
+
 class Context:
     """Identity, clock, ballot, log, connections and effects of one replica.
 
@@ -95,7 +105,8 @@ class Context:
         self.is_space_low = False
         self.ballot_sequence = 0
         self._stored_sequence = 0
-        self._after_ballot: deque[tuple[int, Callable[[], None]]] = deque()
+        self._after_ballot: deque[_AfterBallot] = deque()
+        self._after_ballot_kinds: dict[str, _AfterBallot] = {}
 
     # --- identity and configuration -----------------------------------------------------------
 
@@ -234,18 +245,32 @@ class Context:
         self.ballot_sequence += 1
         self.out.append(fx.StoreBallot(self.ballot_sequence, ballot.encode()))
 
-    def when_settled(self, then: Callable[[], None]) -> None:
-        """Run `then` once the ballot in memory is durable."""
+    def when_settled(self, then: Callable[[], None], kind: str = "") -> None:
+        """Run `then` once the ballot in memory is durable.
+
+        Args:
+            then: the reaction.
+            kind: if it is given, only the last reaction of this kind waits for a ballot. A full
+                disk may take none for days, while the leader sends heartbeats.
+        """
         if self.is_settled:
             then()
-        else:
-            self._after_ballot.append((self.ballot_sequence, then))
+            return
+        sequence = self.ballot_sequence
+        known = self._after_ballot_kinds.get(kind) if kind else None
+        if known is not None and known.sequence == sequence:
+            known.then = then
+            return
+        waiting = _AfterBallot(sequence, then)
+        self._after_ballot.append(waiting)
+        if kind:
+            self._after_ballot_kinds[kind] = waiting
 
     def on_ballot_stored(self, sequence: int) -> None:
         assert sequence <= self.ballot_sequence, "D2: only submitted ballots are stored"
         self._stored_sequence = max(self._stored_sequence, sequence)
-        while self._after_ballot and self._after_ballot[0][0] <= self._stored_sequence:
-            self._after_ballot.popleft()[1]()
+        while self._after_ballot and self._after_ballot[0].sequence <= self._stored_sequence:
+            self._after_ballot.popleft().then()
 
     # --- log ----------------------------------------------------------------------------------
 

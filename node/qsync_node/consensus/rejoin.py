@@ -59,7 +59,7 @@ class Rejoin:
         """
         context = self.context
         if self.goal_index != at_least_index or not self.transfer:
-            self._begin_again()
+            self.begin_again()
         self.goal_index = at_least_index
         self.source.become(SourceState.FETCHING)
         context.report("snapshot_wanted", at_least_index=at_least_index, source=self.source.uuid)
@@ -69,7 +69,7 @@ class Rejoin:
         position = self.loader.rows if self.loader is not None else 0
         self.context.send(link, SnapshotRequest(self.transfer, position, self.goal_index))
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
         """Drop the loaded rows; the next request begins a new transfer."""
         self.transfer += 1
         if self.loader is not None:
@@ -90,21 +90,21 @@ class Rejoin:
         if loader is None:
             if chunk.log_index != self.transfer_index:
                 # Another source has a view of another index, which it would offer each time (S4).
-                self._begin_again()
+                self.begin_again()
             self.source.retry_later()
             return
         try:
             loader.add(chunk.bodies)
         except ClientError as error:
             context.report("snapshot_refused", index=chunk.log_index, reason=error.message)
-            self._begin_again()
+            self.begin_again()
             self.source.retry_later()
             return
         self.source.since_ns = context.now_ns
         if not chunk.is_last:
             self._ask(link)
         elif loader.checksum != chunk.checksum or chunk.log_index < self.goal_index:
-            self._begin_again()
+            self.begin_again()
             self.source.retry_later()
         elif self.is_learning_spaces:
             self._learn_spaces(loader)
@@ -129,7 +129,7 @@ class Rejoin:
         context = self.context
         if context.tail.last_index > chunk.log_index:
             # Rows of the local, matched log lie after the snapshot: it would remove them.
-            self._begin_again()
+            self.begin_again()
             self.source.retry_later()
             return
         self.source.become(SourceState.INSTALLING)
@@ -186,7 +186,7 @@ class Rejoin:
         context = self.context
         find = loader.id_of_space
         ids, refused = ids_of(context.settings.spaces, find)
-        self._begin_again()
+        self.begin_again()
         self.source.restart()
         self.source.refused = refused
         if self.source.refused:

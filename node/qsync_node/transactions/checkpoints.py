@@ -9,6 +9,7 @@ from random import Random
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.replica import Replica
+from qsync_node.consensus.source import SourceState
 from qsync_node.consensus.settings import SECOND
 from qsync_node.transactions.snapshot import SnapshotView, view_of
 from qsync_node.transactions.state import StatementState
@@ -51,6 +52,8 @@ class Checkpoints:
             return False
         if self.replica.repair.is_state_wrong:
             return False
+        if self.replica.source.state is SourceState.INSTALLING:
+            return False  # the snapshot of the same index is being written already (S3)
         view = self.view()
         assert view.index == self.context.limbo.confirmed_index, "S2: confirmed rows only"
         self.is_writing = True

@@ -4,6 +4,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.consensus.snapshots import VIEW_LIFETIME_NS
+from qsync_node.consensus.source import SourceState
 from qsync_node.errors import ErrorCode
 from qsync_node.transactions.streams import GUESTS_BYTES_MAX, GUESTS_STREAMS_MAX
 from qsync_sim.clients import build_body
@@ -190,3 +191,52 @@ def test_transaction_that_failed_holds_nothing() -> None:
     assert streams.held_bytes == 0
     answer = driven.ask(leader, COMMIT, stream=1)
     assert answer.code == ErrorCode.TRANSACTION_CONFLICT
+
+
+def test_snapshot_that_is_being_installed_is_written_once() -> None:
+    """Two writers of one file: the second would remove the file of the first (S3)."""
+    driven = Driven(3)
+    assert driven.ask(driven.leader(), REPLACE, put(1, "x")).code == 0
+    driven.run(500)
+    member = driven.followers()[0]
+    node = node_of(member)
+    node.checkpoints.index = 0
+    low = fx.SpaceLow(True)
+    source = node.replica.source
+    state, source.state = source.state, SourceState.INSTALLING
+    effects = node.step(member.now_ns(), 0.0, [low])
+    assert not [one for one in effects if isinstance(one, fx.WriteSnapshot)]
+    source.state = state
+    assert node.checkpoints.begin()
+
+
+def test_heartbeats_do_not_collect_while_a_ballot_is_written() -> None:
+    """A full disk may take no ballot for days (T11)."""
+    driven = Driven(3)
+    leader, (member, other) = driven.leader(), driven.followers()
+    context = node_of(member).context
+    member.disk_delay_ns = 30 * SECOND
+    driven.world.command(other, "nominate", term=node_of(other).context.term)
+    assert driven.run(2_000, lambda: not context.is_settled)
+    driven.run(10_000)
+    assert not context.is_settled
+    assert len(context._after_ballot) <= 10
+    member.disk_delay_ns = 200_000
+    assert driven.run(40_000, lambda: context.is_settled)
+    assert driven.ask(driven.leader(), REPLACE, put(1, "x")).code == 0
+    assert leader is not member
+
+
+def test_state_that_was_fetched_in_vain_is_dropped() -> None:
+    """The next leader still has the rows, so the log continues without that state (S3)."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    rejoin = node_of(member).replica.applier.rejoin
+    rejoin.loader = rejoin.machine.new_loader()
+    driven.leader().stop(power_loss=False)
+    assert driven.run(10_000, lambda: driven.world.leader() is not None)
+    driven.run(1_000)
+    if driven.leader() is member:
+        driven.world.command(member, "switchover", target="")
+        driven.run(3_000)
+    assert rejoin.loader is None
