@@ -9,8 +9,8 @@ from random import Random
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.replica import Replica
-from qsync_node.consensus.source import SourceState
 from qsync_node.consensus.settings import SECOND
+from qsync_node.consensus.source import SourceState
 from qsync_node.transactions.snapshot import SnapshotView, view_of
 from qsync_node.transactions.state import StatementState
 
