@@ -1,16 +1,15 @@
 """Admission of content to a broker: requests for more, and connections that must wait."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from qsync_broker import events as ev
 from qsync_broker.admission import UNSTORED_BYTES_MAX, BrokerAdmission
+from qsync_broker.append import AppendMachine
 from qsync_broker.flow import PATIENCE_NS, FlowLimit, Pace
 from qsync_broker.states import AppendState
-
-SECOND = 1_000_000_000
 
 
 class Gate:
@@ -37,12 +36,19 @@ def gate() -> Gate:
     return Gate()
 
 
-def appending(state: AppendState, sequence: int, rate: int = 0) -> Any:
+def appending() -> AppendMachine:
     """Return the part of an append that admission knows."""
-    replica = SimpleNamespace(limit=FlowLimit(rate))
-    content = SimpleNamespace(sequence=sequence)
-    return SimpleNamespace(
-        number=1, state=state, content=content, replica=replica, pace=Pace(), deadline_ns=0
+    replica = SimpleNamespace(limit=FlowLimit(0))
+    return cast(
+        AppendMachine,
+        SimpleNamespace(
+            number=1,
+            state=AppendState.STREAM_CONTENT,
+            content=SimpleNamespace(sequence=0),
+            replica=replica,
+            pace=Pace(),
+            deadline_ns=0,
+        ),
     )
 
 
@@ -60,7 +66,7 @@ def test_connection_that_opens_while_content_waits_is_blocked(gate: Gate) -> Non
 
 def test_append_with_all_its_content_is_asked_for_no_more(gate: Gate) -> None:
     """Its brokers may acknowledge it late, and its client has done its part."""
-    append = appending(AppendState.STREAM_CONTENT, 0)
+    append = appending()
     gate.fill()
     gate.admission.ask(append, 0)
     append.state, append.content.sequence = AppendState.READ_ACKNOWLEDGEMENTS, 7
@@ -71,7 +77,7 @@ def test_append_with_all_its_content_is_asked_for_no_more(gate: Gate) -> None:
 
 
 def test_append_is_asked_once_there_is_room(gate: Gate) -> None:
-    append = appending(AppendState.STREAM_CONTENT, 0)
+    append = appending()
     gate.fill()
     gate.admission.ask(append, 0)
     assert not [one for one in gate.take() if isinstance(one, ev.AskContent)]
