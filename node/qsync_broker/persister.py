@@ -205,7 +205,7 @@ class Persister:
     def stores_changed(self, replica: JournalReplica) -> None:
         """List the stores of a journal at once: its specification names other ones.
 
-        Without a store there is nothing to list: what the last listing has shown is everything.
+        Without a store there is nothing to list: the last listing has shown everything.
         """
         found = self._journals.get(replica.journal)
         if found is not None:

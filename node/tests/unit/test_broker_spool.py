@@ -211,7 +211,7 @@ def test_spool_agrees_with_a_list_of_bytes(steps: list[tuple[str, bytes]]) -> No
 
 
 def test_appends_without_content_add_nothing_to_an_idle_journal() -> None:
-    """Pulses and barriers go on for as long as the journal exists."""
+    """Pulses and barriers continue for as long as the journal exists."""
     spool = spool_with(b"one", confirmed=3)
     for number in range(10):
         spool.commit(spool.proposal(str(number).encode()), NOW)
