@@ -126,7 +126,7 @@ class Checkpoints:
         leader = replica.leader
         if leader is not None:
             index = min(index, leader.retention.floor_index())
-        else:
+        elif not self.context.is_anonymous:  # it will never lead, and may hear no leader
             index = min(index, replica.applier.floor_index)
         assert index <= self.index, "S5: a checkpoint covers removed rows"
         if index >= self.context.tail.first_available_index:

@@ -463,3 +463,19 @@ def test_a_member_says_why_it_is_not_registered_until_it_is() -> None:
     world.command(leader, "unregister", uuid=uuids[0])
     assert world.run_for(5 * SECOND, lambda: node.context.replica_id != 0)
     assert world.run_for(SECOND, lambda: node.status.report()["refused"] == "")
+
+
+def test_an_anonymous_replica_without_a_leader_removes_its_log() -> None:
+    """It follows another member, and hears from no leader how much the others have (S5)."""
+    world, anonymous = replica_with_a_newer_term()
+    insert(world, 4, 300)
+    leader = world.leader()
+    assert leader is not None
+    assert world.run_for(PATIENCE, lambda: confirmed_of(anonymous) >= confirmed_of(leader))
+    assert anonymous.node is not None
+    tail = anonymous.node.context.tail
+    world.command(anonymous, "snapshot")
+    world.run_for(SECOND)
+    insert(world, 400, 3)
+    world.command(anonymous, "snapshot")
+    assert world.run_for(5 * SECOND, lambda: tail.first_available_index > 100)
