@@ -185,3 +185,7 @@ class StateRepair:
             left = tuple(nack for nack in context.ballot.nacks if nack.index > index)
             context.store_ballot(replace(context.ballot, divergent_index=0, nacks=left))
             context.report("state_repaired", index=index)
+            if self._view_index:
+                # A snapshot for log and state came first: confirmation waits for no other state.
+                self._begin_again()
+                self.source.is_confirm_due = True

@@ -77,3 +77,19 @@ def test_member_that_led_while_it_received_a_state_is_repaired() -> None:
     assert driven.run(20_000, lambda: not repair.is_open)
     assert driven.run(1_000, lambda: context.limbo.confirmed_index >= last)
     assert driven.ask(member, SELECT, get(1)).tuples
+
+
+def test_repair_that_a_snapshot_has_ended_holds_no_confirmation() -> None:
+    """The state in transfer may be newer than the snapshot of a rejoin (T7)."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    node = node_of(member)
+    context, repair = node.context, node.replica.repair
+    node.refuse_rows = True
+    assert driven.ask(driven.leader(), INSERT, put(1, "refused")).code == 0
+    assert driven.run(1_000, lambda: repair.is_open)
+    node.refuse_rows = False
+    repair._view_index = context.limbo.confirmed_index + 5
+    repair.on_state_replaced(context.limbo.confirmed_index)
+    assert not repair.is_open
+    assert repair.latest_index() is None
