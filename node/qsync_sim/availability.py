@@ -22,7 +22,8 @@ itself are not: no vote replaces it, because the group hears it (E3).
        too. That is not needless if an order made it stand while it was cut off (E2). A leader whose
        PROMOTE is not confirmed yet may lose to a candidate of a later term: that is a round of the
        same election, and the limit on the time without a leader (E12) includes it. The messages of
-       that candidate may arrive much later, if it was cut off.
+       that candidate may arrive much later, if it was cut off. A member outside of the group may
+       have stood before the period, too, when a quorum heard no leader, and returns with its term.
 
 The full queue is not judged with small limits and on slow machines, on which clients may write
 faster than the members confirm.
@@ -99,7 +100,7 @@ class Availability:
         self.needless = 0
         self._promoted: dict[str, int] = {}  # the last term in which each member led for certain
         self._confirmed_ns: dict[int, int] = {}  # when the PROMOTE of each term was confirmed
-        self._opened_ns: dict[int, int] = {}  # when a member adopted each term first
+        self._opened: dict[int, tuple[int, Shell]] = {}  # when a member adopted each term first
         self.changes_ns: list[int] = []  # when a member became leader or stepped down
         self._world = world
         self._group: list[Shell] = []
@@ -271,9 +272,9 @@ class Availability:
         self._promoted[shell.name] = term
         self._confirmed_ns[term] = self._world.now_ns
 
-    def on_term(self, term: int) -> None:
+    def on_term(self, shell: Shell, term: int) -> None:
         """Note that a member has adopted a term."""
-        self._opened_ns.setdefault(term, self._world.now_ns)
+        self._opened.setdefault(term, (self._world.now_ns, shell))
 
     def on_leadership(self, shell: Shell, reason: str) -> None:
         """Count a leadership that ends although nothing hinders its leader (E4).
@@ -300,6 +301,9 @@ class Availability:
         if self._was_opened_before(shell.node.context.term, shell.term_before):
             self._world.count("failovers by candidates of the same election")
             return
+        if self._was_opened_outside(shell.node.context.term):
+            self._world.count("failovers by candidates that were cut off")
+            return
         self.needless += 1
         self._world.count("needless failovers")
         self._world.count(f"needless failovers: {reason[:40]}")
@@ -311,7 +315,13 @@ class Availability:
     def _was_opened_before(self, later: int, term: int) -> bool:
         """Return whether a later term was opened before the PROMOTE of a term was confirmed."""
         now_ns = self._world.now_ns
-        return later > term and self._opened_ns.get(later, now_ns) < self._confirmed_ns[term]
+        opened_ns, _ = self._opened.get(later, (now_ns, None))
+        return later > term and opened_ns < self._confirmed_ns[term]
+
+    def _was_opened_outside(self, later: int) -> bool:
+        """Return whether a member outside of the group opened a term before the group was sound."""
+        opened_ns, opener = self._opened.get(later, (self._world.now_ns, None))
+        return opened_ns < self._since_ns and opener not in self._group
 
     def check(self, requests: "Iterable[Any]", *, is_queue_judged: bool) -> None:
         """Check that members of a sound group served their requests.

@@ -125,7 +125,7 @@ class World(Cluster):
             self.versions.on_step(shell, node)
         self.onlooker.on_step(shell, node)
         if node.context.term != shell.term_before:
-            self.availability.on_term(node.context.term)
+            self.availability.on_term(shell, node.context.term)
         if shell.removed_before:
             self.authority.on_step(shell, node, inputs, last_before)
         self.watch.on_step(shell, node)

@@ -109,7 +109,7 @@ class TestAvailability:
         late, other = driven.followers()
         driven.cut_off(late)
         node_of(late).replica.adopt_term(4, vote=late.uuid)
-        driven.world.availability.on_term(4)
+        driven.world.availability.on_term(late, 4)
         driven.world.command(other, "nominate", term=1)
         assert driven.run(1_000, lambda: node_of(other).context.is_leading)
         driven.run(2_000)
@@ -123,6 +123,32 @@ class TestAvailability:
         leader.replica.step_down("a test")
         with pytest.raises(InvariantViolation, match="E4: needless failover"):
             driven.run(1_000)
+
+    @pytest.mark.parametrize("is_cut_off", [True, False])
+    def test_candidate_of_an_earlier_period_returns(self, is_cut_off: bool) -> None:
+        """It stood when a quorum heard no leader, and was cut off since then."""
+        driven = self.driven()
+        driven.run(1_000)
+        late, _ = driven.followers()
+        availability = driven.world.availability
+        driven.cut_off(late)
+        if is_cut_off:
+            node_of(late).replica.adopt_term(4, vote=late.uuid)
+            availability.on_term(late, 4)
+        driven.run(200)
+        availability.disturb()  # another fault ends the period
+        driven.run(2_000)
+        if not is_cut_off:
+            node_of(late).replica.adopt_term(4, vote=late.uuid)
+            availability.on_term(late, 4)
+        driven.world.network.heal()
+        if is_cut_off:
+            driven.run(1_000)
+            assert availability.needless == 0
+            assert driven.world.counters["failovers by candidates that were cut off"] == 1
+        else:
+            with pytest.raises(InvariantViolation, match="E4: needless failover"):
+                driven.run(1_000)
 
     def test_paused_leader_is_replaced_without_a_needless_failover(self) -> None:
         driven = self.driven()
