@@ -373,6 +373,9 @@ class Node:
             elif isinstance(message, msg.ForwardClosed):
                 # The transactions that it forwarded before its removal must not stay open (T11).
                 self.forwarded.on_closed(item.link, message)
+            elif isinstance(message, msg.Ack):
+                # It counts for nothing, but frees the window: the removal follows in the rows.
+                replica.relays.on_ack(uuid, message)
         elif isinstance(message, msg.Rows):
             replica.applier.on_rows(item.link, message)
         elif isinstance(message, msg.Ack):

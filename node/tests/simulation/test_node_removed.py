@@ -64,3 +64,18 @@ def test_leader_refuses_requests_that_a_removed_member_forwards() -> None:
     driven.world.network.heal()
     assert driven.run(500, lambda: sync in driven.answers)
     assert driven.answers[sync].code == ErrorCode.UNKNOWN_REPLICA
+
+
+def test_member_that_lags_by_a_window_learns_that_it_was_removed() -> None:
+    """Its ACKs count for nothing any more, but they free the window of its stream (M5, T11)."""
+    driven = Driven(3, relay_window_bytes=1_500, relay_chunk_bytes=1_500)
+    leader, (member, _) = driven.leader(), driven.followers()
+    driven.mute(member, leader)
+    for key in range(40):
+        assert driven.ask(leader, REPLACE, put(key, "x" * 100)).code == 0
+    driven.world.command(leader, "unregister", uuid=member.uuid)
+    removed = node_of(leader).context
+    assert driven.run(2_000, lambda: removed.is_removed(member.uuid))
+    driven.world.network.heal()
+    context = node_of(member).context
+    assert driven.run(5_000, lambda: context.is_removed(member.uuid))

@@ -69,6 +69,8 @@ from qsync_testing.worlds import INSERT, Driven, put
         31888,
         34605,
         34675,
+        134,
+        524,
     ],
 )
 def test_seed_that_once_failed(seed: int) -> None:
