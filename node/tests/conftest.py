@@ -18,11 +18,6 @@ from qsync_testing.object_server import ObjectServer, object_server, used_by_thi
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from qsync_sim.world import World
-
-LATE_WRITES = 8
-"""Acknowledged writes after the newest snapshot of an archive: tests damage some of them."""
-
 # No deadline: a busy machine delays examples, and no test asserts a duration.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -88,19 +83,10 @@ def object_store() -> Iterator[ObjectServer]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the archive of a simulated schedule with failovers, rollbacks and late writes."""
-    # Only the users of this fixture need the simulator.
-    from qsync_testing.archives.damage import acknowledged_writes  # noqa: PLC0415 - see above
-    from qsync_testing.archives.simulated import archived_runs, is_eventful  # noqa: PLC0415 - see above
+    """Return the archive of a simulated schedule with failovers and rollbacks."""
+    from qsync_testing.archives.simulated import archived_runs, is_eventful  # noqa: PLC0415 - only its users need the simulator
 
-    copies = tmp_path_factory.mktemp("copies")
-
-    def is_wanted(world: "World", archive: Path) -> bool:
-        if not is_eventful(world, archive):
-            return False
-        return len(acknowledged_writes(Copy(archive, copies / archive.name, 5))) >= LATE_WRITES
-
-    return next(archived_runs(tmp_path_factory.mktemp("archives"), is_wanted, 1))
+    return next(archived_runs(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from qsync_node.format.keys import INSERT, UPDATE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import LogRow
 from qsync_node.format.walk import space_of
+from qsync_sim.world import World
 from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.run import STEPS, audit
 from qsync_spark.audit.scan import list_facts, scan
@@ -35,11 +36,28 @@ from qsync_testing.archives.damage import (
     snapshot_off_by_one,
 )
 from qsync_testing.archives.plain_audit import plain_audit
+from qsync_testing.archives.simulated import archived_runs, is_eventful
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(900)
+
+LATE_WRITES = 8
+"""Acknowledged writes after the newest snapshot: tests change some of them."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the archive of a schedule with failovers, rollbacks and enough late writes."""
+    copies = tmp_path_factory.mktemp("copies")
+
+    def is_wanted(world: World, archive: Path) -> bool:
+        if not is_eventful(world, archive):
+            return False
+        return len(acknowledged_writes(Copy(archive, copies / archive.name, 5))) >= LATE_WRITES
+
+    return next(archived_runs(tmp_path_factory.mktemp("archives"), is_wanted, 1))
 
 
 def run(spark: "SparkSession", folder: Path, ledger: Path | None = None) -> AuditResult:
