@@ -98,25 +98,35 @@ def test_nothing_is_forced_while_a_quorum_answers() -> None:
     assert "disks" in answer.reason
 
 
-def test_forced_rollback_that_found_no_votes_rolls_back_nothing_later() -> None:
-    """The other survivor has the newer log, and gets an order of its own."""
-    world = World(3)
-    world.bootstrap(5)
+def order_in_vain(world: World, survivors: int, verb: str) -> tuple[list[Shell], list[str]]:
+    """Destroy the other disks, and give an order to the survivor whose log lacks a row.
+
+    Returns:
+        The survivors, that one first, and the UUIDs of the lost members.
+    """
     leader = world.leader()
     assert leader is not None
-    older, newer, *rest = (shell for shell in world.alive() if shell is not leader)
-    lost = [leader, *rest]
+    older, *others = (shell for shell in world.alive() if shell is not leader)
+    left, lost = [older, *others[: survivors - 1]], [leader, *others[survivors - 1 :]]
     world.network.cut(leader, older)
     world.insert(SystemSpace.SCHEMA, ["first", 1])
-    assert world.run_for(SECOND, lambda: last_index(newer) > last_index(older))
+    assert world.run_for(SECOND, lambda: last_index(left[-1]) > last_index(older))
     for shell in lost:
         shell.stop(power_loss=True)
         shell.is_removed = True
     world.network.heal()
     world.run_for(5 * SECOND)
     uuids = [shell.uuid for shell in lost]
-    order(world, older, "force-rollback", lost=uuids, disks_destroyed=True)
+    order(world, older, verb, lost=uuids, disks_destroyed=True)
     assert not context_of(older).is_leading
+    return left, uuids
+
+
+def test_forced_rollback_that_found_no_votes_rolls_back_nothing_later() -> None:
+    """The other survivor has the newer log, and gets an order of its own."""
+    world = World(3)
+    world.bootstrap(5)
+    (older, newer), uuids = order_in_vain(world, 2, "force-rollback")
     assert order(world, newer, "force-confirm", lost=uuids, disks_destroyed=True).code == 0
     added = world.add()
     added.start()
@@ -145,21 +155,7 @@ def test_order_that_another_leader_has_overtaken_is_over() -> None:
     """Its member was away, and confirms the forced configuration and later ones in one step."""
     world = World(5)
     world.bootstrap(6, confirm_rows_max=1000, relay_chunk_bytes=1 << 20)
-    leader = world.leader()
-    assert leader is not None
-    older, newer, third, *rest = (shell for shell in world.alive() if shell is not leader)
-    lost = [leader, *rest]
-    world.network.cut(leader, older)
-    world.insert(SystemSpace.SCHEMA, ["first", 1])
-    assert world.run_for(SECOND, lambda: last_index(third) > last_index(older))
-    for shell in lost:
-        shell.stop(power_loss=True)
-        shell.is_removed = True
-    world.network.heal()
-    world.run_for(5 * SECOND)
-    uuids = [shell.uuid for shell in lost]
-    order(world, older, "force-confirm", lost=uuids, disks_destroyed=True)
-    assert not context_of(older).is_leading
+    (older, newer, _), uuids = order_in_vain(world, 3, "force-confirm")
     older.stop(power_loss=False)
     assert order(world, newer, "force-confirm", lost=uuids, disks_destroyed=True).code == 0
     for _ in range(2):

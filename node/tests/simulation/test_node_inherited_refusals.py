@@ -1,5 +1,6 @@
 """Rows that most members cannot apply (T7, E12): those of the leader, and inherited ones."""
 
+from qsync_sim.shell import Shell
 from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven, get, node_of, put
 
 
@@ -61,16 +62,22 @@ def test_a_row_of_the_leader_itself_that_most_members_refuse_is_rolled_back() ->
     assert {node_of(shell).state.keys.window_rows for shell in driven.shells} == {1_300}
 
 
-def test_member_that_led_while_it_received_a_state_is_repaired() -> None:
-    """Its term confirmed rows after that state, which can therefore no longer be installed (T7)."""
+def with_a_divergent_member() -> tuple[Driven, Shell]:
+    """Return a world and its member that could not apply a confirmed row."""
     driven = Driven(3)
     member = driven.followers()[0]
     node = node_of(member)
-    context, repair = node.context, node.replica.repair
     node.refuse_rows = True
     assert driven.ask(driven.leader(), INSERT, put(1, "refused")).code == 0
-    assert driven.run(1_000, lambda: repair.is_open)
+    assert driven.run(1_000, lambda: node.replica.repair.is_open)
     node.refuse_rows = False
+    return driven, member
+
+
+def test_member_that_led_while_it_received_a_state_is_repaired() -> None:
+    """Its term confirmed rows after that state, which can therefore no longer be installed (T7)."""
+    driven, member = with_a_divergent_member()
+    context, repair = node_of(member).context, node_of(member).replica.repair
     repair._view_index = repair._ready_index = context.limbo.confirmed_index - 1
     assert driven.ask(driven.leader(), INSERT, put(2, "later")).code == 0
     last = node_of(driven.leader()).context.tail.last_index
@@ -81,14 +88,8 @@ def test_member_that_led_while_it_received_a_state_is_repaired() -> None:
 
 def test_repair_that_a_snapshot_has_ended_holds_no_confirmation() -> None:
     """The state in transfer may be newer than the snapshot of a rejoin (T7)."""
-    driven = Driven(3)
-    member = driven.followers()[0]
-    node = node_of(member)
-    context, repair = node.context, node.replica.repair
-    node.refuse_rows = True
-    assert driven.ask(driven.leader(), INSERT, put(1, "refused")).code == 0
-    assert driven.run(1_000, lambda: repair.is_open)
-    node.refuse_rows = False
+    _, member = with_a_divergent_member()
+    context, repair = node_of(member).context, node_of(member).replica.repair
     repair._view_index = context.limbo.confirmed_index + 5
     repair.on_state_replaced(context.limbo.confirmed_index)
     assert not repair.is_open

@@ -202,7 +202,7 @@ def test_broker_is_not_drained_while_another_one_could_take_its_journals_over() 
 
 
 def test_journal_whose_last_store_is_removed_needs_no_listing() -> None:
-    """The store has never answered: appends and reads would wait for it for ever."""
+    """The store has never answered: appends and reads would wait for it without end."""
     broker = Exiting(STORE).started()
     replica = broker.holdings.assigned[NAME]
     broker.holdings.persister.tick(0)
