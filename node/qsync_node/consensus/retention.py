@@ -10,12 +10,20 @@ class Retention:
     def __init__(self, context: Context, tracker: Tracker) -> None:
         self.context = context
         self.tracker = tracker
-        self._evicted: set[str] = set()  # UUIDs of the replicas for which no row is kept
+        self._evicted: dict[str, int] = {}  # UUIDs -> the checkpoint that each one has to reach
         self._since_ns = context.now_ns
 
     def on_follow(self, uuid: str) -> None:
         """Keep rows for a replica again that has found its place in the log."""
-        self._evicted.discard(uuid)
+        self._evicted.pop(uuid, None)
+
+    def _is_evicted(self, uuid: str) -> bool:
+        """Return whether no row is kept for a replica.
+
+        A Tarantool replica does not say that it follows: it ends its eviction when it joins again,
+        by a match past the checkpoint.
+        """
+        return self.tracker.follower(uuid).match < self._evicted.get(uuid, 0)
 
     def floor_index(self) -> int:
         """Return the greatest index that every registered replica has.
@@ -26,7 +34,7 @@ class Retention:
         context = self.context
         floor = context.tail.durable_index
         for member in context.configuration.members:
-            if member.uuid == context.uuid or member.uuid in self._evicted:
+            if member.uuid == context.uuid or self._is_evicted(member.uuid):
                 continue
             follower = self.tracker.follower(member.uuid)
             silent_ns = context.now_ns - max(follower.heard_at_ns, self._since_ns)
@@ -47,13 +55,13 @@ class Retention:
         lagging = [
             (self.tracker.follower(member.uuid).match, member.uuid)
             for member in context.configuration.members
-            if member.uuid != context.uuid and member.uuid not in self._evicted
+            if member.uuid != context.uuid and not self._is_evicted(member.uuid)
         ]
         if not lagging:
             return
         index, uuid = min(lagging)
         if index < checkpoint_index:
-            self._evicted.add(uuid)
+            self._evicted[uuid] = checkpoint_index
             context.report(
                 "replica_evicted", uuid=uuid, index=index, checkpoint_index=checkpoint_index
             )

@@ -1,11 +1,16 @@
 """State that must be reset or released: places of guests, barriers, NACKs and pinned views."""
 
+from functools import partial
+from uuid import UUID
+
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.consensus.snapshots import VIEW_LIFETIME_NS
 from qsync_node.consensus.source import SourceState
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import Key
+from qsync_node.format.mp import pack
 from qsync_node.transactions.streams import GUESTS_BYTES_MAX, GUESTS_STREAMS_MAX
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
@@ -24,6 +29,7 @@ from qsync_testing.worlds import (
 )
 
 SPACES, PRIVILEGES = 280, 312
+JOIN = 65
 GUEST_ID, READ_AND_WRITE = 0, 3
 
 
@@ -240,3 +246,28 @@ def test_state_that_was_fetched_in_vain_is_dropped() -> None:
         driven.world.command(member, "switchover", target="")
         driven.run(3_000)
     assert rejoin.loader is None
+
+
+def test_rows_are_kept_again_for_a_tarantool_replica_that_joins_again() -> None:
+    """A full disk has ended their retention; the replica then got a newer state (S5)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    node = node_of(leader)
+    replica = str(UUID(int=7, version=4))
+    leader.run(partial(node.registrar.register_tarantool, replica))
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    term = node.replica.leader
+    assert term is not None
+    checkpoint = node.context.limbo.confirmed_index
+    driven.run(500)
+    assert term.retention.floor_index() == 0
+    term.retention.evict_slowest(checkpoint)
+    assert term.retention.floor_index() >= checkpoint
+    join = fx.TarantoolRequest(700, 0, JOIN, pack({int(Key.INSTANCE_UUID): replica}), "admin")
+    leader.step([join])
+    joined = node.context.limbo.confirmed_index
+    for key in range(5):
+        assert driven.ask(leader, REPLACE, put(key, "x")).code == 0
+    driven.run(500)
+    assert node.context.limbo.confirmed_index > joined
+    assert term.retention.floor_index() == joined
