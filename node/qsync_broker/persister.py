@@ -68,11 +68,6 @@ class _Upload(NamedTuple):
     store: str
 
 
-class _Listing(NamedTuple):
-    journal: str
-    stores: tuple[str, ...]
-
-
 class _PersistedJournal:
     """Persistence of one journal at this broker."""
 
@@ -94,6 +89,14 @@ class _PersistedJournal:
         self.is_listing = False
         self.uploaded: list[RemoteFragment] = []  # since the listing under way began
         self.has_failed = False  # an upload, after the last one that did not
+
+
+class _Listing(NamedTuple):
+    """A listing under way, for one assignment of its journal: it may have returned since."""
+
+    name: str
+    stores: tuple[str, ...]
+    journal: _PersistedJournal
 
 
 class Persister:
@@ -223,7 +226,7 @@ class Persister:
         journal.uploaded = []
         self._tokens += 1
         stores = replica.settings.stores
-        self._listings[self._tokens] = _Listing(replica.journal, stores)
+        self._listings[self._tokens] = _Listing(replica.journal, stores, journal)
         self._emit(ev.ListStores(self._tokens, replica.journal, stores))
 
     def on_listed(self, event: ev.StoreListed, now_ns: int) -> None:
@@ -231,9 +234,9 @@ class Persister:
         listing = self._listings.pop(event.token, None)
         if listing is None:
             return
-        name, stores = listing
-        journal, replica = self._journals.get(name), self._find(name)
-        if journal is None or replica is None:
+        name, stores, journal = listing
+        replica = self._find(name)
+        if replica is None or self._journals.get(name) is not journal:
             return
         journal.is_listing = False
         journal.listed_at_ns = now_ns

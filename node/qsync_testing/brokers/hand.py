@@ -50,6 +50,7 @@ class Hand:
         self.stores: list[Callable[[], None]] = []
         self.listeners: list[tuple[Callable[[msg.Message], None], Callable[[str], None]]] = []
         self.asked = self.finished = 0
+        self.woken_readers = 0
         self.is_awake = False
         self.health = StoreState(True)
         self.space_problem = ""
@@ -117,7 +118,7 @@ class Hand:
         """Do nothing."""
 
     def readable(self, journal: str) -> None:
-        """Do nothing."""
+        self.woken_readers += 1
 
     # --- events -------------------------------------------------------------------------------
 

@@ -316,3 +316,15 @@ def test_pause_after_a_failure_is_short_again_after_a_copied_fragment() -> None:
     hand.now_ns += AGAIN_MIN_NS
     hand.copier.tick()
     assert len(hand.sent) > sent
+
+
+def test_readers_wait_for_copied_bytes_and_for_the_end_of_the_copy() -> None:
+    """Without the end, a read of bytes that no broker has would wait for them."""
+    hand = Copying()
+    hand.give(0, 60)
+    assert not hand.woken_readers
+    hand.give(60, 40)
+    assert hand.woken_readers == 1
+    hand.commit()
+    hand.copier.note(NAME)
+    assert hand.woken_readers == 2

@@ -510,3 +510,31 @@ def test_slots_of_a_journal_that_is_deleted_are_free_again() -> None:
     broker.show()
     broker.complete(50, 51)
     assert [one for one in broker.take() if isinstance(one, ev.UploadFragment)]
+
+
+def test_listing_of_a_journal_that_has_left_and_returned_changes_nothing() -> None:
+    """Its fragments are older than an upload that has ended since."""
+    broker = Storing()
+    (old,) = [one for one in broker.take() if isinstance(one, ev.ListStores)]
+    broker.persister.stop(broker.journal.journal)
+    broker.persister.start(broker.journal, 0)
+    (new,) = [one for one in broker.take() if isinstance(one, ev.ListStores)]
+    broker.persister.on_listed(ev.StoreListed(old.token, [], ""), 0)
+    assert not broker.journal.is_index_known
+    broker.complete(0, 9)
+    (upload,) = [one for one in broker.take() if isinstance(one, ev.UploadFragment)]
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    broker.persister.on_listed(ev.StoreListed(new.token, [], ""), 0)
+    assert broker.journal.part_at(0) is not None
+
+
+def test_readers_wait_for_listings_uploads_and_the_removal_of_stores() -> None:
+    broker = Storing()
+    broker.show()
+    assert broker.woken_readers == 1
+    broker.complete(0, 9)
+    (upload,) = [one for one in broker.take() if isinstance(one, ev.UploadFragment)]
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    assert broker.woken_readers == 2
+    use(broker)
+    assert broker.woken_readers == 3
