@@ -538,3 +538,13 @@ def test_readers_wait_for_listings_uploads_and_the_removal_of_stores() -> None:
     assert broker.woken_readers == 2
     use(broker)
     assert broker.woken_readers == 3
+
+
+def test_listings_of_a_journal_that_left_free_their_places() -> None:
+    broker = Storing()
+    for _ in range(LISTINGS_MAX):
+        (listing,) = [one for one in broker.take() if isinstance(one, ev.ListStores)]
+        broker.persister.stop(broker.journal.journal)
+        broker.persister.on_listed(ev.StoreListed(listing.token, [], ""), 0)
+        broker.persister.start(broker.journal, 0)
+    assert [one for one in broker.take() if isinstance(one, ev.ListStores)]
