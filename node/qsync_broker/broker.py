@@ -190,9 +190,9 @@ class Broker:
         elif isinstance(event, ev.GapRead):
             self._holdings.persister.seek(event.journal)
         elif isinstance(event, ev.StoreListed):
-            self._holdings.persister.on_listed(event, self._now_ns)
+            self._holdings.on_listed(event, self._now_ns)
         else:
-            self._holdings.persister.on_uploaded(event, self._now_ns)
+            self._holdings.on_uploaded(event, self._now_ns)
 
     def _tick(self) -> None:
         if self._now_ns < self._tick_at_ns:

@@ -80,7 +80,7 @@ class Draining:
         others = staying & set(journal.route.members)
         is_unpersisted = self._has_earlier(journal)
         if not others:
-            return _has_bytes(replica)
+            return replica.has_bytes
         if others - set(journal.partial):
             return False
         return is_unpersisted or not has_store(journal)
@@ -101,7 +101,7 @@ class Draining:
             return bool(replica.completed)
         keys = self._keys
         journal = keys.journals.get(replica.journal)
-        if journal is None or not _has_bytes(replica):
+        if journal is None or not replica.has_bytes:
             return False
         stated = wanted_replicas(journal._replace(suspend_level=0), self._replication_max)
         return (
@@ -111,7 +111,3 @@ class Draining:
             or not keys.is_consistent(journal)
             or not staying & set(journal.route.members)
         )
-
-
-def _has_bytes(replica: JournalReplica) -> bool:
-    return bool(replica.completed) or replica.spool.end > replica.spool.begin

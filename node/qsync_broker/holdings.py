@@ -7,7 +7,8 @@ recovered     the storage found it at the start     assigned, departed, or delet
 assigned      the broker is in its route            departed once the assignment has ended;
                                                     deleted with the journal
 departed      the broker persists its fragments     assigned again; deleted with the journal,
-                                                    or when its other brokers are whole
+                                                    or when all brokers that it states are
+                                                    whole, and its store has the fragments
 """
 
 from collections.abc import Callable, Iterable
@@ -114,6 +115,18 @@ class Holdings:
         if former.stores != settings.stores:
             self.persister.stores_changed(replica)
 
+    def on_listed(self, event: ev.StoreListed, now_ns: int) -> None:
+        """Take over a listing; forget its journal if that needs this broker no more."""
+        self._reconsider(self.persister.on_listed(event, now_ns))
+
+    def on_uploaded(self, event: ev.Uploaded, now_ns: int) -> None:
+        """Take note of an upload; forget its journal if that needs this broker no more."""
+        self._reconsider(self.persister.on_uploaded(event, now_ns))
+
+    def _reconsider(self, journal: str) -> None:
+        if journal in self._departed:
+            self._forget(journal, self._host.keys.journals.get(journal))
+
     # --- appearance ---------------------------------------------------------------------------
 
     def _assign(self, row: JournalRow, settings: ReplicaSettings, now_ns: int) -> JournalReplica:
@@ -172,12 +185,13 @@ class Holdings:
             self._drop(RecoveredHoldings(departed.spool, tuple(departed.completed.values())))
 
     def _is_kept_elsewhere(self, row: JournalRow, departed: JournalReplica) -> bool:
-        """Return whether a journal without a store has all its copies on other brokers.
+        """Return whether other brokers have all copies of a journal, and its store the rest.
 
+        Of a journal with a store, other brokers need not have what was completed before they came.
         A suspended journal has fewer brokers than it states: the former ones keep its bytes.
         """
         return (
-            not has_store(row)
+            not (has_store(row) and departed.has_bytes)
             and not row.partial
             and self._host.keys.is_consistent(row)
             and row.epoch >= departed.spool.epoch

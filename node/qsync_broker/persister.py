@@ -229,11 +229,15 @@ class Persister:
         self._listings[self._tokens] = _Listing(replica.journal, stores, journal)
         self._emit(ev.ListStores(self._tokens, replica.journal, stores))
 
-    def on_listed(self, event: ev.StoreListed, now_ns: int) -> None:
-        """Take a listing over, or repeat it later."""
+    def on_listed(self, event: ev.StoreListed, now_ns: int) -> str:
+        """Take a listing over, or repeat it later; return the journal that it was of."""
         listing = self._listings.pop(event.token, None)
         if listing is None:
-            return
+            return ""
+        self._take_listing(listing, event, now_ns)
+        return listing.name
+
+    def _take_listing(self, listing: _Listing, event: ev.StoreListed, now_ns: int) -> None:
         name, stores, journal = listing
         replica = self._find(name)
         if replica is None or self._journals.get(name) is not journal:
@@ -274,11 +278,16 @@ class Persister:
         path = path_of(spool.journal, fragment, replica.settings.postfix)
         self._emit(ev.UploadFragment(self._tokens, store, key, fragment, path))
 
-    def on_uploaded(self, event: ev.Uploaded, now_ns: int) -> None:
-        """Add a persisted fragment to the index, or repeat its upload later."""
+    def on_uploaded(self, event: ev.Uploaded, now_ns: int) -> str:
+        """Take note of an upload that has ended; return the journal that it was of."""
         upload = self._uploads.pop(event.token, None)
         if upload is None:
-            return
+            return ""
+        self._take_upload(upload, event, now_ns)
+        return upload.journal
+
+    def _take_upload(self, upload: _Upload, event: ev.Uploaded, now_ns: int) -> None:
+        """Add a persisted fragment to the index, or repeat its upload later."""
         journal, replica = self._journals.get(upload.journal), self._find(upload.journal)
         if journal is None or replica is None or replica.spool.journal_id != upload.journal_id:
             return

@@ -376,6 +376,11 @@ class JournalReplica:
             self._stream = None
             self.spool.rollback()
 
+    @property
+    def has_bytes(self) -> bool:
+        """Return whether there are bytes on the disk of this broker."""
+        return bool(self.completed) or self.spool.end > self.spool.begin
+
     def depart(self) -> None:
         """Complete the open fragment, so that its bytes are persisted without this replica."""
         spool = self.spool

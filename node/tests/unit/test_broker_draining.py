@@ -3,6 +3,8 @@
 from hashlib import sha1
 from typing import Any
 
+import pytest
+
 from qsync_broker import events as ev
 from qsync_broker.draining import Draining
 from qsync_broker.holdings import Holdings, RecoveredHoldings
@@ -76,7 +78,7 @@ class Exiting(Hand):
         for upload in uploads:
             one = upload.fragment
             remote = RemoteFragment(one.begin, one.end, SUM, 1, STORE, "fragment", 1)
-            persister.on_uploaded(ev.Uploaded(upload.token, remote), 0)
+            self.holdings.on_uploaded(ev.Uploaded(upload.token, remote), 0)
 
 
 def test_disk_of_unknown_journals_is_needed() -> None:
@@ -220,3 +222,44 @@ def test_limit_of_a_journal_is_changed_while_it_runs() -> None:
     broker = Exiting(STORE).started()
     broker.write(broker.row._replace(spec={**broker.row.spec, "max_append_rate": 7}))
     assert broker.holdings.assigned[NAME].limit.rate == 7
+
+
+def test_journal_that_was_taken_over_is_forgotten_once_its_fragments_are_persisted() -> None:
+    """Otherwise, this broker would list its stores without end."""
+    broker = Exiting(STORE).started()
+    broker.complete(9, 12)
+    broker.take_over()
+    assert list(broker.holdings.departed)
+    broker.persist()
+    assert not list(broker.holdings.departed)
+    broker.holdings.persister.tick(10**15)
+    assert not broker.effects
+
+
+@pytest.mark.parametrize("change", [{"partial": (B,)}, {"epoch": 5}, {"route": Route((B,), 0)}])
+def test_journal_is_kept_while_its_brokers_may_lack_bytes(change: dict[str, Any]) -> None:
+    broker = Exiting(STORE).started()
+    broker.holdings.assigned[NAME].spool.epoch = 6
+    broker.take_over()
+    broker.write(broker.row._replace(**change))
+    broker.persist()
+    assert list(broker.holdings.departed)
+
+
+def test_suspended_journal_is_not_forgotten() -> None:
+    """Its former brokers answer where it ends when it resumes."""
+    broker = Exiting(STORE, level=1).started()
+    broker.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
+    broker.write(broker.row._replace(epoch=7, ballot=7, route=Route((B,), 0)))
+    broker.persist()
+    assert list(broker.holdings.departed)
+
+
+def test_listing_that_shows_the_last_fragment_ends_the_journal_too() -> None:
+    broker = Exiting(STORE).started()
+    broker.take_over()
+    broker.holdings.persister.tick(0)
+    (listing,) = [one for one in broker.effects if isinstance(one, ev.ListStores)]
+    remote = RemoteFragment(0, 9, SUM, 1, STORE, "fragment", 1)
+    broker.holdings.on_listed(ev.StoreListed(listing.token, [remote], ""), 0)
+    assert not list(broker.holdings.departed)
