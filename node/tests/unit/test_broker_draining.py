@@ -17,6 +17,7 @@ from qsync_node.format.journals import (
     BROKER_SPACE,
     JOURNAL_SPACE,
     AssignmentRow,
+    BrokerId,
     JournalRow,
     Members,
     Route,
@@ -26,6 +27,7 @@ from qsync_testing.brokers.hand import NAME, A, B, C, Hand, broker
 
 STORE = "file:///store/"
 SUM = bytes(range(20))
+D = BrokerId("z", "broker-d")
 
 
 def spec_with(*stores: str) -> dict[str, Any]:
@@ -236,14 +238,30 @@ def test_journal_that_was_taken_over_is_forgotten_once_its_fragments_are_persist
     assert not broker.effects
 
 
-@pytest.mark.parametrize("change", [{"partial": (B,)}, {"epoch": 5}, {"route": Route((B,), 0)}])
+@pytest.mark.parametrize("change", [{"partial": (B,)}, {"route": Route((B,), 0)}])
 def test_journal_is_kept_while_its_brokers_may_lack_bytes(change: dict[str, Any]) -> None:
     broker = Exiting(STORE).started()
-    broker.holdings.assigned[NAME].spool.epoch = 6
     broker.take_over()
     broker.write(broker.row._replace(**change))
     broker.persist()
     assert list(broker.holdings.departed)
+
+
+def test_journal_is_kept_after_a_synchronisation_that_was_not_recorded() -> None:
+    """Its brokers may have accepted appends that the recorded ones lack."""
+    broker = Exiting(STORE).started()
+    broker.holdings.assigned[NAME].spool.epoch = 8
+    broker.take_over()
+    broker.persist()
+    assert list(broker.holdings.departed)
+
+
+def test_journal_is_kept_while_its_brokers_change() -> None:
+    exiting = Exiting(STORE).started()
+    exiting.take_over()
+    exiting.put(broker(D), AssignmentRow(NAME, D, 3, 6, 6))
+    exiting.persist()
+    assert list(exiting.holdings.departed)
 
 
 def test_suspended_journal_is_not_forgotten() -> None:
