@@ -50,7 +50,7 @@ class Hand:
         self.stores: list[Callable[[], None]] = []
         self.listeners: list[tuple[Callable[[msg.Message], None], Callable[[str], None]]] = []
         self.asked = self.finished = 0
-        self.woken_readers = 0
+        self.woken_readers: list[str] = []
         self.is_awake = False
         self.health = StoreState(True)
         self.space_problem = ""
@@ -118,7 +118,7 @@ class Hand:
         """Do nothing."""
 
     def readable(self, journal: str) -> None:
-        self.woken_readers += 1
+        self.woken_readers.append(journal)
 
     # --- events -------------------------------------------------------------------------------
 

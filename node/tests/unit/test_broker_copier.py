@@ -324,7 +324,7 @@ def test_readers_wait_for_copied_bytes_and_for_the_end_of_the_copy() -> None:
     hand.give(0, 60)
     assert not hand.woken_readers
     hand.give(60, 40)
-    assert hand.woken_readers == 1
+    assert len(hand.woken_readers) == 1
     hand.commit()
     hand.copier.note(NAME)
-    assert hand.woken_readers == 2
+    assert len(hand.woken_readers) == 2
