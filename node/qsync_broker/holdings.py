@@ -187,7 +187,7 @@ class Holdings:
     def _is_kept_elsewhere(self, row: JournalRow, departed: JournalReplica) -> bool:
         """Return whether other brokers have all copies of a journal, and its store the rest.
 
-        Of a journal with a store, other brokers need not have what was completed before they came.
+        With a store, other brokers need not have fragments from before their assignment.
         A suspended journal has fewer brokers than it states: the former ones keep its bytes.
         """
         return (

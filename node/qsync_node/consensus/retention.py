@@ -20,7 +20,7 @@ class Retention:
     def _is_evicted(self, uuid: str) -> bool:
         """Return whether no row is kept for a replica.
 
-        A Tarantool replica does not say that it follows: it ends its eviction when it joins again,
+        A Tarantool replica never reports that it follows. A new join ends its eviction,
         by a match past the checkpoint.
         """
         return self.tracker.follower(uuid).match < self._evicted.get(uuid, 0)
