@@ -271,3 +271,22 @@ def test_rows_are_kept_again_for_a_tarantool_replica_that_joins_again() -> None:
     driven.run(500)
     assert node.context.limbo.confirmed_index > joined
     assert term.retention.floor_index() == joined
+
+
+def test_expired_statement_does_not_end_the_next_transaction_of_its_stream() -> None:
+    """The end of its own transaction was forwarded before it expired (G3, T10)."""
+    driven = Driven(3, request_timeout_ns=600 * MILLISECOND, election_timeout_ns=5 * SECOND)
+    leader, (member, _) = driven.leader(), driven.followers()
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    driven.mute(leader, member)
+    first = driven.send(member, REPLACE, put(1, "first"), stream=1)
+    driven.run(400)
+    commit = driven.send(member, COMMIT, stream=1)
+    driven.send(member, BEGIN, stream=1)
+    driven.send(member, REPLACE, put(2, "second"), stream=1)
+    driven.run(250)
+    assert driven.answers[first].code == ErrorCode.TIMEOUT
+    assert commit not in driven.answers
+    driven.world.network.heal()
+    assert driven.ask(member, COMMIT, stream=1).code == 0
+    assert driven.ask(member, SELECT, get(2)).tuples
