@@ -24,17 +24,21 @@ Transitions by the outcome of an attempt:
     UNCERTAIN  Refused after the key was looked up     RETURN
     UNCERTAIN  Refused: no retry can heal it           RETURN the Unknown; RAISE if none yet
     UNCERTAIN  Refused: any other                      RETRY          UNCERTAIN
+    UNCERTAIN  RolledBack                              RETRY          UNCERTAIN
     any        any other                               RETURN
 
 A member may refuse a request before it looks for the key. Such a refusal does not show whether the
 first attempt was logged, so the outcome of the earlier attempt counts. The table lists the codes
 that only the execution returns, which follows the lookup. All other codes may precede it.
+
+A rollback settles one attempt. Messages of an earlier one may still be under way, and the leader
+forgets the key of a row that was rolled back: the earlier attempt would then be executed.
 """
 
 from enum import Enum, auto
 
 from qsync_client.errors import hopeless_error
-from qsync_client.outcomes import Outcome, Refused, Unknown
+from qsync_client.outcomes import Outcome, Refused, RolledBack, Unknown
 from qsync_client.protocol.codes import ErrorCode
 
 TRY_AGAIN = frozenset({int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY)})
@@ -136,13 +140,13 @@ class Retry:
             return self.unknown
         last = self._last
         assert last is not None, "an attempt was made"
-        if self._is_uncertain and isinstance(last, Refused):
-            return Unknown(
-                f"{last.reason}: this attempt logged nothing, but an earlier one with the same "
-                "key may have; repeat it with the same key",
-                last.code,
-            )
-        return last
+        if not self._is_uncertain or not isinstance(last, Refused | RolledBack):
+            return last
+        return Unknown(
+            f"{last.reason}: this attempt has no effect, but an earlier one with the same key may "
+            "have; repeat it with the same key",
+            last.code if isinstance(last, Refused) else 0,
+        )
 
     def after(self, outcome: Outcome) -> RetryStep:
         """Record the outcome of an attempt and return the next step."""
@@ -151,6 +155,8 @@ class Retry:
             return self._after_unknown(outcome)
         if isinstance(outcome, Refused):
             return self._after_refusal(outcome)
+        if isinstance(outcome, RolledBack) and self._is_uncertain:
+            return RetryStep.RETRY
         self._is_uncertain, self.unknown = False, None
         return RetryStep.RETURN
 

@@ -211,8 +211,8 @@ class Transaction:
         while loop.time() + RETRY_WAIT_S < deadline and not self._session.pool.is_closed:
             with contextlib.suppress(ConnectionError, TimeoutError, QsyncError):
                 outcome = await self._repeat(deadline)
-                is_found = isinstance(outcome, Committed | RolledBack)
-                if is_found or (
+                # A rollback settles only the attempt that got it.
+                if isinstance(outcome, Committed) or (
                     isinstance(outcome, Unknown) and outcome.code == ErrorCode.KEY_EXPIRED
                 ):
                     return outcome

@@ -340,11 +340,13 @@ class SimClient:
         self.waiting = None
         self.world.count(f"outcome {operation.outcome}")
         if operation.idempotency is not None and not operation.transaction:
+            # A rollback settles one attempt: an earlier one may still be under way (T9).
+            is_retry = operation is not self.keyed
             again = operation.outcome == "unknown" and operation.code != ErrorCode.KEY_EXPIRED
-            if not again:
-                self.keyed = None
-            else:
+            if again or (is_retry and operation.outcome == "rolled back"):
                 self.world.count("keyed retries")
+            else:
+                self.keyed = None
         if operation.transaction:
             self._step_ended(operation)
         if operation.outcome in ("refused", "unknown") and self.rng.random() < 0.5:
@@ -359,8 +361,10 @@ class SimClient:
         if operation.kind == "commit" and operation.idempotency is not None:
             is_unknown = operation.outcome == "unknown" and operation.code != ErrorCode.KEY_EXPIRED
             # During a retry, a conflict reveals nothing about the first attempt: retry again.
-            is_aborted = self.is_repeating and operation.code == ErrorCode.TRANSACTION_CONFLICT
-            self.is_repeating = is_unknown or is_aborted
+            # The same holds for a rollback (T9).
+            is_aborted = operation.code == ErrorCode.TRANSACTION_CONFLICT
+            is_unsettled = is_aborted or operation.outcome == "rolled back"
+            self.is_repeating = is_unknown or (self.is_repeating and is_unsettled)
             self.world.count(
                 "keyed transactions repeated" if self.is_repeating else "keyed commits"
             )

@@ -15,6 +15,7 @@ from qsync_client import (
     Client,
     ClientClosed,
     Committed,
+    ErrorCode,
     QsyncError,
     Refused,
     RequestKey,
@@ -177,6 +178,30 @@ def test_transaction_with_a_cancelled_statement_never_commits() -> None:
                     await asyncio.wait_for(transaction.insert(SPACE, [1]), 0.05)
             assert isinstance(transaction.outcome, RolledBack)
             assert Type.COMMIT not in member.kinds()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_later_committed", [False, True])
+def test_rollback_of_a_repeated_commit_does_not_settle_the_first_one(
+    is_later_committed: bool,
+) -> None:
+    """The first COMMIT may still be under way, and would then be executed."""
+    commits = [refused(ErrorCode.OUTCOME_UNKNOWN), refused(ErrorCode.SYNC_QUORUM_TIMEOUT)]
+
+    def answer(asked: Asked) -> Any:
+        if asked.kind == Type.COMMIT and (len(commits) > 1 or not is_later_committed):
+            return commits.pop(0) if len(commits) > 1 else commits[0]
+        return committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=1)
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            assert isinstance(transaction.outcome, Committed if is_later_committed else Unknown)
+            await client.close()
 
     asyncio.run(main())
 

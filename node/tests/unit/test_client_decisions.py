@@ -67,6 +67,9 @@ ROLLED_BACK = RolledBack("no quorum")
         ([LOST, REMOVED], RetryStep.RETRY, LOST),
         ([LOST, LATE], RetryStep.RETRY, LOST),
         ([LOST, INVALID], RetryStep.RETURN, LOST),
+        # The first attempt may still be under way, and its key is forgotten.
+        ([LOST, ROLLED_BACK], RetryStep.RETRY, LOST),
+        ([LOST, ROLLED_BACK, DONE], RetryStep.RETURN, DONE),
     ],
 )
 def test_an_outcome_covers_all_attempts(
@@ -91,6 +94,13 @@ def test_refusal_of_the_first_use_of_a_key_is_known() -> None:
     again = Retry(is_key_given=True)
     assert again.after(refused) is RetryStep.RETRY
     assert isinstance(again.outcome, Unknown)
+
+
+def test_rollback_of_a_further_attempt_leaves_the_first_one_unknown() -> None:
+    retry = Retry(is_key_given=True)
+    assert retry.after(ROLLED_BACK) is RetryStep.RETRY
+    assert isinstance(retry.outcome, Unknown)
+    assert retry.outcome.reason.startswith("no quorum: this attempt has no effect")
 
 
 @pytest.mark.parametrize(
