@@ -266,10 +266,11 @@ class Peers:
         loop = self._loop
         tls = self._certificates.dialling if self._certificates is not None else None
         done: asyncio.Future[LinkFailure | None] = loop.create_future()
+        transport, dialer = None, None
         try:
             host, port = split_address(attempt.address)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                _, dialer = await loop.create_connection(
+                transport, dialer = await loop.create_connection(
                     lambda: Dialer(self, attempt.name, done),
                     host,
                     port,
@@ -281,6 +282,9 @@ class Peers:
             # Of the TLS errors, only a refused certificate is not caused by a lost connection.
             is_refusal = isinstance(error, ssl.SSLCertVerificationError)
             return LinkFailure(str(error) or type(error).__name__, is_refusal)
+        finally:
+            if transport is not None and dialer is not None and dialer.link is None:
+                transport.abort()  # the other end is silent, and could answer much later
         if failure is not None or dialer.link is None:
             return failure
         self.refusals.on_linked(attempt.name)

@@ -1,0 +1,55 @@
+"""Connections to other members: attempts that are never answered."""
+
+import asyncio
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+
+import qsync_node.server.peers
+from qsync_node.server.config import NodeConfig
+from qsync_node.server.links import Links
+from qsync_node.server.logs import Log
+from qsync_node.server.peers import Peers
+from qsync_node.server.sessions import Sessions
+
+UUID = "11111111-1111-4111-8111-111111111111"
+
+
+def test_attempt_without_an_answer_leaves_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process may be stopped. Resumed, it would answer all attempts at once."""
+    monkeypatch.setattr(qsync_node.server.peers, "HANDSHAKE_TIMEOUT_S", 0.1)
+    accepted: list[asyncio.StreamReader] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(reader)
+        await reader.read()
+
+    async def main() -> None:
+        log = Log("n1", "error", io.StringIO())
+        numbers = itertools.count(1)
+        links = Links(asyncio.get_running_loop(), numbers)
+        sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
+        config = NodeConfig(
+            directory=tmp_path, name="n1", replicaset_uuid=UUID, secret="a shared secret"
+        )
+        peers = Peers(config, UUID, links, sessions, lambda item: None, log, lambda: None)
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        peers.set_addresses({"n2": f"127.0.0.1:{port}"})
+        async with asyncio.timeout(20):
+            while len(accepted) < 3:
+                await asyncio.sleep(0.01)  # a real attempt ends by its own timer
+            while sum(not reader.at_eof() for reader in accepted) > 1:
+                await asyncio.sleep(0.01)  # the same
+        peers.set_addresses({})
+        async with asyncio.timeout(5):
+            while not all(reader.at_eof() for reader in accepted):
+                await asyncio.sleep(0.01)  # the same
+        peers.stop()
+        server.close()
+
+    asyncio.run(main())
