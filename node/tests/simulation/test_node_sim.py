@@ -92,6 +92,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (44382, ["lossy_network", "partition", "low_disk"]),
         # Most members refused a row that the leader wrote for itself, and it was never rolled back.
         (48540, ["nack", "lose_what_was_promised"]),
+        # The first attempt of a keyed request came after its retry, which was rolled back.
+        (57577, ["partition", "garbage", "snapshot"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:

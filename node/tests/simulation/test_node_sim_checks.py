@@ -290,6 +290,36 @@ class TestLinearizableReads:
             checker._check(read)
 
 
+class TestRollbacks:
+    """A write that was rolled back is not in the order, unless an earlier attempt may be."""
+
+    @pytest.mark.parametrize(
+        ("first", "key", "called_ms"),
+        [("rolled back", [1], 1), ("unknown", None, 1), ("unknown", [2], 1), ("unknown", [1], 9)],
+    )
+    def test_row_without_an_earlier_unknown_attempt(
+        self, first: str, key: object, called_ms: int
+    ) -> None:
+        world = Driven(3).world
+        last = operation("keyed", 5, outcome="rolled back", idempotency=[1])
+        other = operation("keyed", called_ms, outcome=first, idempotency=key)
+        world.history = [other, last]
+        checker = Checker(world)
+        checker.index_of[last.value] = [7]
+        with pytest.raises(InvariantViolation, match="T6"):
+            checker._check(last)
+
+    def test_row_of_an_earlier_unknown_attempt(self) -> None:
+        world = Driven(3).world
+        first = operation("keyed", 1, outcome="unknown", idempotency=[1])
+        last = operation("keyed", 5, outcome="rolled back", idempotency=[1])
+        world.history = [first, last]
+        checker = Checker(world)
+        checker.index_of[last.value] = [7]
+        checker._check(last)
+        assert world.counters["earlier attempts executed after a rollback"] == 1
+
+
 class TestResources:
     """Buffers are bounded, and empty at the end."""
 
