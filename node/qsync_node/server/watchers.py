@@ -11,7 +11,7 @@ TURNS_PER_CHECK = 16
 
 
 class Watchers:
-    """The values that watchers know."""
+    """Sends changed values to watchers."""
 
     def __init__(
         self, node: Node, status: Callable[[], dict[str, Any]], sessions: Sessions
@@ -26,7 +26,7 @@ class Watchers:
         self._node = node
         self._status = status
         self._sessions = sessions
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = {}  # of watched keys, at the last comparison
         self._leaderships = 0
 
     def value_of(self, key: str) -> bytes | None:
@@ -62,10 +62,9 @@ class Watchers:
     def watch(self, session: ClientSocket, key: str, *, is_first: bool) -> None:
         """Send the value of a key that a client begins to watch, or a newer one than it knows."""
         value = self.value_of(key)
-        known = self._values.get(key)
         if value is not None:
-            self._values[key] = value
-        if is_first or (value is not None and value != known):
+            self._values.setdefault(key, value)
+        if is_first or (value is not None and not session.watches.has_received(key, value)):
             session.notify(key, value)
 
     def notify(self, turn: int, leaderships: int) -> None:
@@ -86,5 +85,6 @@ class Watchers:
                 continue
             self._values[key] = value
             for session in list(self._sessions.by_number.values()):
-                if session.watches.may_notify(key):
+                watches = session.watches
+                if watches.may_notify(key) and not watches.has_received(key, value):
                     session.notify(key, value)

@@ -35,6 +35,7 @@ class Watches:
     def __init__(self) -> None:
         self._states: dict[str, KeyState] = {}
         self._syncs: dict[str, int] = {}  # of the last WATCH of each key; its event carries it
+        self._sent: dict[str, bytes | None] = {}  # the last value of each key that was sent
 
     def __contains__(self, key: str) -> bool:
         return key in self._states
@@ -51,6 +52,11 @@ class Watches:
     def unwatch(self, key: str) -> None:
         self._states.pop(key, None)
         self._syncs.pop(key, None)
+        self._sent.pop(key, None)
+
+    def has_received(self, key: str, value: bytes) -> bool:
+        """Return whether a value of a key is the last one that was sent."""
+        return self._sent.get(key) == value
 
     def may_notify(self, key: str) -> bool:
         """Return whether the client watches the key and has acknowledged its last event."""
@@ -66,6 +72,7 @@ class Watches:
         """
         assert self._states[key] is KeyState.CURRENT, f"the last event of {key} is unacknowledged"
         self._states[key] = KeyState.NOTIFIED
+        self._sent[key] = value
         parts = [pack_map_head(1 if value is None else 2), pack(_EVENT_KEY), pack(key)]
         if value is not None:
             parts += (pack(_EVENT_DATA), value)
