@@ -177,7 +177,8 @@ class ServerSession(asyncio.Protocol):
         if transport.can_write_eof():
             transport.write_eof()
         self._resume_reading(transport)
-        self.services.loop.call_later(LINGER_S, transport.close)
+        # `close` would wait for a client that never reads.
+        self.services.loop.call_later(LINGER_S, transport.abort)
 
     def _ignore(self, data: bytes) -> None:
         self._ignored_bytes += len(data)
@@ -314,7 +315,11 @@ class ServerSession(asyncio.Protocol):
         """Write a packet at once, if the connection accepts data."""
         transport = self._speaking()
         if transport is not None:
-            transport.write(data)
+            self._write(transport, data)
+
+    def _write(self, transport: asyncio.Transport, data: bytes) -> None:
+        transport.write(data)
+        self.services.sessions.set_unread(self.number, transport.get_write_buffer_size())
 
     def answer(self, answer: fx.Answer) -> None:
         """Add one answer of the core to the answers of this turn."""
@@ -340,8 +345,7 @@ class ServerSession(asyncio.Protocol):
         transport = self._speaking()
         if transport is None:
             return
-        transport.write(b"".join(out) if len(out) > 1 else out[0])
-        self.services.sessions.set_unread(self.number, transport.get_write_buffer_size())
+        self._write(transport, b"".join(out) if len(out) > 1 else out[0])
         if self.requests.waiting or self.requests.returned or self._reading is ReceiveState.PAUSED:
             self.work()
 
@@ -350,7 +354,7 @@ class ServerSession(asyncio.Protocol):
         transport = self._speaking()
         if transport is None:
             return
-        transport.write(b"".join(effect.packets))
+        self._write(transport, b"".join(effect.packets))
         if effect.is_last:
             self.end()
         elif effect.tell_drained:

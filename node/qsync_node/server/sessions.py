@@ -139,7 +139,7 @@ class Sessions:
         dirty, self._dirty = self._dirty, []
         for session in dirty:
             session.flush()
-        if dirty and self.admission.is_over_unread_budget():
+        if self.admission.is_over_unread_budget():
             self._close_slowest_readers()
         if self._starved and self.requests.has_room():
             starved, self._starved = self._starved, {}

@@ -15,6 +15,12 @@ from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES
 from qsync_node.format.mp import pack
 from qsync_node.peering.handshake import HELLO
+from qsync_node.server.admission import (
+    ADMIN_RESERVE,
+    REQUESTS_TOTAL_BYTES_MAX,
+    UNREAD_TOTAL_BYTES_MAX,
+    Admission,
+)
 from qsync_node.server.bounds import ConnectionBounds
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
@@ -33,9 +39,19 @@ class SessionWire(asyncio.Transport):
         self.output = b""
         self.unsent = 0
         self.is_reading_paused = False
+        self.is_aborted = False
+        self.unsent_after_write: int | None = None
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def can_write_eof(self) -> bool:
+        return False
 
     def write(self, data: Any) -> None:
         self.output += data
+        if self.unsent_after_write is not None:
+            self.unsent = self.unsent_after_write
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -72,17 +88,23 @@ class SessionPeer:
 class SessionBench:
     """A session that has sent its greeting; `inputs` are those of the node."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_ended: bool = False) -> None:
         self.inputs: list[Any] = []
         self.peer = SessionPeer()
         self.wire = SessionWire()
+        self.timers: list[tuple[float, Any]] = []
         nothing = SimpleNamespace(cancel=lambda: None)
+
+        def call_later(delay_s: float, what: Any) -> Any:
+            self.timers.append((delay_s, what))
+            return nothing
+
         log = Log("n0", "error", io.StringIO())
         self.sessions = Sessions(itertools.count(1), 100, self.inputs.append, lambda: None, log)
         stub: Any = SimpleNamespace(
             config=SimpleNamespace(max_request=1 << 20, guest=True, secret="secret"),
             uuid=UUID,
-            loop=SimpleNamespace(call_later=lambda *_: nothing),
+            loop=SimpleNamespace(call_later=call_later),
             node=SimpleNamespace(schema_version=1),
             bounds=ConnectionBounds(),
             feed=self.inputs.append,
@@ -90,12 +112,14 @@ class SessionBench:
             watchers=None,
             certificates=None,
             timings=Timings(),
-            is_ended=lambda: False,
+            is_ended=lambda: is_ended,
             accept=self._accept,
         )
         services: Services = stub
         self.session = ServerSession(services)
         self.session.connection_made(self.wire)
+        if is_ended:
+            return
         assert len(self.wire.output) == GREETING_BYTES
         self.wire.output = b""
 
@@ -156,3 +180,79 @@ def test_requests_of_a_lost_connection_leave_the_common_budget(becomes_link: boo
         bench.session.data_received(HELLO_PACKET)
     bench.session.connection_lost(None)
     assert bench.sessions.requests.total == 0
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_unread_answers_of_requests_that_the_node_does_not_see_count() -> None:
+    bench = SessionBench()
+    bench.wire.unsent = 900_000
+    bench.session.data_received(encode_request(Type.PING, 1))
+    assert bench.sessions.admission.unread_sessions() == [bench.session.number]
+
+
+def test_client_with_most_unread_answers_is_closed_above_the_budget() -> None:
+    bench = SessionBench()
+    other = 1 << 30
+    bench.sessions.set_unread(other, UNREAD_TOTAL_BYTES_MAX)
+    bench.sessions.flush()
+    assert not bench.wire.is_aborted
+    bench.wire.unsent_after_write = UNREAD_TOTAL_BYTES_MAX + 1
+    bench.session.data_received(encode_request(Type.PING, 1))
+    bench.sessions.flush()
+    assert bench.wire.is_aborted
+
+
+def test_client_that_waits_for_the_common_budget_is_read_again() -> None:
+    bench = SessionBench()
+    bench.sessions.requests.add(REQUESTS_TOTAL_BYTES_MAX)
+    body = pack({Key.SPACE_ID: 512, Key.TUPLE: [1]})
+    bench.session.data_received(encode_request(Type.INSERT, 1, body) * 2)
+    assert bench.wire.is_reading_paused
+    bench.sessions.flush()
+    assert bench.wire.is_reading_paused
+    bench.sessions.requests.remove(REQUESTS_TOTAL_BYTES_MAX)
+    bench.sessions.flush()
+    assert not bench.wire.is_reading_paused
+
+
+def test_link_is_read_although_its_hello_had_to_wait() -> None:
+    bench = SessionBench()
+    bench.wire.unsent = 1 << 20
+    bench.session.data_received(HELLO_PACKET)
+    assert bench.wire.is_reading_paused
+    bench.wire.unsent = 0
+    bench.session.resume_writing()
+    assert bench.session.peer is not None
+    assert not bench.wire.is_reading_paused
+
+
+def test_connection_that_ends_is_aborted_after_a_moment() -> None:
+    """`close` would wait for a client that does not read."""
+    bench = SessionBench()
+    bench.timers.clear()
+    bench.session.end()
+    ((delay_s, end),) = bench.timers
+    assert 0 < delay_s <= 10
+    end()
+    assert bench.wire.is_aborted
+
+
+def test_connection_to_a_process_run_that_has_ended_is_aborted() -> None:
+    """A handshake of TLS may have outlived its listener."""
+    bench = SessionBench(is_ended=True)
+    assert bench.wire.is_aborted
+    assert not len(bench.sessions)
+
+
+def test_places_of_connections_are_free_again() -> None:
+    admission = Admission(1, unauthenticated_max=2)
+    for number in range(ADMIN_RESERVE):
+        admission.connect(number)
+        assert admission.log_in(number, "admin")
+    assert admission.log_in(100, "admin")
+    assert not admission.log_in(101, "admin")
+    admission.close(0)
+    assert admission.log_in(101, "admin")
+    assert admission.unauthenticated == 0, "a client that has logged in is not replaced"
