@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from qsync_node.consensus import effects as fx
 from qsync_node.storage.errors import DiskError
 from qsync_node.storage.rewind import read_saved_rows
-from qsync_node.storage.scheduler import AnyLane, ArchiveFloor, DiskTask, Scheduler, Seal
+from qsync_node.storage.scheduler import AnyLane, ArchiveFloor, DiskTask, Scheduler
 from qsync_node.storage.storage import Storage
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.timeline import Timeline
@@ -115,7 +115,7 @@ class DiskTasks:
 
     def seal(self) -> None:
         """Begin a new segment, so that the rows before it can be archived."""
-        self.scheduler.log.submit(Seal())
+        self.scheduler.log.seal()
         self._run(self.scheduler.log)
 
     def allow(self, floor: ArchiveFloor) -> None:

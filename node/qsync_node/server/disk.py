@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from qsync_node.consensus import effects as fx
 from qsync_node.histogram import Histogram
 from qsync_node.storage.errors import CorruptionError, DiskError
-from qsync_node.storage.scheduler import AnyLane, ArchiveFloor, DiskTask, Scheduler, Seal
+from qsync_node.storage.scheduler import AnyLane, ArchiveFloor, DiskTask, Scheduler
 from qsync_node.storage.storage import Storage
 
 Deliver = Callable[[list[fx.Input]], None]
@@ -174,7 +174,8 @@ class Disk:
 
     def seal(self) -> None:
         """Begin a new segment, so that the rows before it can be archived."""
-        self._submit(self.scheduler.log, Seal())
+        log = self.scheduler.log
+        self._workers[log].change(log.seal)
 
     def check_files(self) -> None:
         """Check on the thread of the log that its files still exist."""

@@ -87,7 +87,11 @@ class SnapshotWriter:
             raise
         self._file.close()
         self._file = None
-        self._fs.rename(self._temporary, self.path)
+        try:
+            self._fs.rename(self._temporary, self.path)
+        except DiskError:
+            remove_if_there(self._fs, self._temporary)
+            raise
         self._fs.sync_dir(self._directory)
 
     def abort(self) -> None:

@@ -33,6 +33,7 @@ from qsync_node.format.xlog import (
     EOF_MARKER,
     HEADER_BYTES_MAX,
     XLOG,
+    FileHeader,
     Block,
     BlockDamage,
     EndOfBlocks,
@@ -157,10 +158,20 @@ def _open_segments(
         if fs.read(path, segment.end_bytes - 4, 4) == EOF_MARKER:
             segment.end_bytes -= 4
         if segments:
+            _check_previous(path, header, segments[-1])
             segments[-1].end_index = segment.start_index
         segments.append(segment)
         uuids.add((header.instance_uuid, path))
     return segments, uuids
+
+
+def _check_previous(path: str, header: FileHeader, before: Segment) -> None:
+    """Check that a segment continues the one before it: followers may need the rows of both."""
+    previous = header.previous_vclock
+    if previous is not None and not is_equal(previous, before.start_vclock):
+        raise CorruptionError(
+            path, 0, f"the segment before it, which begins at {previous}, is missing"
+        )
 
 
 def _one_uuid(uuids: set[tuple[str, str]], directory: str) -> str:

@@ -152,21 +152,28 @@ class LogLane(QueueLane[LogTask, LogResult]):
         self._may_join = may_join
         self._floor: ArchiveFloor | None = None  # None: no archive
         self._removal_index = 0  # up to which the core last permitted removals
-        self._is_checking = False  # a check of the files waits or is under way
+        self._submitted_once: set[type] = set()  # tasks that wait or are under way
         self.writes = 0
         self.batches = 0
 
     def allow(self, floor: ArchiveFloor) -> None:
         """Permit the removal of archived files only, and submit a removal that waited (S5)."""
         before, self._floor = self._floor, floor
-        if before is not None and before.log_index < floor.log_index and self._removal_index:
+        if before is not None and before != floor and self._removal_index:
             self.submit(fx.RemoveSegments(self._removal_index))
 
     def check_files(self) -> None:
         """Submit a check of the files, unless one waits: a hung disk collects no checks."""
-        if not self._is_checking:
-            self._is_checking = True
-            self.submit(CheckFiles())
+        self._submit_once(CheckFiles())
+
+    def seal(self) -> None:
+        """Submit the begin of a new segment, unless one waits."""
+        self._submit_once(Seal())
+
+    def _submit_once(self, task: CheckFiles | Seal) -> None:
+        if type(task) not in self._submitted_once:
+            self._submitted_once.add(type(task))
+            self.submit(task)
 
     def next_task(self) -> LogTask | None:
         first = super().next_task()
@@ -235,8 +242,7 @@ class LogLane(QueueLane[LogTask, LogResult]):
         storage.remove_snapshots_before(index)
 
     def on_result(self, task: LogTask, result: LogResult | Exception) -> TaskResult:
-        if isinstance(task, CheckFiles):
-            self._is_checking = False
+        self._submitted_once.discard(type(task))
         if isinstance(task, fx.WriteLog) and isinstance(result, fx.LogWritten):
             self.writes += 1
             self.batches += len(task.batches)

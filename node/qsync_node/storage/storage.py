@@ -137,16 +137,17 @@ class Storage:
     def check_files(self) -> None:
         """Check that the files of this instance still exist, by one listing of the directory.
 
+        The caller removes no files meanwhile. A read may be under way, and is not awaited.
+
         Raises:
             DiskError: a file or the directory is missing.
         """
         wal = self._wal
-        with wal.readers_lock:  # excludes removals
-            wanted = [BALLOT_NAME, *(segment.path.rpartition("/")[2] for segment in wal.segments)]
-            try:
-                names = set(wal.fs.listdir(wal.directory))
-            except FileNotFoundError:
-                raise DiskError(f"the data directory {wal.directory} is gone") from None
+        wanted = [BALLOT_NAME, *(segment.path.rpartition("/")[2] for segment in wal.segments)]
+        try:
+            names = set(wal.fs.listdir(wal.directory))
+        except FileNotFoundError:
+            raise DiskError(f"the data directory {wal.directory} is gone") from None
         missing = [name for name in wanted if name not in names]
         if missing:
             raise DiskError(f"{join(wal.directory, missing[0])} is gone")

@@ -45,6 +45,7 @@ class Checkpoints:
         self._rng = Random(self.context.uuid)
         self._bytes = self._draw_bytes()
         self._relief_due_ns = 0
+        self._has_failed = False  # the last attempt, which may have lacked the space
 
     def begin(self) -> bool:
         """Begin a checkpoint of the confirmed state; return whether one has begun (S2)."""
@@ -88,6 +89,7 @@ class Checkpoints:
         """Take note of a checkpoint, or of its failure."""
         assert self.is_writing, "S2: one checkpoint at a time"
         self.is_writing = False
+        self._has_failed = bool(item.reason)
         if item.reason:
             self.context.report("checkpoint_failed", reason=item.reason)
             return
@@ -102,11 +104,16 @@ class Checkpoints:
         self.state.bytes_since_checkpoint = 0
 
     def on_space_low(self) -> None:
-        """Free disk space: write a checkpoint, or evict the slowest replica without one (S5)."""
+        """Free disk space: write a checkpoint, or evict the slowest replica without one (S5).
+
+        If a checkpoint has failed, the eviction is next: there may be no space for any.
+        """
         if self.context.now_ns < self._relief_due_ns:
             return
         self._relief_due_ns = self.context.now_ns + RELIEF_INTERVAL_NS
-        if self.context.limbo.confirmed_index > self.index and self.begin():
+        is_due = self.context.limbo.confirmed_index > self.index and not self._has_failed
+        self._has_failed = False
+        if is_due and self.begin():
             return
         leader = self.replica.leader
         if leader is not None:

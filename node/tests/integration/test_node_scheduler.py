@@ -121,6 +121,32 @@ def test_removals_wait_for_the_archive() -> None:
     assert storage.removed[4:] == [("segments", 6), ("snapshots", 2)]
 
 
+def test_removal_of_snapshots_waits_for_their_archive_only() -> None:
+    lane = LogLane()
+    lane.allow(ArchiveFloor(5, 2, 3))
+    lane._removal_index = 5
+    lane.allow(ArchiveFloor(5, 5, 3))
+    assert lane.next_task() == fx.RemoveSegments(5)
+
+
+def test_hung_disk_collects_no_tasks() -> None:
+    lane = LogLane()
+    for _ in range(3):
+        lane.seal()
+        lane.check_files()
+    seal, check = lane.next_task(), lane.next_task()
+    assert seal == Seal()
+    assert check is not None
+    lane.seal()
+    lane.check_files()
+    assert not lane.has_task, "both are under way"
+    lane.on_result(seal, None)
+    lane.seal()
+    lane.check_files()
+    assert lane.next_task() == Seal()
+    assert not lane.has_task
+
+
 def test_snapshot_that_replaced_the_log_stays_until_the_archive_has_seen_it(tmp_path: Path) -> None:
     lane, storage = LogLane(), storage_in(tmp_path)
     lane.allow(ArchiveFloor(0, None, 0))
@@ -293,3 +319,39 @@ def test_flushes_reach_the_operating_system(
     assert calls[0] == ("fdatasync", first)
     assert ("fsync", folder) in calls
     assert calls[-1] == ("fdatasync", second)
+
+
+class SlowReads(OsFileSystem):
+    """A filesystem whose reads of the log wait."""
+
+    def __init__(self) -> None:
+        self.is_reading = threading.Event()
+        self.may_read = threading.Event()
+        self.may_read.set()
+
+    def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
+        if path.endswith(".xlog"):
+            self.is_reading.set()
+            assert self.may_read.wait(60)
+        return super().read(path, offset, size)
+
+
+def test_write_waits_for_no_read_although_the_files_are_checked(tmp_path: Path) -> None:
+    files = SlowReads()
+    storage = storage_in(tmp_path, files)
+    disk, told, broken, heard = disk_of(storage)
+    disk.take(fx.WriteLog(0, [batch(1)]))
+    assert heard.wait(60)
+    heard.clear()
+    files.may_read.clear()
+    files.is_reading.clear()
+    disk.take(fx.ReadLog(7, 0, 1000))
+    assert files.is_reading.wait(60)
+    disk.check_files()
+    disk.take(fx.WriteLog(0, [batch(2)]))
+    assert heard.wait(10)
+    files.may_read.set()
+    disk.stop()
+    storage.close()
+    assert told[:2] == [fx.LogWritten(0, 1), fx.LogWritten(0, 2)]
+    assert not broken

@@ -17,7 +17,7 @@ from qsync_node.format.xlog import (
     encode_block,
     read_blocks,
 )
-from qsync_node.storage.errors import CorruptionError
+from qsync_node.storage.errors import CorruptionError, DiskFull
 from qsync_node.storage.files import FileSystem, OsFileSystem
 from qsync_node.storage.storage import Storage
 from qsync_sim.disk import SimDisk
@@ -92,6 +92,30 @@ def test_a_missing_segment_is_a_gap(number: int) -> None:
     with pytest.raises(CorruptionError) as caught:
         Storage.open(disk, "/data", SMALL)
     assert caught.value.file == paths[number + 1]
+
+
+def test_a_missing_segment_before_the_snapshot_is_a_gap() -> None:
+    """A follower may need its rows, and would wait for them without end."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    storage.write_snapshot({1: 30}, [body(1)])
+    storage.close()
+    paths = segments(disk, "/data")
+    disk.remove(paths[1])
+    with pytest.raises(CorruptionError, match="is missing") as caught:
+        Storage.open(disk, "/data", SMALL)
+    assert caught.value.file == paths[2]
+
+
+def test_a_snapshot_that_was_not_renamed_leaves_no_file() -> None:
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    before = disk.listdir("/data")
+    disk.on_call = lambda call, path: "full" if call == "rename" else None
+    with pytest.raises(DiskFull):
+        storage.write_snapshot({1: 5}, [body(1)])
+    disk.on_call = None
+    assert disk.listdir("/data") == before
 
 
 def test_the_newest_segment_is_missed(place: tuple[FileSystem, str]) -> None:

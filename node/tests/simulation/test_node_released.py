@@ -11,6 +11,7 @@ from qsync_node.consensus.source import SourceState
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import pack
+from qsync_node.transactions.checkpoints import RELIEF_INTERVAL_NS
 from qsync_node.transactions.streams import GUESTS_BYTES_MAX, GUESTS_STREAMS_MAX
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
@@ -290,3 +291,33 @@ def test_expired_statement_does_not_end_the_next_transaction_of_its_stream() -> 
     driven.world.network.heal()
     assert driven.ask(member, COMMIT, stream=1).code == 0
     assert driven.ask(member, SELECT, get(2)).tuples
+
+
+def test_replica_is_evicted_although_no_checkpoint_fits() -> None:
+    """The log would stay, and writes would be refused, until its retention ends (S5)."""
+    driven = Driven(3, retention_ns=600 * SECOND)
+    leader, (away, _) = driven.leader(), driven.followers()
+    node = node_of(leader)
+    checkpoints, context = node.checkpoints, node.context
+    away.stop(power_loss=False)
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    leader.run(checkpoints.begin)
+    assert driven.run(5_000, lambda: not checkpoints.is_writing)
+    assert driven.ask(leader, REPLACE, put(2, "x")).code == 0
+    term = node.replica.leader
+    assert term is not None
+    floor = term.retention.floor_index()
+    assert floor < checkpoints.index < context.limbo.confirmed_index
+
+    def find_no_space() -> None:
+        checkpoints.on_space_low()
+        begun = [one for one in context.out if isinstance(one, fx.WriteSnapshot)]
+        for one in begun:
+            context.out.remove(one)
+            checkpoints.on_written(fx.SnapshotWritten(one.log_index, "no space left on device"))
+
+    leader.run(find_no_space)
+    assert term.retention.floor_index() == floor, "a checkpoint is tried first"
+    driven.run(2 * RELIEF_INTERVAL_NS / MILLISECOND)
+    leader.run(find_no_space)
+    assert term.retention.floor_index() > floor
