@@ -69,6 +69,7 @@ from qsync_node.transactions.state import StatementState
 HEARTBEAT_NS = 500_000_000
 """Half of Tarantool's `replication_timeout`; silence of four timeouts ends a connection."""
 STALLED_NS = 600_000_000_000
+_PINNED = (WireStage.VIEW, WireStage.LOADING)
 
 
 class Gateway:
@@ -90,15 +91,15 @@ class Gateway:
             self._close(session)
 
     def pinned_index(self) -> int | None:
-        """Return the index after which files are kept for views being sent, or None (S4).
+        """Return the index after which files are kept for views, or None (S4).
 
-        The log after such a view must stay until its replica follows.
+        The log after a view must stay until its replica follows: it loads the view first.
         """
-        oldest_ns = self.context.now_ns - STALLED_NS
+        oldest_ns = self.context.now_ns - min(STALLED_NS, self.context.settings.retention_ns)
         pinned = [
             signature(session.clock)
             for session in self.sessions.values()
-            if session.stage is WireStage.VIEW and session.touched_ns > oldest_ns
+            if session.stage in _PINNED and session.touched_ns > oldest_ns
         ]
         return min(pinned, default=None)
 
@@ -322,7 +323,7 @@ class Gateway:
 
     def _advance(self, session: GatewaySession) -> None:
         context = self.context
-        if session.stage is WireStage.IDLE:
+        if session.stage in (WireStage.IDLE, WireStage.LOADING):
             return
         self._access.check_served(session.spaces)
         if session.stage is WireStage.JOINING:
@@ -351,7 +352,7 @@ class Gateway:
             if size >= limit:
                 break
         else:
-            session.stage = WireStage.IDLE
+            session.stage = WireStage.LOADING
         self._send(session, packets)
 
     def _pump(self, session: GatewaySession) -> None:

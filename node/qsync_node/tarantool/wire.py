@@ -20,6 +20,7 @@ class WireStage(Enum):
     IDLE = "idle"
     JOINING = "joining"  # waits for its registration
     VIEW = "snapshot"
+    LOADING = "loading"  # has got the view, and subscribes once it has loaded it
     WAITING = "waiting"  # for rows that this member has not confirmed yet
     ROWS = "rows"
 
