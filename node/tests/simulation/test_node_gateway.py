@@ -267,7 +267,7 @@ def test_rows_carry_no_key_of_this_cluster() -> None:
     assert keyed.code == 0
     wire.driven.run(500)
     (row,) = [frame for frame in wire.frames[1] if frame[0] == REPLACE]
-    assert int(Key.IDEMPOTENCY) not in row[2]
+    assert int(Key.TUPLE_META) not in row[2]
 
 
 # --- the served log -------------------------------------------------------------------------------
