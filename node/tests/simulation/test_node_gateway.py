@@ -71,9 +71,9 @@ class Wire:
 
     def clock(self, session: int) -> dict[int, int]:
         """Return the clock of the first view that a connection has got."""
-        clock: dict[int, int] = msgpack.unpackb(
-            self.frames[session][0][3], strict_map_key=False
-        )[Key.VCLOCK]
+        clock: dict[int, int] = msgpack.unpackb(self.frames[session][0][3], strict_map_key=False)[
+            Key.VCLOCK
+        ]
         return clock
 
     def join(self, session: int, uuid: str = FIRST) -> dict[int, int]:
@@ -158,10 +158,7 @@ def test_replicas_that_join_at_once_are_registered_one_after_the_other() -> None
     wire = Wire()
     uuids = {1: FIRST, 2: SECOND_REPLICA}
     wire.leader.step(
-        [
-            wire.request(session, JOIN, {Key.INSTANCE_UUID: uuid})
-            for session, uuid in uuids.items()
-        ]
+        [wire.request(session, JOIN, {Key.INSTANCE_UUID: uuid}) for session, uuid in uuids.items()]
     )
     configuration = node_of(wire.leader).context
     assert wire.driven.run(
@@ -298,5 +295,3 @@ def test_removed_rows_are_known_while_a_file_has_them() -> None:
     assert log.is_removed(last)
     log.forget_before(last + 1)
     assert not log.is_removed(last)
-
-
