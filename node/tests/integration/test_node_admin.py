@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import tarantool
 
+import qsync_node.adminport
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.adminport import AdminPort
-from qsync_node.format.proofs import ORDER_SCHEME
+from qsync_node.format.proofs import ORDER_SCHEME, sign_order
 from qsync_node.server.admin import SERVED_MAX, SKIP_BYTES_MAX
 from qsync_testing.processes import PASSWORD, SECRET, USER, NodeProcess, ProcessCluster
 
@@ -55,6 +56,23 @@ def test_refused_order_is_answered_before_its_body_arrives(
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert b"Order" in answer
+
+
+def test_order_whose_body_was_exchanged_on_its_way_is_refused(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another body would make a different order of it, such as the loss of acknowledged rows."""
+
+    def sign_another(
+        secret: str, challenge: str, instance: str, method: str, path: str, body: bytes
+    ) -> str:
+        return sign_order(secret, challenge, instance, method, path, b'{"quorum": "majority"}')
+
+    monkeypatch.setattr(qsync_node.adminport, "sign_order", sign_another)
+    port = AdminPort(f"127.0.0.1:{node.admin_port}", SECRET)
+    status, text = port.post("/verb/configure", b'{"quorum": 1}', 8)
+    assert status == 401, text
+    assert port.post("/verb/configure", b'{"quorum": "majority"}', 8)[0] == 200
 
 
 def flood(connection: socket.socket, for_s: float) -> int:
