@@ -27,7 +27,7 @@ from qsync_client import (
 )
 from qsync_client.keys import Keys
 from qsync_client.protocol.constants import Key, Type
-from qsync_testing.fake_member import Asked, FakeMember, committed, refused, serving
+from qsync_testing.fake_member import Asked, FakeMember, MemberAnswer, committed, refused, serving
 
 SPACE = 512
 GIVEN = RequestKey("task", 1, 5)
@@ -189,7 +189,7 @@ def test_rollback_of_a_repeated_commit_does_not_settle_the_first_one(
     """The first COMMIT may still be under way, and would then be executed."""
     commits = [refused(ErrorCode.OUTCOME_UNKNOWN), refused(ErrorCode.SYNC_QUORUM_TIMEOUT)]
 
-    def answer(asked: Asked) -> Any:
+    def answer(asked: Asked) -> MemberAnswer:
         if asked.kind == Type.COMMIT and (len(commits) > 1 or not is_later_committed):
             return commits.pop(0) if len(commits) > 1 else commits[0]
         return committed(asked)

@@ -27,7 +27,7 @@ FIRST, SECOND_REPLICA = (str(UUID(int=number, version=4)) for number in (7, 8))
 class Wire:
     """Connections of Tarantool replicas to the leader, which take all packets at once."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: int) -> None:
         self.driven = Driven(3, **settings)
         self.leader = self.driven.leader()
         self.frames: dict[int, list[Frame]] = {}

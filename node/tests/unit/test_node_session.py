@@ -3,6 +3,7 @@
 import asyncio
 import io
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,10 +93,10 @@ class SessionBench:
         self.inputs: list[Any] = []
         self.peer = SessionPeer()
         self.wire = SessionWire()
-        self.timers: list[tuple[float, Any]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         nothing = SimpleNamespace(cancel=lambda: None)
 
-        def call_later(delay_s: float, what: Any) -> Any:
+        def call_later(delay_s: float, what: Callable[[], None]) -> SimpleNamespace:
             self.timers.append((delay_s, what))
             return nothing
 

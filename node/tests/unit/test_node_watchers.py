@@ -14,10 +14,10 @@ from qsync_node.server.watches import Watches
 KEY = "box.schema"
 
 
-class Watcher:
+class WatchingClient:
     """A client that counts its events."""
 
-    def __init__(self, bench: "Bench", number: int) -> None:
+    def __init__(self, bench: "WatchedMember", number: int) -> None:
         self.watches = Watches()
         self.events = 0
         self._bench = bench
@@ -38,7 +38,7 @@ class Watcher:
         self._bench.watchers.watch(self.socket, KEY, is_first=is_first)
 
 
-class Bench:
+class WatchedMember:
     """A member whose schema changes."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Bench:
 
 
 def test_change_before_an_acknowledgement_is_sent_with_it() -> None:
-    bench = Bench()
-    client = Watcher(bench, 1)
+    bench = WatchedMember()
+    client = WatchingClient(bench, 1)
     client.watch()
     bench.change()
     bench.compare()
@@ -78,8 +78,8 @@ def test_change_before_an_acknowledgement_is_sent_with_it() -> None:
 
 
 def test_change_reaches_a_client_although_another_one_begins_to_watch() -> None:
-    bench = Bench()
-    client, other = Watcher(bench, 1), Watcher(bench, 2)
+    bench = WatchedMember()
+    client, other = WatchingClient(bench, 1), WatchingClient(bench, 2)
     client.watch()
     client.watch()
     bench.change()
@@ -92,8 +92,8 @@ def test_change_reaches_a_client_although_another_one_begins_to_watch() -> None:
 
 
 def test_value_that_has_returned_is_not_sent_twice() -> None:
-    bench = Bench()
-    client = Watcher(bench, 1)
+    bench = WatchedMember()
+    client = WatchingClient(bench, 1)
     client.watch()
     bench.change()
     bench.node.schema_version = 1
