@@ -1,4 +1,4 @@
-"""Requests of Tarantool replicas, one by one: who may join, what a stream holds, when it ends."""
+"""Requests of Tarantool replicas, one by one: refusals, contents of streams, and their ends."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Changes of watched keys reach each watcher, whatever other clients watch."""
+"""Changes of watched keys reach each client that watches them."""
 
 import io
 import itertools
