@@ -127,6 +127,8 @@ def test_a_segment_leaves_when_sealed_and_confirmed() -> None:
     done = [entry_of(rows_file(1, 10))]
     assert archived_index(contents, done) == 10
     assert needed_snapshot(contents, done) == 10  # the remaining segment starts from it
+    two = contents._replace(snapshots=[*contents.snapshots, "/d/00000000000000000020.snap"])
+    assert needed_snapshot(two, done) == 10
 
 
 def test_a_manifest_is_read_back_and_an_invalid_one_is_explained() -> None:

@@ -108,6 +108,12 @@ def test_free_space_is_watched_after_the_disk_failed_to_report_it(
             async with asyncio.timeout(30):
                 while not server.node.context.is_space_low:
                     await asyncio.sleep(0.01)
+                answers[:] = [1 << 60]
+                while server.node.context.is_space_low:
+                    await asyncio.sleep(0.01)
+                server.node.context.is_disk_full = True  # a write found no space for a moment
+                while server.node.context.is_disk_full:
+                    await asyncio.sleep(0.01)
         finally:
             server.close(is_clean=False)
 

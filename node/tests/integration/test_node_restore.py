@@ -278,6 +278,30 @@ def test_a_new_origin_keeps_the_data_and_not_the_cluster(folder: Path, tmp_path:
     assert [body for body in first if body in set(data)] == data, "keys in the order of their age"
 
 
+def test_user_of_a_restored_state_keeps_its_rights(folder: Path, tmp_path: Path) -> None:
+    found, bodies = made(folder, tmp_path / "end")
+    first = restored_bodies(bodies, found.index, "u" * 36, "new-0", "r" * 36, 5)
+    first = with_users(first, {"app": "a password"}, "a secret")
+    (app,) = [row for row in tuples_of(first, 304) if row[2] == "app"]
+    may_create_users = 1 << 10
+    held = [1, app[0], "universe", 0, may_create_users]
+    changed = [
+        pack({Key.SPACE_ID: 312, Key.TUPLE: held})
+        if unpack(body)[Key.SPACE_ID] == 312 and unpack(body)[Key.TUPLE][1:3] == held[1:3]
+        else body
+        for body in first
+    ]
+    again = with_users(changed, {"app": "a new password"}, "a secret")
+    (bits,) = [row[4] for row in tuples_of(again, 312) if row[1:3] == held[1:3]]
+    assert bits & may_create_users
+    assert bits > may_create_users
+
+
+def tuples_of(bodies: list[bytes], space: int) -> list[list[Any]]:
+    fields = [unpack(body) for body in bodies]
+    return [one[Key.TUPLE] for one in fields if one[Key.SPACE_ID] == space]
+
+
 def test_the_command_prints_one_sentence(folder: Path, tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "qsync_node.archive.restore", *words]
