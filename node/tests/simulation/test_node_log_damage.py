@@ -1,5 +1,6 @@
 """Damaged data directories: the errors that refuse them, and the damage that a start repairs."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -17,10 +18,12 @@ from qsync_node.format.xlog import (
     encode_block,
     read_blocks,
 )
-from qsync_node.storage.errors import CorruptionError, DiskFull
+from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull
 from qsync_node.storage.files import FileSystem, OsFileSystem
+from qsync_node.storage.rewind import read_saved_rows
+from qsync_node.storage.scheduler import LogLane, Seal
 from qsync_node.storage.storage import Storage
-from qsync_sim.disk import SimDisk
+from qsync_sim.disk import DiskFault, SimDisk
 from qsync_testing.log_files import (
     OTHER,
     SMALL,
@@ -300,3 +303,56 @@ def test_a_log_may_end_before_a_snapshot_of_what_others_confirmed(
     damage(fs, path, fs.read(path)[:-3])
     with pytest.raises(CorruptionError, match="must reach the snapshot at index 14"):
         Storage.open(fs, directory)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_saved_rows_survive_a_second_truncation_after_a_crash(seed: int) -> None:
+    """The first one had renamed their file, and not flushed its name (L6)."""
+    disk, rng = SimDisk(), Random(seed)
+    storage = filled(disk, "/data")
+    wanted = [batch.data for batch in storage.read(20, 1 << 30)]
+
+    def fail(call: str, path: str) -> DiskFault | None:
+        return "fail" if call == "sync_dir" and path.endswith("rollback") else None
+
+    disk.on_call = fail
+    with pytest.raises(DiskError):
+        storage.rewind(20, 7)
+    disk.on_call = None
+    disk.kill()
+    storage, _ = Storage.open(disk, "/data", SMALL)
+    report = storage.rewind(20, 7)
+    assert report.file is not None
+    disk.crash(rng)
+    assert read_saved_rows(disk, report.file) == b"".join(wanted)
+
+
+def test_segment_begins_later_on_a_full_disk() -> None:
+    """The archive asks for it again; the process run does not end (D5)."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    before = segments(disk, "/data")
+    disk.on_call = lambda call, path: "full" if call == "create" else None
+    LogLane().perform(storage, Seal())
+    assert segments(disk, "/data") == before
+    disk.on_call = None
+    LogLane().perform(storage, Seal())
+    assert len(segments(disk, "/data")) == len(before) + 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_unflushed_log_behind_its_snapshot_is_replaced_after_a_power_loss(seed: int) -> None:
+    """With `wal_mode: write`, rows may be lost that a flushed snapshot contains."""
+    disk, rng = SimDisk(), Random(seed)
+    limits = replace(SMALL, is_synced=False)
+    storage = Storage.create(disk, "/data", UUID, limits)
+    for index in range(1, 6):
+        storage.write([batch(index)])
+    storage.write_snapshot({1: 5}, [body(1)])
+    storage.write([batch(6)])
+    disk.crash(rng)
+    storage, recovered = Storage.open(disk, "/data", limits)
+    assert recovered.last_index >= 5
+    storage.write([batch(recovered.last_index + 1)])
+    disk.crash(rng)
+    assert Storage.open(disk, "/data", limits)[1].last_index >= 5

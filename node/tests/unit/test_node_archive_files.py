@@ -1,0 +1,49 @@
+"""Files of an archive: their flushes, and the times in their entries."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qsync_node.archive.store import ArchiveStore
+from qsync_node.format.row import LogRow, encode_row
+from qsync_node.format.xlog import XLOG, FileHeader, encode_file
+from qsync_testing.archives.segments import SET_UUID, UUID, entry_of, rows_file
+
+
+def test_files_in_a_folder_are_flushed_with_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member removes its own copy of a file that counts as archived (S5)."""
+    flushed: set[Path] = set()
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    folder = tmp_path / "archive"
+    store = ArchiveStore(f"file://{folder}", SET_UUID, UUID, "n0")
+    manifest = store.load()
+    assert folder in flushed
+    home = tmp_path / "local"
+    home.write_bytes(rows_file(1, 3))
+    entry = entry_of(home.read_bytes())
+    for _ in range(2):  # the second time, the file may be from before a crash
+        flushed.clear()
+        store.put_file(entry, str(home))
+        assert flushed == {folder, folder / UUID, folder / UUID / entry.name}
+    flushed.clear()
+    store.put_manifest(manifest)
+    assert folder / UUID in flushed
+    assert any(path.parent == folder / UUID for path in flushed)
+
+
+def test_times_of_a_file_are_the_least_and_the_greatest() -> None:
+    """The clock of a leader may be behind the one before it."""
+    body = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
+    times = enumerate([9.0, 11.0, 8.0, 10.0], 1)
+    rows = b"".join(encode_row(LogRow(2, 1, lsn, moment, body)) for lsn, moment in times)
+    entry = entry_of(encode_file(FileHeader(XLOG, UUID, {}), [rows]))
+    assert (entry.timestamp_min, entry.timestamp_max) == (8.0, 11.0)
