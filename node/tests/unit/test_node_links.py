@@ -29,7 +29,7 @@ class LinkWire(asyncio.Transport):
         self.unsent = 0
         self.is_aborted = False
 
-    def write(self, data: Any) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Keep nothing: the test sets the number of unsent bytes."""
 
     def get_write_buffer_size(self) -> int:
@@ -92,13 +92,13 @@ def test_listener_accepts_again_after_descriptors_ran_out(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
 
-    class Greeting(asyncio.Protocol):
+    class GreetingProtocol(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             assert isinstance(transport, asyncio.Transport)
             transport.write(b"hello")
 
     async def main() -> None:
-        found = Listener(Greeting, None, ListenerBounds(8, 1.0), takes_plain=True)
+        found = Listener(GreetingProtocol, None, ListenerBounds(8, 1.0), takes_plain=True)
         host, port = await found.listen("127.0.0.1", 0)
         async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection(host, port)
