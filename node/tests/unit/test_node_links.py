@@ -21,7 +21,7 @@ from qsync_node.server.peerlink import UNSENT_BYTES_MAX, PeerLink
 UUID = "11111111-1111-4111-8111-111111111111"
 
 
-class LinkWire(asyncio.Transport):
+class UnreadWire(asyncio.Transport):
     """A transport whose other end does not read."""
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class LinkWire(asyncio.Transport):
         self.is_aborted = True
 
 
-def link_of(links: Links, inputs: list[object]) -> tuple[PeerLink, LinkWire]:
-    wire = LinkWire()
+def link_of(links: Links, inputs: list[object]) -> tuple[PeerLink, UnreadWire]:
+    wire = UnreadWire()
     log = Log("n1", "error", io.StringIO())
     found = Established(UUID, 1, b"run", {}, b"")
     return PeerLink(links, inputs.append, log, wire, found, is_mine=True), wire
