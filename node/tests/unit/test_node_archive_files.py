@@ -1,10 +1,13 @@
 """Files of an archive: their flushes, and the times in their entries."""
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from qsync_node.archive.manifest import VERSION, Manifest, decode_manifest, encode_manifest
 from qsync_node.archive.store import ArchiveStore
 from qsync_node.format.row import LogRow, encode_row
 from qsync_node.format.xlog import XLOG, FileHeader, encode_file
@@ -38,6 +41,26 @@ def test_files_in_a_folder_are_flushed_with_their_names(
     store.put_manifest(manifest)
     assert folder / UUID in flushed
     assert any(path.parent == folder / UUID for path in flushed)
+
+
+def test_manifest_is_encoded_file_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the encoder holds the interpreter lock, and a lease may end meanwhile (G1)."""
+    entry = entry_of(rows_file(1, 3))
+    manifest = Manifest(SET_UUID, UUID, "n0", [entry] * 500, 7.5)
+    wanted = json.dumps({"version": VERSION, **asdict(manifest)}, separators=(",", ":")).encode()
+    sizes: list[int] = []
+    encode = json.JSONEncoder.encode
+
+    def record(encoder: json.JSONEncoder, value: object) -> str:
+        text = encode(encoder, value)
+        sizes.append(len(text))
+        return text
+
+    monkeypatch.setattr(json.JSONEncoder, "encode", record)
+    assert encode_manifest(manifest) == wanted
+    assert max(sizes) < 2_000
+    monkeypatch.undo()
+    assert decode_manifest(wanted, "here") == manifest
 
 
 def test_times_of_a_file_are_the_least_and_the_greatest() -> None:
