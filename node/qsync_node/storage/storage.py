@@ -10,6 +10,7 @@ and `clean_stop`. `read` and `write_snapshot` may run concurrently, each in anot
     newest                      the name of the newest segment (D7)
 """
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ class Storage:
         self._wal = wal
         self._snapshot_index = snapshot_index  # of the newest snapshot, 0 without one
         self._ahead_index = 0  # of a noted snapshot that the log has not reached
+        self._ahead_lock = threading.Lock()  # checkpoints are written beside the log
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -168,12 +170,15 @@ class Storage:
         wal = self._wal
         if not wal.limits.is_synced:
             return
-        self._ahead_index = 0
-        try:
-            forget_ahead(wal.fs, wal.directory)
-        except DiskError:
-            wal.failed = True
-            raise
+        with self._ahead_lock:
+            if wal.last_index < self._ahead_index:
+                return  # a checkpoint has noted a later one meanwhile
+            self._ahead_index = 0
+            try:
+                forget_ahead(wal.fs, wal.directory)
+            except DiskError:
+                wal.failed = True
+                raise
 
     def read(self, after_index: int, bytes_max: int) -> list[LogBatch]:
         """Return durable rows after `after_index`.
@@ -221,8 +226,11 @@ class Storage:
         """Write a checkpoint of the confirmed state at `vclock` and return its path."""
         wal, index = self._wal, signature(vclock)
         if index > wal.last_index or not wal.limits.is_synced:
-            note_ahead(wal.fs, wal.directory, index)
-            self._ahead_index = index
+            with self._ahead_lock:
+                # A newer one may be on its way: this checkpoint must not hide its note.
+                noted = max(self._ahead_index, index)
+                note_ahead(wal.fs, wal.directory, noted)
+                self._ahead_index = noted
         writer = self.begin_snapshot(vclock, timestamp)
         write_snapshot(writer, bodies)
         self._snapshot_index = max(self._snapshot_index, index)

@@ -1,5 +1,6 @@
 """Damaged data directories: the errors that refuse them, and the damage that a start repairs."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from qsync_node.storage.files import FileSystem, OsFileSystem
 from qsync_node.storage.rewind import read_saved_rows
 from qsync_node.storage.scheduler import LogLane, Seal
 from qsync_node.storage.storage import Storage
-from qsync_sim.disk import DiskFault, SimDisk
+from qsync_sim.disk import DiskFault, PowerLoss, SimDisk
 from qsync_testing.log_files import (
     OTHER,
     SMALL,
@@ -356,3 +357,29 @@ def test_unflushed_log_behind_its_snapshot_is_replaced_after_a_power_loss(seed: 
     storage.write([batch(recovered.last_index + 1)])
     disk.crash(rng)
     assert Storage.open(disk, "/data", limits)[1].last_index >= 5
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_checkpoint_does_not_hide_that_a_newer_snapshot_replaces_the_log(after: int) -> None:
+    """Both are ahead of the log, and the power is lost before the log begins again (S3)."""
+    disk = SimDisk()
+    storage = Storage.create(disk, "/data", UUID, SMALL)
+    storage.write([batch(1, 3)])
+
+    def bodies() -> Iterator[bytes]:
+        storage.write_snapshot({1: 7}, [body(1)])
+        yield body(1)
+        calls = disk.calls
+
+        def lose_power(call: str, path: str) -> DiskFault | None:
+            return "power_after" if disk.calls > calls + after else None
+
+        disk.on_call = lose_power
+
+    with pytest.raises(PowerLoss):
+        storage.install_snapshot({1: 10}, bodies())
+        disk.on_call = None
+        raise PowerLoss
+    disk.on_call = None
+    disk.crash(Random(after))
+    assert Storage.open(disk, "/data", SMALL)[1].last_index in (7, 10)
