@@ -1,6 +1,7 @@
 """Damaged data directories: the errors that refuse them, and the damage that a start repairs."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -376,10 +377,8 @@ def test_checkpoint_does_not_hide_that_a_newer_snapshot_replaces_the_log(after: 
 
         disk.on_call = lose_power
 
-    with pytest.raises(PowerLoss):
+    with suppress(PowerLoss):  # or the last call was made before
         storage.install_snapshot({1: 10}, bodies())
-        disk.on_call = None
-        raise PowerLoss
     disk.on_call = None
     disk.crash(Random(after))
     assert Storage.open(disk, "/data", SMALL)[1].last_index in (7, 10)
