@@ -325,3 +325,27 @@ def test_replica_is_evicted_although_no_checkpoint_fits() -> None:
     driven.run(2 * RELIEF_INTERVAL_NS / MILLISECOND)
     leader.run(find_no_space)
     assert term.retention.floor_index() > floor
+
+
+def test_write_from_before_a_truncation_makes_no_row_durable() -> None:
+    """Its report arrives after the truncation, and names rows of the former log (D1, L6)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    tail = node_of(leader).context.tail
+    leader.disk_delay_ns = SECOND
+    driven.send(leader, REPLACE, put(1, "x"))
+    driven.run(10)
+    durable = tail.durable_index
+    assert durable < tail.last_index
+    leader.step([fx.LogWritten(tail.epoch - 1, tail.last_index)])
+    assert tail.durable_index == durable
+
+
+def test_write_from_before_a_truncation_that_failed_restarts_the_member() -> None:
+    """Rows are missing below the new ones: no free space brings them back (D4, D5)."""
+    driven = Driven(3)
+    follower = driven.followers()[0]
+    node = node_of(follower)
+    follower.step([fx.LogFailed(node.context.tail.epoch - 1, True, "no space left on device")])
+    assert not node.context.is_disk_full
+    assert driven.run(5_000, lambda: follower.is_alive and follower.node is not node)
