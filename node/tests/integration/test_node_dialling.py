@@ -4,15 +4,21 @@ import asyncio
 import io
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import qsync_node.server.peers
+from qsync_client.protocol.frame import FrameDecoder
+from qsync_client.protocol.greeting import encode_greeting
+from qsync_node.format.mp import unpack
+from qsync_node.peering.handshake import Opening, PeerIdentity
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
-from qsync_node.server.peers import Peers
-from qsync_node.server.sessions import Sessions
+from qsync_node.server.peers import Newcomer, Peers
+from qsync_node.server.sessions import ClientSocket, Sessions
 
 UUID = "11111111-1111-4111-8111-111111111111"
 
@@ -51,5 +57,59 @@ def test_attempt_without_an_answer_leaves_no_connection(
                 await asyncio.sleep(0.01)  # the same
         peers.stop()
         server.close()
+
+    asyncio.run(main())
+
+
+class ArrivedWire(asyncio.Transport):
+    """A connection that another member has opened."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep nothing: the test does not read the answer."""
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Arrived:
+    """A client connection that says HELLO."""
+
+    def __init__(self, salt: bytes) -> None:
+        self.number = 0
+        self.transport = ArrivedWire()
+        self.connection = SimpleNamespace(salt=salt, binding=b"", is_member=False)
+        self.peer: object = None
+
+    def become_peer(self, peer: object) -> None:
+        self.peer = peer
+
+
+def test_connection_that_becomes_a_link_is_no_client_any_more(tmp_path: Path) -> None:
+    """A flood of idle clients replaces unauthenticated ones, and must replace no link (E12)."""
+    other = "22222222-2222-4222-8222-222222222222"
+    salt = bytes(32)
+    opening = Opening(
+        PeerIdentity(other, UUID, "a shared secret", b"run", False), "n1", b"n" * 16, {}, bytes
+    )
+    hello, _ = opening.receive(encode_greeting(UUID, salt))
+    ((_, sync, _, body),) = FrameDecoder().feed(hello)
+
+    async def main() -> None:
+        log = Log("n1", "error", io.StringIO())
+        numbers = itertools.count(1)
+        links = Links(asyncio.get_running_loop(), numbers)
+        sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
+        config = NodeConfig(
+            directory=tmp_path, name="n1", replicaset_uuid=UUID, secret="a shared secret"
+        )
+        peers = Peers(config, UUID, links, sessions, lambda item: None, log, lambda: None)
+        arrived = Arrived(salt)
+        arrived.number = sessions.add(cast(ClientSocket, arrived))
+        assert sessions.unauthenticated == 1
+        peers.accept(cast(Newcomer, arrived), sync, unpack(body))
+        assert arrived.peer is not None
+        assert sessions.unauthenticated == 0
+        assert len(links) == 1
+        peers.stop()
 
     asyncio.run(main())
