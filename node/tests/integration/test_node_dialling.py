@@ -17,7 +17,8 @@ from qsync_node.peering.handshake import Opening, PeerIdentity
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
-from qsync_node.server.peers import Newcomer, Peers
+from qsync_node.server.peers import Peers
+from qsync_node.server.services import Newcomer
 from qsync_node.server.sessions import ClientSocket, Sessions
 
 UUID = "11111111-1111-4111-8111-111111111111"
