@@ -73,7 +73,7 @@ class ArrivedWire(asyncio.Transport):
 
 
 class Arrived:
-    """A client connection that says HELLO."""
+    """A client connection that sends HELLO."""
 
     def __init__(self, salt: bytes) -> None:
         self.number = 0
