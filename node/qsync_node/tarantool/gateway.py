@@ -129,7 +129,7 @@ class Gateway:
         session = self.sessions.get(item.session)
         if session is None:
             session = self.sessions[item.session] = GatewaySession(item.session)
-        session.sync, session.request = item.sync, item.type
+        session.sync, session.request, session.user = item.sync, item.type, item.user
         session.touched_ns = self.context.now_ns
         session.spaces, session.is_confined = spaces, is_confined
         if item.type == Type.FETCH_SNAPSHOT:
@@ -255,7 +255,8 @@ class Gateway:
                 "can read the universe",
             )
         for other in list(self.sessions.values()):
-            if other is not session and other.uuid == session.uuid:
+            is_same = other is not session and other.uuid == session.uuid
+            if is_same and (other.user == session.user or not session.is_confined):
                 self._close(other)  # only the newest connection of a replica is kept
         session.stage = WireStage.WAITING
 

@@ -46,6 +46,7 @@ class GatewaySession:
         "sync",
         "touched_ns",
         "until_index",
+        "user",
         "uuid",
     )
 
@@ -53,6 +54,7 @@ class GatewaySession:
         self.number = number
         self.sync = 0
         self.request = 0
+        self.user = ""
         self.uuid = ""
         self.is_anonymous = False
         self.spaces: frozenset[int] = frozenset()  # wanted user spaces; empty for all

@@ -240,6 +240,24 @@ def test_newer_stream_of_a_replica_replaces_the_older_one() -> None:
     assert not wire.codes(1), "an error would stop its replication"
 
 
+def test_user_of_one_space_ends_no_stream_of_another_user() -> None:
+    """Whoever knows its UUID could interrupt a consumer again and again (F4)."""
+    wire = Wire()
+    wire.grant("space", SPACE)
+    listed = {Key.REPLICA_ANON: True, Key.SPACES: [SPACE], Key.INDEX: 1}
+    wire.say(1, SUBSCRIBE, listed)
+    wire.driven.run(200)
+    wire.say(2, SUBSCRIBE, listed, user="guest")
+    wire.driven.run(200)
+    assert not wire.ended
+    wire.say(3, SUBSCRIBE, listed, user="guest")
+    wire.driven.run(200)
+    assert wire.ended == {2}
+    wire.say(4, SUBSCRIBE, listed)
+    wire.driven.run(200)
+    assert wire.ended == {1, 2, 3}
+
+
 def test_stream_that_nobody_reads_ends() -> None:
     wire = Wire()
     clock = wire.join(1)
