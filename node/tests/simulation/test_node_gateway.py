@@ -241,7 +241,7 @@ def test_newer_stream_of_a_replica_replaces_the_older_one() -> None:
 
 
 def test_user_of_one_space_ends_no_stream_of_another_user() -> None:
-    """Whoever knows its UUID could interrupt a consumer again and again (F4)."""
+    """With its UUID, a consumer could be interrupted again and again (F4)."""
     wire = Wire()
     wire.grant("space", SPACE)
     listed = {Key.REPLICA_ANON: True, Key.SPACES: [SPACE], Key.INDEX: 1}
