@@ -125,7 +125,8 @@ class Holdings:
 
     def _reconsider(self, journal: str) -> None:
         if journal in self._departed:
-            self._forget(journal, self._host.keys.journals.get(journal))
+            keys = self._host.keys
+            self._forget(journal, keys.journals.get(journal))
 
     # --- appearance ---------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def test_no_acknowledged_byte_is_lost_although_stores_are_replaced(seed: int) ->
     assert JournalSchedule(seed, moves_stores=True).run()["moved stores"] > 2
 
 
-@pytest.mark.parametrize("seed", [*range(5), 6])
+@pytest.mark.parametrize("seed", [*range(4), 5, 6])
 def test_no_acknowledged_byte_is_lost_although_disks_are_nearly_full(seed: int) -> None:
     counts = JournalSchedule(seed, fills_disks=True).run()
     assert counts["filled disks"] > 2
