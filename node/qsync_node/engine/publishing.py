@@ -307,9 +307,12 @@ class _Statements:
 
 
 def journal_of(state: PublishingState, name: str) -> JournalRow | None:
-    """Return a journal's row."""
+    """Return a journal's row; None if there is none, or it is not one that brokers wrote."""
     row = _row(state, JOURNAL_SPACE, [name])
-    found = decode_row(JOURNAL_SPACE, row) if row is not None else None
+    try:
+        found = decode_row(JOURNAL_SPACE, row) if row is not None else None
+    except ValueError:
+        return None
     assert found is None or isinstance(found, JournalRow)
     return found
 

@@ -15,7 +15,7 @@ from qsync_node.consensus.history import TermStart
 from qsync_node.consensus.membership import CLUSTER_SPACE, REMOVED_SPACE
 from qsync_node.format.body import put_body, space_mark
 from qsync_node.format.keys import INSERT, KEY_TUPLE, REPLACE, Key
-from qsync_node.format.mp import pack, pack_map_head, unpack
+from qsync_node.format.mp import BAD_MSGPACK, pack, pack_map_head, unpack
 
 if TYPE_CHECKING:
     from qsync_node.engine.database import Database
@@ -125,8 +125,11 @@ def key_window_of(database: "Database") -> tuple[int, int]:
 
 
 def is_own_mark(body: bytes) -> bool:
-    """Return whether a row of `_schema` belongs to Qsync."""
-    fields = unpack(body)
+    """Return whether a row of `_schema` belongs to Qsync; one that cannot be decoded may."""
+    try:
+        fields = unpack(body)
+    except BAD_MSGPACK:
+        return True
     key = fields.get(Key.TUPLE if fields.get(Key.KEY) is None else Key.KEY)
     return bool(key) and key[0] in _OWN_MARKS
 

@@ -11,6 +11,7 @@ from typing import Any
 from qsync_client.protocol.access import ALL_PRIVILEGES, Privilege
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.filtering import refusal_to_change
+from qsync_node.consensus.membership import Configuration
 from qsync_node.consensus.messages import NominationOrder
 from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.engine import publishing, system
@@ -330,10 +331,11 @@ class Procedures:
                 self._answer(call, "ok")
 
     def unregister(self, call: Call, uuid: str) -> object:
-        entry = self.registrar.unregister(uuid)
-        if entry is None:
-            return "unregistered"
         context = self.context
+        entry = self.registrar.unregister(uuid)
+        # An earlier order may be pending: its row can still be rolled back (M2).
+        if entry is None and context.confirmed_configuration.by_uuid(uuid) is None:
+            return "unregistered"
         return self._wait(
             call, "unregister", lambda: context.confirmed_configuration.by_uuid(uuid) is None
         )
@@ -343,11 +345,13 @@ class Procedures:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, f"invalid role {role}: choose voter or async"
             )
+        context = self.context
         entry = self.registrar.set_role(uuid, role)
-        if entry is None:
+        if entry is None and _has_role(context.confirmed_configuration, uuid, role):
             return role
-        limbo, index = self.context.limbo, entry.batch.last_index
-        return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
+        return self._wait(
+            call, "set_role", lambda: _has_role(context.confirmed_configuration, uuid, role)
+        )
 
     def set_key_window(self, call: Call, rows: int) -> object:
         if not KEY_WINDOW_MIN <= rows <= KEY_WINDOW_MAX:
@@ -356,7 +360,7 @@ class Procedures:
                 f"set_key_window failed: {rows} rows is out of range; choose "
                 f"{KEY_WINDOW_MIN} to {KEY_WINDOW_MAX}",
             )
-        if self.state.keys.window_rows != rows:
+        if self.state.keys.window_rows != rows or self.replica.leader is not None:
             self.registrar.set_key_window(rows)
         return self._wait(call, "set_key_window", lambda: self.state.keys.window_rows == rows)
 
@@ -441,6 +445,11 @@ class _Later:
 _LATER = _Later()
 
 
+def _has_role(configuration: Configuration, uuid: str, role: str) -> bool:
+    member = configuration.by_uuid(uuid)
+    return member is not None and member.role == role
+
+
 def call_fields(body: bytes) -> tuple[str, list[Any]]:
     """Return name and arguments of a CALL.
 
@@ -449,6 +458,8 @@ def call_fields(body: bytes) -> tuple[str, list[Any]]:
     """
     try:
         fields = unpack_bounded(body)
+        if not isinstance(fields, dict):
+            raise ValueError("the body is no map")
         name, arguments = fields[KEY_FUNCTION_NAME], fields.get(KEY_TUPLE, [])
     except KeyError:
         raise ClientError(

@@ -27,6 +27,7 @@ class Registrar:
         self.state = state
         self._waiting: dict[str, tuple[int, int]] = {}  # uuid -> link, request
         self._opening_index = 0
+        self._window_index = 0  # of the last change of the window for keys in this leadership
         self._is_open = False
 
     # --- opening ------------------------------------------------------------------------------
@@ -86,11 +87,20 @@ class Registrar:
             )
         if not leader.is_confirmed or not leader.can_append():
             raise ClientError(ErrorCode.NOT_LEADER, "the leader does not accept writes yet: retry")
+        if self._window_index > context.limbo.confirmed_index:
+            # The marks that it expires are not known here until it is confirmed.
+            raise ClientError(
+                ErrorCode.UNSUPPORTED,
+                "the window was not changed: another change of it is pending; retry",
+            )
+        if self.state.keys.window_rows == rows:
+            return
         floor = self.state.keys.start_of_window(context.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
         entry = context.append_rows([[(REPLACE, body, None)]], SYNC_FLAGS)
         entry.is_of_client = False  # a control row never times out (T4)
         context.report("key_window", rows=rows, floor=max(floor, 0))
+        self._window_index = entry.batch.last_index
 
     # --- registering --------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class Registrar:
 
     def on_leadership_lost(self) -> None:
         self._waiting.clear()
-        self._opening_index = 0
+        self._opening_index = self._window_index = 0
 
     # --- verbs --------------------------------------------------------------------------------
 

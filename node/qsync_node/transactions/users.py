@@ -20,7 +20,8 @@ class Users:
             ClientError: the user was dropped.
         """
         user = self._users.get(name)
-        if user is not None and not user.is_dropped:
+        # A user may be renamed, and another one get its name.
+        if user is not None and not user.is_dropped and user.name == name:
             return user
         user = self.state.database.user_by_name(name)
         if user is None:
