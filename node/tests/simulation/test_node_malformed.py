@@ -71,5 +71,3 @@ def test_user_with_the_former_name_of_another_one_has_its_own_rights() -> None:
     insert(PRIVILEGES, [1, 41, "universe", 0, SESSION_AND_USAGE])
     assert write_as("a") == ErrorCode.ACCESS_DENIED
     assert write_as("b") == 0
-
-

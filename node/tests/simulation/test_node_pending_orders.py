@@ -19,15 +19,13 @@ def order(driven: Driven, shell: Shell, verb: str, **arguments: object) -> int:
 def test_repeated_order_is_not_answered_before_its_row_is_confirmed(
     verb: str, more: dict[str, object]
 ) -> None:
-    """The row can still be rolled back, and somebody may destroy the member's disk meanwhile."""
+    """The row can still be rolled back, while an administrator destroys the disk already."""
     driven = Driven(3)
     leader, followers = driven.leader(), driven.followers()
     driven.run(1_000)
     for follower in followers:
         driven.mute(follower, leader)
-    orders = [
-        order(driven, leader, verb, uuid=followers[1].uuid, **more) for _ in range(2)
-    ]
+    orders = [order(driven, leader, verb, uuid=followers[1].uuid, **more) for _ in range(2)]
     driven.run(50)
     assert not any(sync in driven.answers for sync in orders)
     driven.world.network.heal()
