@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.consensus.quorum import needed
 from qsync_node.errors import ErrorCode
 from qsync_sim.cluster import Cluster
+from qsync_sim.network import LATE_NS
 from qsync_sim.shell import Shell
 from qsync_sim.violation import InvariantViolation
 
@@ -53,8 +54,6 @@ STEADY_NS = 500 * MILLISECOND
 NEEDLESS_MAX = 0
 DISK_DELAY_MAX_NS = 5 * MILLISECOND
 LATENCY_MAX_NS = 5 * MILLISECOND
-LATE_NS = 100 * MILLISECOND
-"""Delay of a packet that was lost, at least half of a retransmission."""
 MOVING = frozenset(
     {"nominate", "demote", "promote", "switchover", "fence", "unfence", "configure", "set_role"}
     | {"unregister"}
@@ -177,8 +176,7 @@ class Availability:
             self._clear_ns = max(self._clear_ns, now_ns + 2 * network.latency_ns)
         if not network.loss and not self._is_lossy:
             return
-        arrivals = [max(end.arrives_ns, end.other.arrives_ns) for end in network.ends]
-        latest_ns = max(arrivals, default=0)
+        latest_ns = network.latest_arrival_ns()
         self._is_lossy = bool(network.loss) or latest_ns > now_ns + LATE_NS
         self._clear_ns = max(self._clear_ns, latest_ns + LATE_NS, now_ns + LATE_NS)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from qsync_node.consensus.membership import Configuration
 from qsync_node.errors import ErrorCode
-from qsync_sim.network import LATENCY_NS
+from qsync_sim.network import LATE_NS, LATENCY_NS
 from qsync_sim.operation import ClientOperation
 from qsync_sim.shell import Shell
 from qsync_sim.violation import InvariantViolation
@@ -119,6 +119,8 @@ class Calm:
         leader = world.leader()
         if leader is None or world.now_ns - self._changed_ns < SETTLED_NS:
             return False
+        if world.network.latest_arrival_ns() > world.now_ns + LATE_NS:
+            return False  # a connection that waits for a lost packet is as good as cut
         assert leader.node is not None
         term = leader.node.replica.leader
         if term is None or term.transfer.is_active:

@@ -28,6 +28,8 @@ LATENCY_NS = 200_000
 """Latency of a network without faults."""
 RETRANSMISSION_NS = 200 * MILLISECOND
 """Pause before a lost packet is sent again; all that follows it waits."""
+LATE_NS = 100 * MILLISECOND
+"""Delay of a packet that was lost, at least half of a retransmission."""
 
 
 class NetworkHost(Protocol):
@@ -260,6 +262,14 @@ class Network:
             delay += pause
             pause *= 2
         return delay
+
+    def latest_arrival_ns(self) -> int:
+        """Return when the last packet under way arrives, 0 if no connection is open.
+
+        A lost packet is sent again after growing pauses, and delays all that follows it. So it
+        arrives long after the network has ceased to lose packets.
+        """
+        return max((max(end.arrives_ns, end.other.arrives_ns) for end in self.ends), default=0)
 
     # --- faults -------------------------------------------------------------------------------
 

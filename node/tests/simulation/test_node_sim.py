@@ -94,6 +94,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (48540, ["nack", "lose_what_was_promised"]),
         # The first attempt of a keyed request came after its retry, which was rolled back.
         (57577, ["partition", "garbage", "snapshot"]),
+        # A calm end began while a connection still waited for a packet that had been lost.
+        (10189, ["lossy_network", "remove_member"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:

@@ -13,7 +13,7 @@ from qsync_node.errors import ErrorCode
 from qsync_sim import faults, refusals, resources
 from qsync_sim.checker import Checker
 from qsync_sim.model import SPACE
-from qsync_sim.network import LATENCY_NS
+from qsync_sim.network import LATE_NS, LATENCY_NS
 from qsync_sim.operation import ClientOperation
 from qsync_sim.sessions import SessionChecks
 from qsync_sim.shell import Shell
@@ -408,3 +408,20 @@ def test_overlapping_faults_of_the_network_end() -> None:
         driven.run(1)
     driven.run(2_500)
     assert driven.world.network.latency_ns == LATENCY_NS
+
+
+def test_lost_packet_delays_its_connection_after_the_loss() -> None:
+    driven = Driven(3)
+    driven.run(1_000)
+    network = driven.world.network
+
+    def is_late() -> bool:
+        return network.latest_arrival_ns() > driven.world.now_ns + LATE_NS
+
+    assert not is_late()
+    network.loss = 0.9
+    driven.run(100)
+    network.loss = 0.0
+    assert is_late()
+    driven.run(600_000)
+    assert not is_late()
