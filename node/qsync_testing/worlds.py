@@ -48,10 +48,11 @@ class Driven:
         stream: int = 0,
         key: object = None,
         session: int = 100,
+        user: str = "admin",
     ) -> int:
         """Send a request to `shell` and return its number; the answer arrives in `answers`."""
         sync = self.next_sync()
-        shell.step([fx.Request(session, sync, kind, body, stream, "admin", key)])
+        shell.step([fx.Request(session, sync, kind, body, stream, user, key)])
         return sync
 
     def next_sync(self) -> int:

@@ -1,7 +1,11 @@
 """Rows that most members cannot apply (T7, E12): those of the leader, and inherited ones."""
 
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
-from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven, get, node_of, put
+from qsync_testing.worlds import DELETE, INSERT, REPLACE, SELECT, Driven, get, node_of, put
 
 
 def with_inherited_row() -> Driven:
@@ -94,3 +98,26 @@ def test_repair_that_a_snapshot_has_ended_holds_no_confirmation() -> None:
     repair.on_state_replaced(context.limbo.confirmed_index)
     assert not repair.is_open
     assert repair.latest_index() is None
+
+
+def test_repaired_member_knows_the_rights_of_the_new_state() -> None:
+    """The row that it could not apply took a right from a user who had read at this member."""
+    driven = Driven(3)
+    leader, member = driven.leader(), driven.followers()[0]
+    for space, fields in (
+        (SystemSpace.USER, [40, 1, "joe", "user", {}]),
+        (SystemSpace.PRIV, [1, 40, "universe", 0, 24]),
+        (SystemSpace.PRIV, [1, 40, "space", SPACE, 1]),
+    ):
+        assert driven.ask(leader, INSERT, build_body(space, tuple=fields)).code == 0
+    driven.run(100)
+    assert driven.ask(member, SELECT, get(1), user="joe").code == 0
+    node = node_of(member)
+    node.refuse_rows = True
+    revocation = build_body(SystemSpace.PRIV, key=[40, "space", SPACE])
+    assert driven.ask(leader, DELETE, revocation).code == 0
+    assert driven.run(1_000, lambda: node.replica.repair.is_open)
+    node.refuse_rows = False
+    assert driven.ask(member, SELECT, get(1), user="joe").code == ErrorCode.LOADING
+    assert driven.run(20_000, lambda: not node.replica.repair.is_open)
+    assert driven.ask(member, SELECT, get(1), user="joe").code == ErrorCode.ACCESS_DENIED

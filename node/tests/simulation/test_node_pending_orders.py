@@ -1,11 +1,19 @@
 """Orders whose effect is pending: their repetition waits for the confirmation, too."""
 
+from dataclasses import replace
+
 import pytest
 
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
-from qsync_testing.worlds import REPLACE, SELECT, Driven, get, node_of, put
+from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven, get, node_of, put
+
+LOCAL = 700
+"""Id of a space whose writes wait for no quorum."""
 
 
 def order(driven: Driven, shell: Shell, verb: str, **arguments: object) -> int:
@@ -60,3 +68,90 @@ def test_window_of_keys_changes_only_once_the_last_change_is_confirmed() -> None
     assert again.code == ErrorCode.KEY_EXPIRED
     (kept,) = driven.ask(leader, SELECT, get(7)).tuples
     assert b"other" in kept
+
+
+def with_asynchronous_space() -> Driven:
+    driven = Driven(3)
+    for space, fields in (
+        (SystemSpace.SPACE, [LOCAL, 1, "local", "memtx", 0, {"is_sync": False}, []]),
+        (SystemSpace.INDEX, [LOCAL, 0, "pk", "tree", {}, [[0, "unsigned"]]]),
+    ):
+        assert driven.ask(driven.leader(), INSERT, build_body(space, tuple=fields)).code == 0
+    driven.run(1_000)
+    return driven
+
+
+def test_asynchronous_write_waits_for_the_membership_before_it() -> None:
+    """A rollback of the row of the membership includes the write after it (T1)."""
+    driven = with_asynchronous_space()
+    leader, followers = driven.leader(), driven.followers()
+    for follower in followers:
+        driven.mute(follower, leader)
+    first = driven.ask(leader, REPLACE, build_body(LOCAL, tuple=[1]))
+    assert first.code == 0
+    order(driven, leader, "set_role", uuid=followers[1].uuid, role="async")
+    driven.run(5)
+    write = driven.send(leader, REPLACE, build_body(LOCAL, tuple=[2]))
+    driven.run(50)
+    assert write not in driven.answers
+    driven.world.network.heal()
+    assert driven.run(5_000, lambda: write in driven.answers)
+    assert driven.answers[write].code == 0
+
+
+def test_answered_writes_that_another_leader_discards_are_counted() -> None:
+    driven = with_asynchronous_space()
+    leader, followers = driven.leader(), driven.followers()
+    driven.cut_off(leader)
+    for key in range(3):
+        assert driven.ask(leader, REPLACE, build_body(LOCAL, tuple=[key])).code == 0
+    assert driven.run(20_000, lambda: any(node_of(one).context.is_leading for one in followers))
+    assert driven.run(20_000, lambda: not node_of(leader).context.is_leading)
+    assert node_of(leader).state.lost_acknowledged == 0
+    driven.world.network.heal()
+    assert driven.run(20_000, lambda: node_of(leader).state.lost_acknowledged == 3)
+    driven.run(2_000)
+    assert node_of(leader).state.lost_acknowledged == 3
+
+
+def test_window_of_keys_never_times_out() -> None:
+    """Only a write of a client does (T4)."""
+    driven = Driven(3)
+    leader, followers = driven.leader(), driven.followers()
+    node = node_of(leader)
+    node.context.settings = replace(node.settings, synchro_timeout_ns=40 * MILLISECOND)
+    for follower in followers:
+        follower.disk_delay_ns = 160 * MILLISECOND
+    asked = order(driven, leader, "set_key_window", rows=5_000)
+    driven.run(100)
+    assert asked not in driven.answers
+    assert driven.world.counters["event rollback"] == 0
+    for follower in followers:
+        follower.disk_delay_ns = 0
+    assert driven.run(20_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    assert node_of(leader).keys.window_rows == 5_000
+
+
+def test_request_forwarded_to_a_leader_that_is_removed_is_answered() -> None:
+    """Its messages are ignored from then on (M5), so nothing else would end the wait."""
+    driven = Driven(3)
+    removed = driven.leader()
+    asking, next_leader = driven.followers()
+    driven.run(1_000)
+    driven.mute(removed, asking)
+    sync = driven.send(asking, REPLACE, put(1, "x"))
+    driven.run(5)
+    driven.world.command(next_leader, "nominate", term=node_of(next_leader).context.term)
+    assert driven.run(5_000, lambda: node_of(next_leader).context.is_leading)
+    context = node_of(asking).context
+
+    def unregister() -> bool:
+        order(driven, next_leader, "unregister", uuid=removed.uuid)
+        driven.run(20)
+        return removed.uuid in context.confirmed_configuration.removed
+
+    assert any(unregister() for _ in range(10))
+    driven.run(20)
+    assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
+    assert "the leader was removed" in driven.answers[sync].reason

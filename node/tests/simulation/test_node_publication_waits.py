@@ -10,6 +10,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import PUBLISHER_SPACE
+from qsync_node.transactions import procedures
 from qsync_node.transactions.procedures import PUBLICATION_WAITS_MAX, WAITS_PER_STEP, Wait
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
@@ -96,6 +97,15 @@ def test_waits_for_publications_end_with_their_session(driven: Driven) -> None:
     assert answer.code == 0, answer.reason
 
 
+def test_waits_that_ended_leave_their_places(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procedures, "PUBLICATION_WAITS_MAX", 1)
+    driven.ask(driven.leader(), CALL, publish(b"abc"))
+    for _ in range(3):
+        assert state(driven, JOURNAL, 1, 0.1) == {"state": "pending"}
+
+
 def test_a_step_examines_a_part_of_the_calls_that_wait(driven: Driven) -> None:
     leader = driven.leader()
     driven.ask(leader, CALL, publish(b"abc"))
@@ -104,12 +114,12 @@ def test_a_step_examines_a_part_of_the_calls_that_wait(driven: Driven) -> None:
         for seconds in (1e6, 1)
         for _ in range(PUBLICATION_WAITS_MAX // 2)
     ]
-    procedures = node_of(leader).procedures
-    waits = list(procedures.waits)
+    examiner = node_of(leader).procedures
+    waits = list(examiner.waits)
     examined: list[Wait] = []
     for wait in waits:
         wait.is_done = partial(_examine, examined, wait)
-    procedures.tick()
+    examiner.tick()
     assert len(examined) == WAITS_PER_STEP
     driven.run(3_000)
     assert set(examined) == set(waits), "each one has its turn"

@@ -6,7 +6,18 @@ from typing import Any
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
-from qsync_testing.worlds import BEGIN, COMMIT, DELETE, REPLACE, Driven, get, node_of, put
+from qsync_testing.worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    REPLACE,
+    ROLLBACK,
+    SELECT,
+    Driven,
+    get,
+    node_of,
+    put,
+)
 
 
 def set_limits(driven: Driven, **limits: Any) -> None:
@@ -52,3 +63,31 @@ def test_full_queue_refuses_a_delete_at_the_memory_limit() -> None:
     set_limits(driven, memory_bytes_max=1, limbo_entries_max=0)
     refused = driven.ask(leader, DELETE, build_body(SPACE, index=0, key=[1]))
     assert refused.code == ErrorCode.SYNC_QUEUE_FULL
+
+
+def test_limits_refuse_a_commit() -> None:
+    """Its statements came before the memory was full."""
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == 0
+    last = node_of(leader).context.tail.last_index
+    set_limits(driven, memory_bytes_max=node_of(leader).database.memory_bytes - 100)
+    assert driven.ask(leader, COMMIT, stream=1).code == ErrorCode.MEMORY_ISSUE
+    assert node_of(leader).context.tail.last_index == last
+    assert driven.ask(leader, BEGIN, stream=1).code == 0, "the transaction has ended"
+    assert driven.ask(leader, ROLLBACK, stream=1).code == 0
+
+
+def test_answers_that_a_transaction_holds_count_as_its_memory() -> None:
+    """A COMMIT compares them, so they are kept until then."""
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, REPLACE, put(1, "x" * 5_000)).code == 0
+    set_limits(driven, transactions_bytes_max=20_000)
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    codes = [driven.ask(leader, SELECT, get(1), stream=1).code for _ in range(10)]
+    assert 0 < codes.index(ErrorCode.MEMORY_ISSUE) < 5
+    assert driven.ask(leader, ROLLBACK, stream=1).code == 0
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1), stream=1).code == 0

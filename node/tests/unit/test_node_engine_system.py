@@ -8,7 +8,7 @@ import pytest
 
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.engine import Database, Pending, Select, User, decode_request
+from qsync_node.engine import Database, OpenTransaction, Pending, Select, User, decode_request
 from qsync_node.engine.bootstrap import bootstrap_rows
 from qsync_node.errors import ClientError
 from qsync_node.format.body import put_body
@@ -208,6 +208,22 @@ def test_a_sequence_ignores_values_that_it_cannot_reach(prepared: Database) -> N
         assert msgpack.unpackb(executed.answer[0]) == [wanted]
         for logged in executed.rows:
             prepared.apply(*logged)
+
+
+def test_a_tuple_draws_from_a_sequence_only_with_the_right_to_write_it(prepared: Database) -> None:
+    """A statement of a transaction needs the same rights as a single one."""
+    prepared.apply(Type.INSERT, row(SystemSpace.SPACE_SEQUENCE, 512, 7, False, 0, ""))
+    prepared.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {}))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "universe", 0, 24))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "space", 512, 2))
+    request, joe = decode_request(2, row(512, None)), user(prepared, "joe")
+    for execute in (Pending(prepared).execute, OpenTransaction(Pending(prepared)).execute):
+        with pytest.raises(ClientError, match="Write access to sequence 'seven' is denied"):
+            execute(request, joe)
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "sequence", 7, 2))
+    joe = user(prepared, "joe")
+    assert Pending(prepared).execute(request, joe).rows
+    assert OpenTransaction(Pending(prepared)).execute(request, joe)
 
 
 def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:

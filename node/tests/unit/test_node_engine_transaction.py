@@ -248,6 +248,17 @@ def test_a_transaction_alone_sees_its_own_writes(leader: EngineLeader) -> None:
     assert executed.is_sync
 
 
+def test_a_transaction_waits_for_a_quorum_if_one_of_its_spaces_does(leader: EngineLeader) -> None:
+    other = SPACE + 1
+    leader.commit(insert(other, 1, "local", "memtx", 0, {"is_sync": False}, [], space=280))
+    leader.commit(insert(other, 0, "pk", "tree", {}, [[0, "unsigned"]], space=288))
+    execute = leader.begin()
+    execute(insert(1, space=other))
+    assert not leader.prepare().is_sync
+    execute(insert(1, "a"))
+    assert leader.prepare().is_sync
+
+
 def test_a_changed_read_is_a_conflict(leader: EngineLeader) -> None:
     leader.commit(insert(1, "a"))
     execute = leader.begin()

@@ -12,7 +12,7 @@ import pytest
 from msgpack import packb, unpackb
 
 from qsync_client.protocol.constants import Key, Type
-from qsync_node.engine import Database, Pending, Update, User
+from qsync_node.engine import Database, OpenTransaction, Pending, Update, User
 from qsync_node.engine.fields import decode
 from qsync_node.engine.operations import work_of
 from qsync_node.engine.overlay import UPDATE_WORK_MAX
@@ -151,6 +151,8 @@ def test_users_are_refused_what_takes_long_and_the_log_is_not(
     body = update_body(operations)
     with pytest.raises(ClientError, match="too much work"):
         Pending(database).execute(request_of(body), admin)
+    with pytest.raises(ClientError, match="too much work"):
+        OpenTransaction(Pending(database)).execute(request_of(body), admin)
     assert Pending(database).execute(request_of(update_body(operations[:100])), admin).rows
     database.apply(UPDATE, body)
     assert database.work > UPDATE_WORK_MAX
