@@ -52,8 +52,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         ErrorCode.MEMORY_ISSUE,
-        "The memory limit of the node is reached (reads and DELETE continue), a transaction is too"
-        " large, or a result is too large for one answer",
+        "The memory limit of the node is reached (reads, DELETE and brokers continue), a"
+        " transaction is too large, or a result is too large for one answer",
         "refused",
         "Delete rows or raise `memory`; commit in parts; read in pages",
     ),

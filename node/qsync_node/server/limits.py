@@ -197,7 +197,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         "memory of the tuples",
         size(_SETTINGS.memory_bytes_max) if _SETTINGS.memory_bytes_max else "none",
-        f"{ErrorCode.MEMORY_ISSUE}; reads and DELETE outside transactions still work",
+        f"{ErrorCode.MEMORY_ISSUE}; reads, DELETE, and leases of brokers still work",
         "`memory`",
     ),
     Limit(

@@ -28,7 +28,7 @@ from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.commits import BATCH_BYTES_MAX, Commits
 from qsync_node.transactions.forwarding import Forwarding
 from qsync_node.transactions.idempotency import check_key, digest_of
-from qsync_node.transactions.limits import WriteLimits
+from qsync_node.transactions.limits import WriteLimits, takes_memory
 from qsync_node.transactions.linearizable import LinearizableReads, isolation_of
 from qsync_node.transactions.procedures import Procedures, call_fields
 from qsync_node.transactions.shared import Shared
@@ -302,15 +302,15 @@ class Clients:
         commits = self.commits
         if call.key is not None and commits.answer_by_key(call):
             return True  # a retry gets the first attempt's outcome, even if writes are refused now
-        if self.limits.is_refused(call):
+        request = call.request
+        if request is None:
+            request = call.request = decode_user_request(call.type, call.body)
+        if self.limits.is_refused(call, takes_memory=takes_memory(request)):
             return True
         assert self.state.pending is not None
         builds = self.builds
         if not builds.is_ready(call):
             return False
-        request = call.request
-        if request is None:
-            request = call.request = decode_user_request(call.type, call.body)
         self.budget.charge(len(call.body))
         try:
             executed = self.state.pending.execute(request, self.users.user_of(call.user))

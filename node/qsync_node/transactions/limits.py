@@ -1,13 +1,26 @@
 """Limits of the leader: whether writes are logged at all (T11, D5, M1)."""
 
 from qsync_node.consensus.replica import Replica
+from qsync_node.engine import publishing
+from qsync_node.engine.requests import DataRequest, Delete
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.keys import Type
+from qsync_node.format.journals import KEY_SPACES
 from qsync_node.transactions.answers import Answers
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.commits import Commits
 from qsync_node.transactions.registrar import Registrar
 from qsync_node.transactions.state import StatementState
+
+
+def takes_memory(request: DataRequest | publishing.Procedure) -> bool:
+    """Return whether the memory limit refuses a write.
+
+    It refuses none that deletes rows or publications, until others fit again. It refuses none to
+    the key space of journals either: this is small, and without its lease each broker would stop.
+    """
+    if isinstance(request, publishing.PROCEDURES):
+        return isinstance(request, publishing.Publish)
+    return not isinstance(request, Delete) and request.space_id not in KEY_SPACES
 
 
 class WriteLimits:
@@ -37,16 +50,19 @@ class WriteLimits:
         except ClientError as error:
             self._refusal = error
 
-    def is_refused(self, call: Call) -> bool:
+    def is_refused(self, call: Call, *, takes_memory: bool) -> bool:
         """Return whether a limit of the leader refused the call before logging (T11, D5).
 
-        The answer does not depend on pending rows, so it waits for none of them. The memory limit
-        refuses no DELETE: it must be possible to delete rows until others fit again.
+        The answer does not depend on pending rows, so it waits for none of them.
+
+        Args:
+            call: a write outside a transaction, or a COMMIT.
+            takes_memory: see the function of that name; of a transaction, any of its writes.
         """
         refusal = self._refusal
         if refusal is None:
             return False
-        if refusal.code == ErrorCode.MEMORY_ISSUE and call.type == Type.DELETE:
+        if refusal.code == ErrorCode.MEMORY_ISSUE and not takes_memory:
             return False
         self.answers.refuse(call, refusal.code, refusal.message)
         return True
@@ -80,7 +96,7 @@ class WriteLimits:
                 "the write was not logged: the quorum confirms transactions more slowly "
                 "than they arrive; retry later",
             )
-        # The last check: it refuses no DELETE, which must pass all others.
+        # The last check: a request that takes no memory must pass all others.
         memory_bytes = self.state.database.memory_bytes
         if settings.memory_bytes_max and memory_bytes > settings.memory_bytes_max:
             raise ClientError(

@@ -26,7 +26,7 @@ from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
 from qsync_node.transactions.calls import Call
 from qsync_node.transactions.commits import Commits
 from qsync_node.transactions.idempotency import digest_of_next
-from qsync_node.transactions.limits import WriteLimits
+from qsync_node.transactions.limits import WriteLimits, takes_memory
 from qsync_node.transactions.linearizable import isolation_of
 from qsync_node.transactions.shared import Shared
 
@@ -70,6 +70,7 @@ class Stream:
         "is_linearizable",
         "publications",
         "state",
+        "takes_memory",
         "transaction",
         "written_bytes",
     )  # fmt: skip
@@ -86,6 +87,7 @@ class Stream:
         self.is_guests = is_guests  # begun by an unauthenticated client
         self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
         self.has_writes = False
+        self.takes_memory = False  # one of its writes does
         self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)
         self.state = StreamState.OPEN
         self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
@@ -140,6 +142,7 @@ class Streams:
             needs_proof |= isolation == "linearizable"
         else:
             stream.has_writes = True
+            stream.takes_memory |= takes_memory(request)
         user = self.users.user_of(call.user)
         self._make_room(stream, call)
         if isinstance(request, Publish):
@@ -273,7 +276,7 @@ class Streams:
                     self._close(key)  # the first attempt is committed; this one never runs (T9)
                 return True
             transaction = self._living(stream)
-            if self.limits.is_refused(call):
+            if self.limits.is_refused(call, takes_memory=stream.takes_memory):
                 self._close(key)
                 return True
             prepared = transaction.prepare(self.budget)

@@ -4,8 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from qsync_node.errors import ErrorCode
+from qsync_node.format.journals import BROKER_SPACE, JOURNAL_SPACE, BrokerId, BrokerRow, encode_row
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
+from qsync_testing.publications import CALL, ID, JOURNAL, call, publish, publishing_cluster
 from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
@@ -91,3 +93,37 @@ def test_answers_that_a_transaction_holds_count_as_its_memory() -> None:
     assert driven.ask(leader, ROLLBACK, stream=1).code == 0
     assert driven.ask(leader, BEGIN, stream=1).code == 0
     assert driven.ask(leader, SELECT, get(1), stream=1).code == 0
+
+
+def test_journals_continue_at_the_memory_limit() -> None:
+    """Brokers keep their leases, and publications free the memory that they take."""
+    driven = publishing_cluster()
+    leader = driven.leader()
+    fields = encode_row(
+        BrokerRow(BrokerId("a", "1"), "http://a:1", "a:2", 9, False, 60_000, "p", 0, 0, 0)
+    )
+    broker = build_body(BROKER_SPACE, tuple=fields)
+    assert driven.ask(leader, REPLACE, broker).code == 0
+    for _ in range(2):
+        assert driven.ask(leader, CALL, publish(b"x" * 500)).code == 0
+    set_limits(driven, memory_bytes_max=node_of(leader).database.memory_bytes - 700)
+
+    def commit(kind: int, body: bytes) -> int:
+        assert driven.ask(leader, BEGIN, stream=1).code == 0
+        assert driven.ask(leader, kind, body, stream=1).code == 0
+        return driven.ask(leader, COMMIT, stream=1).code
+
+    assert driven.ask(leader, CALL, publish(b"y")).code == ErrorCode.MEMORY_ISSUE
+    assert commit(CALL, publish(b"y")) == ErrorCode.MEMORY_ISSUE
+    assert commit(REPLACE, put(1, "x")) == ErrorCode.MEMORY_ISSUE
+    assert driven.ask(leader, REPLACE, broker).code == 0
+    assert commit(REPLACE, broker) == 0
+    assert commit(DELETE, build_body(SPACE, index=0, key=[1])) == 0
+    for through, code in ((1, ErrorCode.MEMORY_ISSUE), (2, 0)):
+        published = call("qsync.published", JOURNAL, ID, through, [])
+        assert driven.ask(leader, CALL, published).code == 0
+        assert driven.ask(leader, CALL, publish(b"y")).code == code
+    set_limits(driven, memory_bytes_max=1)
+    remove = build_body(JOURNAL_SPACE, key=[JOURNAL])
+    assert driven.ask(leader, DELETE, remove).code == 0
+    assert driven.ask(leader, CALL, call("qsync.discard", JOURNAL, ID)).code == 0
