@@ -10,9 +10,9 @@ the window. A request with a mark from before the window cannot be answered eith
 """
 
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from qsync_client.protocol.constants import CLIENT_BYTES_MAX
 from qsync_node.errors import ClientError, ErrorCode
@@ -52,15 +52,26 @@ def check_key(key: object) -> Sequence[Any]:
     return key
 
 
+KeyEntry: TypeAlias = tuple[tuple[str, int], tuple[int, int]]
+"""A client and its number, with the digest of the request and the index of its row."""
+CHUNK_KEYS = 4_096
+
+
 class KeyTable:
-    """Keys of confirmed transactions, oldest first."""
+    """Keys of confirmed transactions, oldest first.
+
+    The order is kept in chunks. A view shares all of them except the first and the last, so it
+    costs little even if the window has millions of rows (G1). For that reason a chunk never
+    changes once another one follows: a key that is remembered again leaves by a copy of its chunk.
+    """
 
     def __init__(self, window_rows: int, floor: int = 0) -> None:
         """Begin with the window of the replicated state, never with a local setting."""
         self.window_rows = window_rows
         self.floor = floor  # marks before it stay expired even if the window grows
-        # A dict would scan the places of all keys that expired before it finds the oldest one.
-        self._by_key: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
+        self._by_key: dict[tuple[str, int], tuple[int, int]] = {}
+        self._chunks: list[list[KeyEntry]] = [[]]
+        self._expired = 0  # keys at the beginning of the first chunk that have expired
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -73,14 +84,44 @@ class KeyTable:
         """Record the key of a transaction confirmed at `index`, and expire some of the oldest."""
         client, number, _, digest = row_key
         assert index > 0, "T9: a key is remembered with the index of its row"
-        self._by_key.pop((client, number), None)
-        self._by_key[client, number] = (digest, index)
+        self.put((client, number), (digest, index))
         oldest = index - self.window_rows
         for _ in range(EXPIRED_MAX):
-            at = next(iter(self._by_key.values()))[1]
-            if at >= oldest:
+            if not self._expire_first(oldest):
                 break
-            self._by_key.popitem(last=False)
+
+    def put(self, key: tuple[str, int], value: tuple[int, int]) -> None:
+        """Record a key whose row comes after those of all others."""
+        if key in self._by_key:
+            self._remove(key, self._by_key[key][1])
+        self._by_key[key] = value
+        if len(self._chunks[-1]) >= CHUNK_KEYS:
+            self._chunks.append([])
+        self._chunks[-1].append((key, value))
+
+    def _remove(self, key: tuple[str, int], index: int) -> None:
+        place = max(bisect_right(self._chunks, index, key=_first_index) - 1, 0)
+        first = self._expired if place == 0 else 0
+        self._chunks[place] = [one for one in self._chunks[place][first:] if one[0] != key]
+        if place == 0:
+            self._expired = 0
+        self._drop_empty(place)
+
+    def _expire_first(self, oldest: int) -> bool:
+        """Forget the first key if its row is before `oldest`, and return whether it was."""
+        chunk = self._chunks[0]
+        if self._expired == len(chunk) or chunk[self._expired][1][1] >= oldest:
+            return False
+        del self._by_key[chunk[self._expired][0]]
+        self._expired += 1
+        if self._expired == len(chunk) and len(self._chunks) > 1:
+            del self._chunks[0]
+            self._expired = 0
+        return True
+
+    def _drop_empty(self, place: int) -> None:
+        if not self._chunks[place] and len(self._chunks) > 1:
+            del self._chunks[place]
 
     def set_window(self, rows: int, floor: int) -> None:
         """Apply a confirmed change of the window; its start only moves forward."""
@@ -92,11 +133,17 @@ class KeyTable:
         """Return the first mark that is not expired when the log ends at `index`."""
         return max(self.floor, index - self.window_rows)
 
-    def put(self, key: tuple[str, int], value: tuple[int, int]) -> None:
-        self._by_key[key] = value
+    def items(self) -> Iterator[KeyEntry]:
+        """Yield all keys, oldest first, as they are now."""
+        for chunk in self.view():
+            yield from chunk
 
-    def items(self) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
-        yield from self._by_key.items()
+    def view(self) -> list[Iterable[KeyEntry]]:
+        """Return all keys, oldest first, in chunks that never change."""
+        view: list[Iterable[KeyEntry]] = [*self._chunks]
+        view[-1] = self._chunks[-1].copy()
+        view[0] = self._chunks[0][self._expired :]
+        return view
 
     def find(self, key: Sequence[Any], wanted: int, confirmed_index: int) -> int | None:
         """Return the index of the confirmed first attempt with digest `wanted`, or None.
@@ -120,3 +167,7 @@ class KeyTable:
                 "read the data before you retry with a new mark",
             )
         return None
+
+
+def _first_index(chunk: list[KeyEntry]) -> int:
+    return chunk[0][1][1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.history import TermStart
 from qsync_node.engine.database import Database, StateView
-from qsync_node.transactions.idempotency import KeyTable
+from qsync_node.transactions.idempotency import KeyEntry, KeyTable
 from qsync_node.transactions.own_rows import (
     KEY_WINDOW_ROWS,
     body_of_key,
@@ -35,15 +35,16 @@ class SnapshotView:
     vclock: dict[int, int]
     starts: list[TermStart]
     state: StateView
-    keys: list[tuple[tuple[str, int], tuple[int, int]]]
+    keys: list[Iterable[KeyEntry]]
 
     def bodies(self) -> Iterator[bytes]:
         """Yield all row bodies, in the order of a snapshot."""
         yield from self.state.bodies()
         for start in self.starts:
             yield body_of_term(start)
-        for key, value in self.keys:
-            yield body_of_key(key, value)
+        for chunk in self.keys:
+            for key, value in chunk:
+                yield body_of_key(key, value)
 
 
 def view_of(context: Context, state: StatementState, spaces: frozenset[int]) -> SnapshotView:
@@ -57,7 +58,7 @@ def view_of(context: Context, state: StatementState, spaces: frozenset[int]) -> 
     limbo = context.limbo
     index = limbo.confirmed_index
     starts = context.tail.history.up_to(index).starts
-    keys = list(state.keys.items())
+    keys = state.keys.view()
     vclock = dict(limbo.confirmed_vclock)
     return SnapshotView(index, vclock, starts, state.database.view(spaces), keys)
 

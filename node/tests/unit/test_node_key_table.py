@@ -1,9 +1,13 @@
 """The table of idempotency keys: expiry in bounded steps, and its costs."""
 
 import time
+from itertools import chain
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from qsync_node.transactions import idempotency
 from qsync_node.transactions.idempotency import EXPIRED_MAX, KeyTable
 
 
@@ -36,6 +40,51 @@ def test_smaller_window_expires_a_bounded_number_of_keys_a_row() -> None:
     assert len(table) == before + 1 - EXPIRED_MAX
     remember(table, 10_002, 11_000)
     assert len(table) == 101
+
+
+def test_view_of_the_keys_is_fixed() -> None:
+    """A snapshot draws it while keys are remembered again, expire, and are added."""
+    table = KeyTable(10_000)
+    remember(table, 1, 10_000)
+    view, before = table.view(), list(table.items())
+    table.remember(table.row_key(["client", 5_000, 0], 1), 10_001)
+    table.set_window(100, 0)
+    remember(table, 10_002, 12_000)
+    assert list(chain.from_iterable(view)) == before
+
+
+def test_view_takes_the_same_time_in_any_window() -> None:
+    """The largest window has 10 million rows, and a step must not list them (G1)."""
+    table = KeyTable(1_000_000)
+    remember(table, 1, 1_000_000)
+    started_s = time.process_time()
+    keys = list(table.items())
+    listed_s = time.process_time() - started_s
+    assert len(keys) == 1_000_000
+    started_s = time.process_time()
+    table.view()
+    assert time.process_time() - started_s < listed_s / 50
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), max_size=200), st.integers(1, 40))
+def test_table_is_equal_to_a_plain_one(steps: list[tuple[int, int]], window: int) -> None:
+    """Keys that are remembered again move to the end, in small chunks as well as in one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(idempotency, "CHUNK_KEYS", 3)
+        table, plain = KeyTable(window), dict[tuple[str, int], tuple[int, int]]()
+        index = 0
+        for number, distance in steps:
+            index += distance
+            table.remember(table.row_key(["c", number, 0], 0), index)
+            plain.pop(("c", number), None)
+            plain["c", number] = (0, index)
+            for _ in range(EXPIRED_MAX):
+                first = next(iter(plain))
+                if plain[first][1] >= index - window:
+                    break
+                del plain[first]
+            assert list(table.items()) == list(plain.items())
+            assert len(table) == len(plain)
 
 
 def costs_us(window_rows: int) -> float:
