@@ -1,5 +1,6 @@
 """The configuration file of a node, derived from the cluster's specification on every platform."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,7 +54,8 @@ def archive_settings(spec: ClusterSpec, kind: str) -> dict[str, Any]:
 
 
 def _milliseconds(text: str) -> str:
-    return f"{duration_ns(text) / 1e6:g}ms"
+    """Return a duration in exact milliseconds; nodes accept no exponent."""
+    return f"{Decimal(duration_ns(text)).scaleb(-6).normalize():f}ms"
 
 
 def render_config(

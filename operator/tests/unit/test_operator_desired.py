@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from qsync_agent.start import PodError, node_document
-from qsync_node.server.config import NodeConfig
+from qsync_node.server.config import NodeConfig, parse_duration_ns
+from qsync_operator.api.base import duration_ns
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.manifest import load_manifest
 from qsync_operator.resources.certificates import certificate_names
@@ -329,6 +330,15 @@ def test_uri_of_the_application_has_tls_where_clients_require_it(
     found = decoded(one(objects, "Secret", "orders-app"))
     assert found["uri"].startswith("app:p@orders-leader.")
     assert found["uri"].endswith(place)
+
+
+@pytest.mark.parametrize("text", ["1.5ms", "17m", "1h", "1234567ms", "1d", "27h46m40.25s"])
+def test_node_reads_each_duration_exactly(text: str) -> None:
+    archive, replication = {"url": "s3://a/b", "interval": text}, {"synchroTimeout": text}
+    cluster = cluster_of(archive=archive, replication=replication)
+    settings = member_settings(cluster, "voter")
+    found = (settings["archive"]["interval"], settings["synchro_timeout"])
+    assert [parse_duration_ns(one) for one in found] == [duration_ns(text)] * 2
 
 
 def test_metrics_are_read_over_tls() -> None:
