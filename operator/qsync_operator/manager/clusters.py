@@ -297,9 +297,7 @@ class Clusters:
             return
         cluster: QsyncCluster | None
         try:
-            cluster = QsyncCluster.model_validate(document)
-            if self._site.is_template_restricted:
-                refuse_privileged(cluster.spec.pod_template)
+            cluster = self._read(document)
         except ValidationError as error:
             cluster, sentence = None, sentence_of(error, QsyncCluster)
         except ValueError as error:
@@ -314,6 +312,18 @@ class Clusters:
             self._start(key, cluster)
         else:
             task.change(cluster)
+
+    def _read(self, document: dict[str, Any]) -> QsyncCluster:
+        """Return the cluster of a document.
+
+        Raises:
+            ValidationError: the document is invalid.
+            ValueError: its template gives privileges that are not allowed here.
+        """
+        cluster = QsyncCluster.model_validate(document)
+        if self._site.is_template_restricted:
+            refuse_privileged(cluster.spec.pod_template)
+        return cluster
 
     def _start(self, key: ObjectKey, cluster: QsyncCluster) -> ClusterTask:
         task = ClusterTask(
@@ -380,7 +390,8 @@ class Clusters:
             if data.get(SPEC_VERSION_KEY, VERSION) != VERSION:
                 raise ValueError(f"it has version {data[SPEC_VERSION_KEY]}")
             spec = json.loads(data.get(SPEC_KEY, "null"))
-            return QsyncCluster.model_validate({**document, "spec": spec}) if spec else None
+            # Users of the namespace may be able to change the ConfigMap.
+            return self._read({**document, "spec": spec}) if spec else None
         except (ApiError, ValueError) as error:
             log.warning("cannot read the last specification of %s: %s", metadata["name"], error)
             return None

@@ -1,6 +1,7 @@
 """Tasks of clusters against a fake API: invalid specifications, the Lease, a silent API server."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -309,6 +310,22 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
             await controller.turn(cluster)
         assert performed == [nomination]
         assert api.writes == []
+
+
+@pytest.mark.asyncio
+async def test_stored_specification_gives_no_privilege_where_templates_are_restricted() -> None:
+    api = FakeApi()
+    template = {"spec": {"hostPID": True}}
+    document = document_of(podTemplate=template)
+    api.put(document)
+    stored = {"metadata": {"name": "orders-config", "namespace": "ns"}}
+    data = {"spec.json": json.dumps({"podTemplate": template})}
+    api.put({"apiVersion": "v1", "kind": "ConfigMap", **stored, "data": data})
+    clusters = Clusters(api, Cache(), IMAGE, site=Site(is_template_restricted=True))
+    await clusters.begin()
+    await clusters.on_event(document, False)
+    assert clusters.count() == 0
+    await clusters.close()
 
 
 @pytest.mark.asyncio
