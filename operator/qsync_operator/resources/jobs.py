@@ -225,6 +225,10 @@ def _driver(
     assert archive is not None, "a run requires an archive"
     verb = "audit" if kind == "audit" else "compact"
     memory = int(quantity(spark.driver.memory) * DRIVER_OVERHEAD)
+    words = [
+        verb, "--cluster", cluster.name, "--archive", archive.url, *arguments,
+        *_unarchived(cluster, kind), *_retention(cluster, kind), *_spark_arguments(spark),
+    ]  # fmt: skip
     return {
         "restartPolicy": "Never",
         "serviceAccountName": account_name(cluster.name),
@@ -235,11 +239,7 @@ def _driver(
                 "name": DRIVER,
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
-                "args": [
-                    verb, "--cluster", cluster.name, "--archive", archive.url, *arguments,
-                    *_unarchived(cluster, kind), *_retention(cluster, kind),
-                    *_spark_arguments(spark),
-                ],
+                "args": [_literal(word) for word in words],
                 "env": _environment(cluster, kind, image),
                 **_credentials(cluster, kind),
                 "resources": {
@@ -252,6 +252,15 @@ def _driver(
         ],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }  # fmt: skip
+
+
+def _literal(word: str) -> str:
+    """Return an argument that Kubernetes does not change.
+
+    It expands `$(NAME)` to a variable of the container, whose value may be secret and would appear
+    in messages of the driver.
+    """
+    return word.replace("$", "$$")
 
 
 def _unarchived(cluster: QsyncCluster, kind: RunKind) -> list[str]:

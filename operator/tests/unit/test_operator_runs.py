@@ -121,6 +121,16 @@ def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
     assert "spark.executor.instances=3" in arguments
 
 
+def test_no_argument_of_a_driver_names_a_variable_of_its_environment() -> None:
+    secret = "$(AWS_SECRET_ACCESS_KEY)"
+    stage = RunStage(archive={**ARCHIVE, "url": f"s3://bucket/{secret}"})
+    stage.put(audit(appendLedgers=[f"file:///{secret}"]))
+    stage.reconcile()
+    pod = stage.api.named("Job", "by-hand")["spec"]["template"]["spec"]
+    found = [word for word in pod["containers"][0]["args"] if secret in word]
+    assert found == [f"s3://bucket/${secret}", f"file:///${secret}"]
+
+
 def test_audit_after_the_loss_of_all_data_cannot_pass() -> None:
     stage = RunStage(audit={"schedule": "15 * * * *"})
     found = {"type": "Degraded", "status": "True", "reason": "DataLost", "message": "all is lost"}
