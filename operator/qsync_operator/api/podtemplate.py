@@ -105,10 +105,6 @@ _CONTAINER_FIELDS = frozenset(
         "workingDir",
     }
 )
-_PRIVILEGED = ("hostNetwork", "hostPID", "hostIPC", "serviceAccountName", "serviceAccount",
-               "automountServiceAccountToken", "nodeName")  # fmt: skip
-_SAFE_VOLUMES = frozenset({"name", "configMap", "secret", "emptyDir", "projected", "downwardAPI",
-                           "persistentVolumeClaim", "ephemeral", "csi"})  # fmt: skip
 _LABEL_PREFIXES = ("qsync.dev/", "app.kubernetes.io/")
 _OWN_VOLUMES = (
     "data",
@@ -147,52 +143,18 @@ def refuse_template(template: dict[str, Any], has_broker: bool = False) -> None:
         raise ValueError(f"podTemplate.{path} cannot be set: {why}")
 
 
-def refuse_privileged(template: dict[str, Any]) -> None:
-    """Refuse a template that gives a pod more privileges than a member needs.
-
-    A user who may create clusters need not be allowed to create arbitrary pods.
-
-    Raises:
-        ValueError: the template sets such a field; the text names the first one.
-    """
-    for path in _privileges(_mapping(template.get("spec"))):
-        raise ValueError(
-            f"podTemplate.{path} is not allowed here: the operator was installed with"
-            " podTemplate.restricted"
-        )
-
-
-def _privileges(spec: dict[str, Any]) -> Iterator[str]:
-    for field in _PRIVILEGED:
-        if spec.get(field):
-            yield f"spec.{field}"
-    for volume in _named(spec.get("volumes")):
-        for kind in sorted(volume.keys() - _SAFE_VOLUMES):
-            yield f"spec.volumes[{volume.get('name')}].{kind}"
-    for group in ("initContainers", "containers"):
-        for container in _named(spec.get(group)):
-            where = f"spec.{group}[{container.get('name')}].securityContext"
-            context = _mapping(container.get("securityContext"))
-            if context.get("privileged") or context.get("allowPrivilegeEscalation"):
-                yield f"{where}.privileged"
-            if _mapping(context.get("capabilities")).get("add"):
-                yield f"{where}.capabilities.add"
-            if context.get("runAsNonRoot") is False or context.get("runAsUser") == 0:
-                yield f"{where}.runAsUser"
-
-
 def _unknown(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for field in sorted(spec.keys() - _POD_FIELDS - _POD.keys()):
         yield f"spec.{field}", "a pod has no such field"
     for group in ("initContainers", "containers"):
-        for container in _named(spec.get(group)):
+        for container in as_maps(spec.get(group)):
             for field in sorted(container.keys() - _CONTAINER_FIELDS):
                 where = f"spec.{group}[{container.get('name')}].{field}"
                 yield where, "a container has no such field"
 
 
 def _refusals(template: dict[str, Any], has_broker: bool) -> Iterator[tuple[str, str]]:
-    metadata, spec = _mapping(template.get("metadata")), _mapping(template.get("spec"))
+    metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
     for key in template.keys() - {"metadata", "spec"}:
         yield key, "a template has metadata and spec"
     yield from _metadata_refusals(metadata)
@@ -200,10 +162,10 @@ def _refusals(template: dict[str, Any], has_broker: bool) -> Iterator[tuple[str,
         if field in spec:
             yield f"spec.{field}", why
     yield from _unknown(spec)
-    for volume in _named(spec.get("volumes")):
+    for volume in as_maps(spec.get("volumes")):
         if volume.get("name") in _OWN_VOLUMES:
             yield f"spec.volumes[{volume['name']}]", "choose another name"
-    for container in _named(spec.get("containers")):
+    for container in as_maps(spec.get("containers")):
         if container.get("name") == "node":
             yield from _node_refusals(container)
         elif container.get("name") == "broker" and has_broker:
@@ -213,10 +175,10 @@ def _refusals(template: dict[str, Any], has_broker: bool) -> Iterator[tuple[str,
 def _metadata_refusals(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key in metadata.keys() - {"labels", "annotations"}:
         yield f"metadata.{key}", "specify only labels and annotations"
-    for label in _mapping(metadata.get("labels")):
+    for label in as_map(metadata.get("labels")):
         if label.startswith(_LABEL_PREFIXES):
             yield f"metadata.labels[{label}]", "Services select by it"
-    for annotation in _mapping(metadata.get("annotations")):
+    for annotation in as_map(metadata.get("annotations")):
         if annotation.startswith("qsync.dev/"):
             yield f"metadata.annotations[{annotation}]", "the operator decides restarts by it"
 
@@ -225,7 +187,7 @@ def _node_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for field, why in _NODE.items():
         if field in container:
             yield f"spec.containers[node].{field}", why
-    for variable in _named(container.get("env")):
+    for variable in as_maps(container.get("env")):
         if variable.get("name") == "POD_NAME":
             yield "spec.containers[node].env[POD_NAME]", "the container of the member has this name"
 
@@ -234,13 +196,18 @@ def _broker_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for field, why in _BROKER.items():
         if field in container:
             yield f"spec.containers[broker].{field}", why
-    for variable in _named(container.get("env")):
+    for variable in as_maps(container.get("env")):
         if variable.get("name") in _BROKER_ENV:
             name = f"spec.containers[broker].env[{variable['name']}]"
             yield name, "the container of the broker has this name"
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def as_map(value: object) -> dict[str, Any]:
+    """Return a part of a template that is a map, or {} for null.
+
+    Raises:
+        ValueError: it is no map.
+    """
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -248,7 +215,12 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
-def _named(value: object) -> list[dict[str, Any]]:
+def as_maps(value: object) -> list[dict[str, Any]]:
+    """Return a part of a template that is a list of maps, or [] for null.
+
+    Raises:
+        ValueError: it is no list of maps.
+    """
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):

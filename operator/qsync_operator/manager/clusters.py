@@ -18,7 +18,7 @@ from qsync_operator import metrics
 from qsync_operator.api.annotations import is_paused
 from qsync_operator.api.cluster import VERSION, QsyncCluster
 from qsync_operator.api.mistakes import sentence_of
-from qsync_operator.api.podtemplate import refuse_privileged
+from qsync_operator.api.podsecurity import refuse_privileged
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.jobs.reconciler import JobReconciler, audit_overdue_s, refuse_run

@@ -15,7 +15,8 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.journals import QsyncJournal
 from qsync_operator.api.manifest import ClusterManifestError, parse_manifest
 from qsync_operator.api.patterns import FORMS
-from qsync_operator.api.podtemplate import refuse_privileged, refuse_template
+from qsync_operator.api.podsecurity import refuse_privileged
+from qsync_operator.api.podtemplate import refuse_template
 from qsync_operator.api.spec import ClusterSpec, spec_warnings, without_local_meaning
 from qsync_testing.paths import EXAMPLES
 
@@ -208,6 +209,28 @@ def test_what_kubernetes_takes_is_taken() -> None:
     assert parse_manifest(cluster(**spec)).cluster.spec.image == spec["image"]
 
 
+_SHARED_PRIVILEGES: list[dict[str, Any]] = [
+    {"runAsUser": 0},
+    {"runAsNonRoot": False},
+    {"runAsNonRoot": None},
+    {"seccompProfile": {"type": "Unconfined"}},
+    {"seccompProfile": None},
+    {"appArmorProfile": {"type": "Unconfined"}},
+    {"seLinuxOptions": {"type": "spc_t"}},
+    {"seLinuxOptions": {"user": "system_u"}},
+    {"windowsOptions": {"hostProcess": True}},
+]
+"""Security contexts that neither a pod nor a container may have."""
+_OWN_PRIVILEGES: list[dict[str, Any]] = [
+    {"procMount": "Unmasked"},
+    {"allowPrivilegeEscalation": True},
+    {"allowPrivilegeEscalation": None},
+    {"capabilities": None},
+    {"capabilities": {"drop": []}},
+]
+"""Security contexts that no container may have."""
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -219,6 +242,14 @@ def test_what_kubernetes_takes_is_taken() -> None:
         {"containers": [{"name": "x", "securityContext": {"privileged": True}}]},
         {"containers": [{"name": "x", "securityContext": {"capabilities": {"add": ["ALL"]}}}]},
         {"initContainers": [{"name": "x", "securityContext": {"runAsUser": 0}}]},
+        {"containers": [{"name": "x", "ports": [{"containerPort": 22, "hostPort": 22}]}]},
+        {"containers": [{"name": "x", "livenessProbe": {"httpGet": {"host": "10.0.0.1"}}}]},
+        {"containers": [{"name": "node", "securityContext": None}]},
+        {"securityContext": None},
+        *({"securityContext": context} for context in _SHARED_PRIVILEGES),
+        *({"containers": [{"name": "x", "securityContext": c}]} for c in _SHARED_PRIVILEGES),
+        {"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}},
+        *({"containers": [{"name": "node", "securityContext": c}]} for c in _OWN_PRIVILEGES),
     ],
 )
 def test_restricted_template_gives_no_privilege(spec: dict[str, Any]) -> None:
@@ -228,10 +259,28 @@ def test_restricted_template_gives_no_privilege(spec: dict[str, Any]) -> None:
 
 
 def test_restricted_template_takes_what_needs_no_privilege() -> None:
-    sidecar = {"name": "x", "securityContext": {"runAsUser": 1000}}
+    context = {
+        "runAsUser": 1000,
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"},
+        "seLinuxOptions": {"level": "s0:c1,c2"},
+    }
+    probe = {"httpGet": {"path": "/", "port": 80}}
+    sidecar = {"name": "x", "securityContext": context, "livenessProbe": probe}
+    sysctls = [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}]
     volumes = [{"name": "v", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}]
-    given = {"tolerations": [], "containers": [sidecar], "volumes": volumes}
+    security = {"fsGroup": 5, "sysctls": sysctls}
+    given = {"containers": [sidecar], "volumes": volumes, "securityContext": security}
     refuse_privileged({"metadata": {"labels": {"a": "b"}}, "spec": given})
+
+
+def test_restricted_template_loads_apparmor_profiles_only() -> None:
+    name = "container.apparmor.security.beta.kubernetes.io/node"
+    refuse_privileged({"metadata": {"annotations": {name: "runtime/default"}}})
+    with pytest.raises(ValueError, match="is not allowed here"):
+        refuse_privileged({"metadata": {"annotations": {name: "unconfined"}}})
 
 
 def test_defaults_make_an_empty_spec_a_good_one() -> None:
