@@ -69,6 +69,30 @@ class StatusModel(BaseModel):
 
     model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
+    def stored(self) -> dict[str, Any]:
+        """Return the document for the API server, which refuses longer texts."""
+        found: dict[str, Any] = _cut(self.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return found
+
+
+STATUS_TEXT_MAX = 1024
+"""Limit of each text of a status, in characters."""
+
+
+def cut_text(text: str) -> str:
+    """Return a text of a status, cut to the limit of the API server."""
+    return text if len(text) <= STATUS_TEXT_MAX else f"{text[: STATUS_TEXT_MAX - 1]}…"
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return cut_text(value)
+    if isinstance(value, list):
+        return [_cut(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _cut(item) for key, item in value.items()}
+    return value
+
 
 PRUNES_MAX = 1000
 

@@ -7,6 +7,9 @@ from pydantic import Field
 from qsync_operator.api.base import StatusModel
 from qsync_operator.api.conditions import BaseCondition
 
+MEMBERS_MAX = 1100
+"""More than all registered members and readers of a specification, for those that leave."""
+WARNINGS_MAX = 64
 MemberRole = Literal["leader", "follower", "async", "anonymous", "joining", "down"]
 
 
@@ -114,7 +117,7 @@ class ClusterStatus(StatusModel):
     """UUID of the replica set."""
     volume_size: str = ""
     """Minimum size of all volumes. `spec.storage.size` cannot be less."""
-    members: list[MemberStatus] = Field(default_factory=list)
+    members: list[MemberStatus] = Field(default_factory=list, max_length=MEMBERS_MAX)
     """All members."""
     last_failover: LastFailover | None = None
     """The last change of leader."""
@@ -122,7 +125,7 @@ class ClusterStatus(StatusModel):
     """The last finished audit."""
     last_compaction: LastRun | None = None
     """The last finished compaction."""
-    warnings: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list, max_length=WARNINGS_MAX)
     """Valid settings that are probably unintended."""
     conditions: list[Condition] = Field(default_factory=list)
     """Ready, Available, Progressing, Degraded, Reconciled and SplitBrain, and Stalled if the

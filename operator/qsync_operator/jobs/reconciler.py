@@ -113,7 +113,7 @@ class JobReconciler:
             status = await self._begin(cluster, kind, run, model.spec, before, image)
         else:
             status = judge(kind, before, generation, job, self._driver(name_of(run)))
-        if status == before and "status" in run:
+        if status.stored() == before.stored() and "status" in run:
             return
         await self._publish(kind, run, status)
         if status.phase in TERMINAL:
@@ -188,7 +188,7 @@ class JobReconciler:
             "apiVersion": API_VERSION,
             "kind": OBJECT_KINDS[kind],
             "metadata": {"name": name_of(run), "namespace": self._key[0]},
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status.stored(),
         }
         found = await self._api.apply(document, "status")
         self._cache.note(OBJECT_KINDS[kind], run_of_cluster(found, OBJECT_KINDS[kind]))
@@ -258,7 +258,7 @@ async def refuse_run(api: Api, run: KubernetesObject) -> None:
             "apiVersion": API_VERSION,
             "kind": run["kind"],
             "metadata": {"name": name_of(run), "namespace": metadata["namespace"]},
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status.stored(),
         },
         "status",
     )

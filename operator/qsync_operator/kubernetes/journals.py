@@ -168,7 +168,7 @@ class JournalReconciler:
             refusal = JournalRefusal(JournalReason.REFUSED, sentence)
         sight = self._reports.found.get(journal.spec.journal)
         status = build_journal_status(journal, refusal, sight, time.time())
-        if status == journal.status and "status" in document:
+        if status.stored() == journal.status.stored() and "status" in document:
             return
         is_new = without_numbers(status) != without_numbers(journal.status)
         now_s = time.monotonic()
@@ -252,7 +252,7 @@ async def refuse_journal(api: Api, document: KubernetesObject) -> None:
     sentence = f"QsyncCluster {journal.spec.cluster} not found in this namespace: create it"
     refusal = JournalRefusal(JournalReason.NO_CLUSTER, sentence)
     status = build_journal_status(journal, refusal, None, time.time())
-    if status != journal.status:
+    if status.stored() != journal.status.stored():
         await publish(api, document, status)
 
 
@@ -267,7 +267,7 @@ async def publish(api: Api, document: KubernetesObject, status: JournalStatus) -
             "apiVersion": API_VERSION,
             "kind": KIND,
             "metadata": {key: document["metadata"][key] for key in ("name", "namespace")},
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status.stored(),
         },
         "status",
     )

@@ -36,7 +36,7 @@ class KubernetesReporter:
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",
             "metadata": {"name": cluster.name, "namespace": cluster.metadata.namespace},
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status.stored(),
         }
         try:
             await self._api.apply(document, "status")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from qsync_operator import metrics
 from qsync_operator.api.annotations import is_paused
+from qsync_operator.api.base import cut_text
 from qsync_operator.api.cluster import VERSION, QsyncCluster
 from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.podsecurity import refuse_privileged
@@ -197,7 +198,7 @@ class ClusterTask:
 def is_reported(cluster: QsyncCluster, sentence: str) -> bool:
     """Return whether a previous operator already reported this sentence."""
     found = cluster.status.condition("Degraded")
-    return found is not None and found.message == sentence
+    return found is not None and found.message == cut_text(sentence)
 
 
 WatchEvent = tuple[dict[str, Any], bool]  # a document, and whether its object was deleted

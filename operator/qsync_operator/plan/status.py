@@ -13,7 +13,14 @@ from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.names import MemberKind, ordinal_of
 from qsync_operator.api.reasons import Reason
 from qsync_operator.api.spec import spec_warnings
-from qsync_operator.api.status import ClusterStatus, Condition, MemberRole, MemberStatus
+from qsync_operator.api.status import (
+    MEMBERS_MAX,
+    WARNINGS_MAX,
+    ClusterStatus,
+    Condition,
+    MemberRole,
+    MemberStatus,
+)
 from qsync_operator.plan.observed import (
     ARCHIVE_PATIENCE_S,
     DISK_FULL,
@@ -92,26 +99,34 @@ def build_status(
         selector=f"qsync.dev/cluster={cluster.name},qsync.dev/kind=voter",
         replicaset_uuid=observed.record.replicaset_uuid,
         volume_size=observed.storage.size,
-        members=members,
+        members=members[:MEMBERS_MAX],
         last_failover=observed.memory.last_failover or observed.previous.last_failover,
         last_audit=observed.last_audit or observed.previous.last_audit,
         last_compaction=observed.last_compaction or observed.previous.last_compaction,
-        warnings=[
-            *spec_warnings(cluster.spec),
-            *_fences(observed),
-            *_disks(observed, DISK_FULL),
-            *_disks(observed, DISK_LOW),
-            *_archives(observed, 0.0),
-            *_unordered(observed),
-            *observed.schema.kept,
-            *observed.warnings,
-        ],
+        warnings=_warnings(cluster, observed),
     )
     weaknesses = () if finding.reason in RESTING else _weaknesses(observed)
     is_well = not down and not observed.troubles and not weaknesses
     status.phase = _phase(finding, observed, is_well=is_well)
     status.conditions = _conditions(cluster, observed, finding, down, weaknesses, wall_s)
     return status
+
+
+def _warnings(cluster: QsyncCluster, observed: Observed) -> list[str]:
+    found = [
+        *spec_warnings(cluster.spec),
+        *_fences(observed),
+        *_disks(observed, DISK_FULL),
+        *_disks(observed, DISK_LOW),
+        *_archives(observed, 0.0),
+        *_unordered(observed),
+        *observed.schema.kept,
+        *observed.warnings,
+    ]
+    if len(found) <= WARNINGS_MAX:
+        return found
+    shown = found[: WARNINGS_MAX - 1]
+    return [*shown, f"{len(found) - len(shown)} more warnings are not shown"]
 
 
 def _weaknesses(observed: Observed) -> tuple[Trouble, ...]:

@@ -1,6 +1,8 @@
 """CRDs: the files match the models, and API servers accept them."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,13 @@ from qsync_operator.api.crds.kinds import KINDS, definition
 from qsync_operator.api.crds.reference import reference
 from qsync_operator.api.crds.structural import StructuralError, structural_schema
 from qsync_operator.api.crds.values import values_schema
+from qsync_operator.api.jobs import RunStatus
 from qsync_operator.api.manifest import parse_manifest
+from qsync_operator.api.reasons import RunReason
+from qsync_operator.jobs.results import refused
+from qsync_operator.plan.planner import plan
+from qsync_testing.operator.plan_worlds import cluster_of as world_cluster
+from qsync_testing.operator.plan_worlds import formed
 from qsync_testing.paths import ROOT
 
 BYTES_MAX = 200_000
@@ -95,6 +103,49 @@ def test_defaults_of_the_schema_are_those_of_the_model() -> None:
 def test_items_of_lists_have_no_defaults() -> None:
     """With them, `kubectl apply` of an unchanged manifest would never report `unchanged`."""
     assert not [path for path, node in all_nodes() if "[]" in path and "default" in node]
+
+
+def excesses(kind: str, status: dict[str, Any]) -> list[str]:
+    """Return the places of a status that exceed a limit of its CRD."""
+    (found,) = (crd for crd in map(definition, KINDS) if crd["spec"]["names"]["kind"] == kind)
+    schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def check(node: dict[str, Any], value: object, path: str) -> Iterator[str]:
+        if isinstance(value, str) and len(value) > node.get("maxLength", len(value)):
+            yield path
+        elif isinstance(value, list):
+            if len(value) > node.get("maxItems", len(value)):
+                yield path
+            for item in value:
+                yield from check(node.get("items", {}), item, f"{path}[]")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from check(node.get("properties", {}).get(key, {}), item, f"{path}.{key}")
+
+    return list(check(schema["properties"]["status"], status, "status"))
+
+
+def test_status_of_all_members_is_within_the_limits() -> None:
+    world = formed(world_cluster(7, 0, 1000))
+    seen = world.observe()
+    why = "Unschedulable: 0/6 nodes are available, 3 of them have too little memory. " * 4
+    members = tuple(
+        replace(m, status=None, is_running=False, failure=why)
+        if m.kind == "voter"
+        else replace(m, status=m.status and replace(m.status, is_fenced=True))
+        for m in seen.members
+    )
+    status = plan(world.cluster, replace(seen, members=members), 0, 0).status
+    assert excesses("QsyncCluster", status.stored()) == []
+    assert (len(status.members), len(status.warnings)) == (1007, 64)
+    degraded = status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message.count("Unschedulable") > 7
+
+
+def test_status_of_a_run_is_within_the_limits() -> None:
+    status = refused(RunStatus(), 1, RunReason.REFUSED, "x" * 3000, "2026-01-01T00:00:00Z")
+    assert excesses("QsyncAudit", status.stored()) == []
 
 
 def test_statuses_have_no_defaults() -> None:
