@@ -71,6 +71,9 @@ class Forwarder:
             return refused(503, text)
         headers = _without(request.headers.items(), _OF_ONE_REQUEST)
         headers[PROXIED] = str(keys.revision)
+        if isinstance(body, bytes):
+            headers["Content-Length"] = str(len(body))
+            body = _once(body)
         try:
             async with self._connected().request(
                 request.method,
@@ -96,6 +99,15 @@ async def arriving(request: web.Request) -> AsyncIterator[bytes]:
     """Yield the body of a request as it arrives."""
     async for data in request.content.iter_chunked(CHUNK):
         yield data
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    """Yield a body that aiohttp cannot send again.
+
+    It sends a PUT of bytes a second time if the connection breaks before the answer, and the other
+    broker would append them twice.
+    """
+    yield body
 
 
 async def _pass_on(answer: aiohttp.ClientResponse, request: web.Request) -> web.StreamResponse:

@@ -8,11 +8,16 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from qsync_broker import persister, reader, space
 from qsync_broker.batch import encode_item
 from qsync_broker.events import GapRead
+from qsync_broker.grouping import SMALL
+from qsync_broker.http.appends import AppendHandlers
+from qsync_broker.http.requests import PROXIED
 from qsync_broker.lease import BrokerLease
+from qsync_broker.requests import Append, Appended
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.status import Status
 from qsync_testing.brokers.servers import brokers, create, start_broker
@@ -403,6 +408,42 @@ async def test_append_follows_its_journal_to_another_broker(
         answer = await http.put(f"{other.url}/a/journal", data=data, headers=headers)
         assert answer.status == 204, await answer.text()
         assert moved == 0
+
+
+@pytest.mark.parametrize("size", [5, SMALL + 1])
+async def test_forwarded_append_is_sent_once_if_its_connection_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """aiohttp repeats a PUT of bytes, which is idempotent elsewhere, over another connection."""
+    answered, unbroken = AppendHandlers._answer, [True]
+
+    def breaking(
+        handlers: AppendHandlers,
+        request: web.Request,
+        append: Append,
+        result: Appended,
+        *,
+        has_content: bool,
+    ) -> web.Response:
+        if PROXIED in request.headers and unbroken and unbroken.pop():
+            assert request.transport is not None
+            request.transport.abort()
+        return answered(handlers, request, append, result, has_content=has_content)
+
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        core = nodes[0].server.core
+        route = core.keys.route("a/journal")
+        primary = route.members[route.primary]
+        other = next(node for node in nodes if node.server.core.me != primary)
+        url = f"{other.url}/a/journal"
+        # This append opens the connection: aiohttp repeats over a kept one only.
+        assert (await http.put(url, data=b"x")).status == 204
+        monkeypatch.setattr(AppendHandlers, "_answer", breaking)
+        answer = await http.put(url, data=b"y" * size)
+        assert answer.status == 502, await answer.text()
+        assert not unbroken
+        head = await http.head(url, params={"offset": "0"})
+        assert head.headers["X-Write-Head"] == str(1 + size)
 
 
 async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
