@@ -4,13 +4,17 @@
     NEW        BEGIN succeeds                    OPEN
     OPEN       a statement                       OPEN
     OPEN       a statement has no answer         LOST
-    OPEN       an error leaves the block         ENDED, after ROLLBACK
+    OPEN       an error leaves the block         ENDING; ENDED after ROLLBACK
     OPEN       the connection ended              ENDED, rolled back
     LOST       the block ends                    ENDED, rolled back, after ROLLBACK
-    OPEN       COMMIT is answered                ENDED, with its outcome
-    OPEN       COMMIT is not answered            UNCERTAIN
+    OPEN       the block ends                    ENDING, COMMIT is sent
+    ENDING     COMMIT is answered                ENDED, with its outcome
+    ENDING     COMMIT is not answered            UNCERTAIN
     UNCERTAIN  `_resolve` finds the outcome      ENDED, with that outcome
     UNCERTAIN  the deadline passes               ENDED, with Unknown
+
+Only an OPEN transaction sends statements: after COMMIT or ROLLBACK, the server would commit each
+one on its own.
 
 To resolve an unknown COMMIT, the client repeats the recorded requests in a new stream:
 
@@ -75,6 +79,7 @@ class TransactionState(Enum):
     NEW = auto()
     OPEN = auto()
     LOST = auto()
+    ENDING = auto()
     UNCERTAIN = auto()
     ENDED = auto()
 
@@ -162,9 +167,11 @@ class Transaction:
     ) -> None:
         assert self._link is not None
         try:
-            if self._state is TransactionState.LOST:
+            is_lost = self._state is TransactionState.LOST
+            self._state = TransactionState.ENDING
+            if is_lost:
                 self.outcome = self._lost
-            if kind is not None or self._state is TransactionState.LOST:
+            if kind is not None or is_lost:
                 # If the connection ends, the member rolls the transaction back.
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout(self._session.deadline_s):
@@ -262,24 +269,35 @@ class Transaction:
 
         Raises:
             AccessDenied: the user lacks a privilege.
+            ClientClosed: the transaction is not open.
             SchemaError: a space, an index or a field does not exist.
             StatementFailed: the server refused the statement.
             TransactionLost: the connection ended.
         """
-        if self._state is TransactionState.LOST:
-            raise ClientClosed(f"the statement was not sent: {self._lost.reason}")
-        if self._state is not TransactionState.OPEN or self._link is None:
-            raise ClientClosed("the transaction is not open: use it inside its `async with` block")
+        self._open_link()
         deadline = self._session.deadline()
         while True:
             request = await self._session.request(space, make, deadline)
-            outcome = await self._execute(self._link, request, deadline)
+            # The block may have ended while the schema was read.
+            outcome = await self._execute(self._open_link(), request, deadline)
             if isinstance(outcome, Committed):
                 return outcome
             if isinstance(outcome, Refused) and outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
                 await self._session.read_schema(deadline)
                 continue
             raise hopeless_error(outcome) or StatementFailed(outcome)
+
+    def _open_link(self) -> Link:
+        """Return the connection for a statement that is sent now.
+
+        Raises:
+            ClientClosed: the transaction is not open.
+        """
+        if self._state is TransactionState.LOST:
+            raise ClientClosed(f"the statement was not sent: {self._lost.reason}")
+        if self._state is not TransactionState.OPEN or self._link is None:
+            raise ClientClosed("the transaction is not open: use it inside its `async with` block")
+        return self._link
 
     async def _execute(self, link: Link, request: ClientRequest, deadline: float) -> Outcome:
         place = len(self._recorded)

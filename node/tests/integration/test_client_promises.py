@@ -4,6 +4,7 @@ A fake member answers, so that each case is exact.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from qsync_client import (
 )
 from qsync_client.keys import Keys
 from qsync_client.protocol.constants import Key, Type
+from qsync_client.schema import VINDEX, VSPACE
 from qsync_testing.fake_member import Asked, FakeMember, MemberAnswer, committed, refused, serving
 
 SPACE = 512
@@ -178,6 +180,58 @@ def test_transaction_with_a_cancelled_statement_never_commits() -> None:
                     await asyncio.wait_for(transaction.insert(SPACE, [1]), 0.05)
             assert isinstance(transaction.outcome, RolledBack)
             assert Type.COMMIT not in member.kinds()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", [Type.COMMIT, Type.ROLLBACK])
+def test_statement_that_waits_for_the_schema_is_not_sent_after_the_end(end: Type) -> None:
+    """The server would commit it on its own: the stream has no transaction any more."""
+    is_schema_known = False
+
+    def answer(asked: Asked) -> MemberAnswer:
+        space = asked.body.get(Key.SPACE_ID)
+        if asked.kind != Type.SELECT or space not in (VSPACE, VINDEX):
+            return committed(asked)
+        if not is_schema_known:
+            return refused(ErrorCode.READONLY)
+        return 0, {Key.DATA: [[SPACE, 1, "accounts", "memtx", 0, {}, []]] * (space == VSPACE)}
+
+    async def main() -> None:
+        nonlocal is_schema_known
+        member = FakeMember(answer)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            with contextlib.suppress(ZeroDivisionError):
+                async with client.transaction() as transaction:
+                    late = asyncio.ensure_future(transaction.insert("accounts", [1]))
+                    await until(lambda: Type.SELECT in member.kinds())
+                    if end is Type.ROLLBACK:
+                        raise ZeroDivisionError
+            is_schema_known = True
+            with pytest.raises(ClientClosed):
+                await late
+            assert end in member.kinds()
+            assert Type.INSERT not in member.kinds()
+
+    asyncio.run(main())
+
+
+def test_no_statement_is_sent_while_its_transaction_commits() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda asked: None if asked.kind == Type.COMMIT else committed(asked))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.5)
+
+            async def insert_late() -> None:
+                await until(lambda: Type.COMMIT in member.kinds())
+                await transaction.insert(SPACE, [1])
+
+            async with client.transaction() as transaction:
+                late = asyncio.ensure_future(insert_late())
+            with pytest.raises(ClientClosed):
+                await late
+            assert Type.INSERT not in member.kinds()
+            await client.close()
 
     asyncio.run(main())
 
