@@ -63,6 +63,17 @@ def test_a_fence_is_removed_without_a_leader() -> None:
     assert decide(world) == (Unfence("c-0"), Unfence("c-1"), Unfence("c-2"))
 
 
+def test_fence_of_a_removed_member_is_forgotten() -> None:
+    """A user may fence a later member of this name through its node."""
+    world = formed(cluster_of(4))
+    later = world.incarnations.pop("c-3")
+    world.record = replace(world.record, fenced=("c-3",))
+    world.step()
+    later.is_fenced = True
+    world.incarnations["c-3"] = later
+    assert Unfence("c-3") not in decide(world)
+
+
 # --- pause and hibernation ------------------------------------------------------------------------
 
 
@@ -77,6 +88,25 @@ def test_a_pause_stops_changes_and_not_failover() -> None:
     assert decide(world) == (Nominate("c-1", 1),)
     del world.cluster.metadata.annotations[PAUSED]
     assert run(world)[-1].startswith("create voter c-4")
+
+
+def test_paused_cluster_neither_fences_nor_replaces_members() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.cluster.metadata.annotations = {FENCED: "c-1", PAUSED: "true"}
+    observed = world.observe()
+    idle = replace(
+        observed.members[2], status=None, is_running=False, has_process=False, drift="restart"
+    )
+    seen = replace(observed, members=(*observed.members[:2], idle))
+
+    def actions() -> set[object]:
+        return set(plan(world.cluster, seen, world.now_ns, 0).actions)
+
+    assert actions() == {Nominate("c-0", 1)}
+    del world.cluster.metadata.annotations[PAUSED]
+    assert actions() == {
+        Nominate("c-0", 1), RecordFenced(("c-1",)), Fence("c-1"), Restart("c-2"),
+    }  # fmt: skip
 
 
 def test_a_cluster_that_sleeps_is_neither_degraded_nor_elected() -> None:

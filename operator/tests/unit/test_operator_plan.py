@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from qsync_operator.api.status import LastRun
 from qsync_operator.plan.actions import (
     Bootstrap,
@@ -103,6 +105,54 @@ def test_a_split_brain_stops_everything() -> None:
     assert planned.actions == ()
     assert planned.status.is_true("SplitBrain")
     assert planned.status.phase == "Degraded"
+
+
+def test_leader_of_the_latest_term_is_believed_although_an_earlier_one_reports_writes() -> None:
+    world = formed(cluster_of(1), cluster_of(3))
+    observed = world.observe()
+    later = observed.members[1].status
+    assert later is not None
+    elected = replace(observed.members[1], status=replace(later, role="leader", term=2))
+    seen = replace(observed, members=(observed.members[0], elected, observed.members[2]))
+    planned = plan(world.cluster, seen, 0, 0)
+    assert (planned.actions, planned.status.leader) == ((), "")
+    ready = planned.status.condition("Ready")
+    assert ready is not None
+    assert ready.message.startswith("c-1 leads but does not accept writes yet")
+
+
+def test_members_that_join_again_with_a_registration_have_not_lost_their_data() -> None:
+    world = formed(cluster_of(3), leader="")
+    observed = world.observe()
+    reasons = []
+    for registered in (observed.registered(), ()):
+        joining = tuple(
+            replace(one, status=replace(one.status, role="joining", registered=registered))
+            for one in observed.members
+            if one.status is not None
+        )
+        seen = replace(observed, members=joining)
+        degraded = plan(world.cluster, seen, 0, 0).status.condition("Degraded")
+        assert degraded is not None
+        reasons.append(degraded.reason == "DataLost")
+    assert reasons == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("leader", "is_formed", "phase"),
+    [("c-0", True, "Degraded"), ("", True, "Unavailable"), ("", False, "Degraded")],
+)
+def test_phase_of_a_degraded_cluster_reports_whether_it_accepts_writes(
+    leader: str, is_formed: bool, phase: str
+) -> None:
+    world = formed(cluster_of(3), leader=leader)
+    world.record = replace(world.record, is_formed=is_formed)
+    observed = world.observe()
+    status = observed.members[1].status
+    assert status is not None
+    split = replace(observed.members[1], status=replace(status, split_brain="two histories"))
+    seen = replace(observed, members=(observed.members[0], split, observed.members[2]))
+    assert plan(world.cluster, seen, 0, 0).status.phase == phase
 
 
 def test_conditions_keep_their_time_while_they_stay() -> None:

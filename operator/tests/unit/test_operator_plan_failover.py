@@ -19,6 +19,21 @@ def test_the_longest_log_that_answers_is_nominated_in_the_greatest_term_seen() -
     assert decide(world) == (Nominate("c-1", 7),)
 
 
+def test_voters_are_those_of_the_log_with_the_latest_term() -> None:
+    """A longer log of an earlier term may have diverged and lists voters that do not count."""
+    world = formed(cluster_of(3), leader="")
+    world.incarnations["c-0"].is_running = False
+    observed = world.observe()
+    first, second, third = observed.members
+    assert second.status is not None
+    assert third.status is not None
+    second = replace(second, status=replace(second.status, last_term=2))
+    alone = tuple(one for one in third.status.registered if one.name == "c-2")
+    third = replace(third, status=replace(third.status, last_index=99, registered=alone))
+    seen = replace(observed, members=(first, second, third))
+    assert plan(world.cluster, seen, world.now_ns, 0).actions == (Nominate("c-1", 1),)
+
+
 def test_only_members_that_take_orders_are_nominated() -> None:
     world = formed(cluster_of(3))
     world.incarnations["c-0"].is_running, world.leader = False, ""
@@ -116,6 +131,19 @@ def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:
     assert rolled_back() == 4
 
 
+def test_rows_that_a_new_process_of_the_old_leader_truncated_are_counted_from_zero() -> None:
+    world = formed(cluster_of(3))
+    world.incarnations["c-0"].cut_rows = 7
+    world.step()
+    world.leader, world.term = "c-1", 2
+    world.step()
+    world.incarnations["c-0"].cut_rows = 3  # of its next process
+    world.step()
+    failover = world.status.last_failover
+    assert failover is not None
+    assert (failover.reason, failover.rolled_back_rows) == ("Switchover", 3)
+
+
 def test_a_failover_delay_is_waited_for() -> None:
     cluster = cluster_of(3)
     cluster.spec.failover.delay = "10s"
@@ -131,8 +159,9 @@ def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
     world = formed(cluster_of(3))
     world.leader = ""
     world.memory = replace(world.memory, reason=FailoverReason.UNREACHABLE, lost_at_ns=world.now_ns)
+    world.now_ns += 2 * 10**9 - 1  # one nanosecond before twice the election timeout
     assert decide(world) == ()
-    world.now_ns += 2 * 10**9
+    world.now_ns += 1
     assert decide(world) == (Nominate("c-0", 1),)
     observed = world.observe()
     status = observed.members[1].status

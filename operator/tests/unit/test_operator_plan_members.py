@@ -1,7 +1,10 @@
 """The plan of membership: members that are added or removed, and lost disks."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import pytest
+
+from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.api.names import wanted_members
 from qsync_operator.plan.actions import (
     CreateMember,
@@ -11,7 +14,7 @@ from qsync_operator.plan.actions import (
     Switchover,
     Unregister,
 )
-from qsync_operator.plan.observed import BrokersView
+from qsync_operator.plan.observed import BrokersView, NodeStatus, Observed
 from qsync_operator.plan.planner import Plan, plan
 from qsync_operator.plan.scale import leaving_brokers
 from qsync_testing.operator.cluster_model import Incarnation, ModelEntry
@@ -49,6 +52,13 @@ def test_scale_in_takes_the_highest_ordinal_unregisters_and_then_removes() -> No
     ]
 
 
+def test_voter_that_this_operator_never_heard_is_unregistered_before_it_is_removed() -> None:
+    world = formed(cluster_of(3), cluster_of(5))
+    stopped = world.incarnations["c-4"]
+    stopped.is_running, stopped.is_dead, stopped.uuid = False, True, ""
+    assert decide(world) == (Unregister("c-0", "c-4", "uuid-c-4", "the cluster is scaled down"),)
+
+
 def test_a_leader_that_leaves_hands_over_first() -> None:
     world = formed(cluster_of(1), cluster_of(3), leader="c-2")
     world.incarnations["c-1"].index = 50
@@ -65,6 +75,69 @@ def test_leader_that_leaves_hands_over_to_no_fenced_voter() -> None:
     degraded = planned.status.condition("Degraded")
     assert degraded is not None
     assert degraded.message.startswith("c-2 leads, and no other voter is available to take over")
+
+
+def as_heard(observed: Observed, *unheard: str) -> Observed:
+    """Return the observation with a writable leader that does not hear these members."""
+    leader = observed.leader()
+    assert leader is not None
+    assert leader.status is not None
+    registered = tuple(
+        replace(one, is_live=one.is_live and one.name not in unheard)
+        for one in leader.status.registered
+    )
+    status = replace(leader.status, is_writable=True, registered=registered)
+    members = (replace(m, status=status) if m is leader else m for m in observed.members)
+    return replace(observed, members=tuple(members))
+
+
+def test_leader_that_leaves_hands_over_to_no_voter_that_it_does_not_hear() -> None:
+    world = formed(cluster_of(3), cluster_of(4), leader="c-3")
+    world.incarnations["c-1"].index = 50
+    for unheard, target in (("", "c-1"), ("c-1", "c-0")):
+        planned = plan(world.cluster, as_heard(world.observe(), unheard), 0, 0)
+        assert planned.actions == (Switchover("c-3", target, "c-3 leaves the cluster"),)
+
+
+@pytest.mark.parametrize("quorum", ["majority", "4"])
+def test_removed_voter_leaves_the_configured_quorum(quorum: str) -> None:
+    world = formed(cluster_of(4), cluster_of(5))
+    world.cluster.spec.replication.quorum = quorum
+    world.incarnations["c-3"].is_running, world.incarnations["c-3"].is_dead = False, True
+    planned = plan(world.cluster, world.observe(), 0, 0)
+    if quorum == "majority":
+        (action,) = planned.actions
+        assert isinstance(action, Unregister)
+        return
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message.startswith("cannot remove c-4: 3 available voters would remain, and 4")
+
+
+def test_leaving_voter_does_not_count_for_the_quorum_after_a_removal() -> None:
+    world = formed(cluster_of(3), cluster_of(5))
+    world.incarnations["c-2"].is_running, world.incarnations["c-2"].is_dead = False, True
+    (action,) = decide(world)
+    assert isinstance(action, Unregister)
+    world.incarnations["c-1"].leaving = 3  # it still answers
+    planned = plan(world.cluster, world.observe(), 0, 0)
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message.startswith("cannot remove c-4: 2 available voters would remain")
+
+
+def test_voter_is_added_only_if_a_quorum_with_it_is_available() -> None:
+    world = formed(cluster_of(4), cluster_of(3))
+    observed = world.observe()
+    assert plan(world.cluster, observed, 0, 0).actions == (CreateMember("c-3", "voter"),)
+    # With four voters three are needed. The new one would be the second.
+    planned = plan(world.cluster, as_heard(observed, "c-1", "c-2"), 0, 0)
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message.startswith("cannot add c-3: 1 of 3 voters are available, and 3")
 
 
 def test_scale_in_below_a_live_quorum_is_refused_with_a_sentence() -> None:
@@ -117,6 +190,32 @@ def test_a_new_instance_that_only_the_leader_knows_yet_is_not_taken_for_the_lost
     # The instance observed last is the new one; the other is lost, although neither answers.
     incarnation.is_running = False
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is lost"),)
+
+
+def test_voter_that_is_down_keeps_its_place_if_an_earlier_instance_was_observed_last() -> None:
+    """The earlier instance is no longer registered, so the registered one is on the disk."""
+    world = formed(cluster_of(3))
+    stopped = world.incarnations["c-1"]
+    stopped.is_running, stopped.is_dead, stopped.uuid = False, True, "earlier"
+    assert decide(world) == ()
+
+
+def test_tarantool_replica_of_the_leader_is_not_unregistered() -> None:
+    world = formed(cluster_of(3))
+    observed = world.observe()
+    leader = observed.members[0]
+    assert leader.status is not None
+    members = [asdict(one) for one in leader.status.registered]
+    stock = {**members[0], "uuid": "stock", "name": "", "role": "stock", "is_voting": False}
+    said = {**asdict(leader.status), "order_schemes": [ORDER_SCHEME]}
+
+    def actions(*others: dict[str, object]) -> tuple[object, ...]:
+        status = NodeStatus.from_json({**said, "members": [*members, *others]})
+        seen = (replace(leader, status=status), *observed.members[1:])
+        return plan(world.cluster, replace(observed, members=seen), 0, 0).actions
+
+    assert actions(stock) == ()
+    assert len(actions({**stock, "role": "async"})) == 1
 
 
 def test_a_member_that_is_down_keeps_its_place() -> None:

@@ -192,6 +192,25 @@ def test_voter_that_restarts_is_not_counted_in_the_quorum_that_remains() -> None
     assert "cannot restart c-2: 1 other voter is available" in degraded.message
 
 
+def test_restart_leaves_the_configured_quorum() -> None:
+    world = formed(cluster_of(3))
+    world.cluster.spec.replication.quorum = "3"
+    world.incarnations["c-2"].drift = "restart"
+    planned = plan(world.cluster, world.observe(), 0, 0)
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert "cannot restart c-2: 2 other voters are available, and 3 are" in degraded.message
+
+
+def test_restart_waits_for_a_member_that_still_stops() -> None:
+    world = formed(cluster_of(5))
+    world.incarnations["c-4"].drift = "restart"
+    assert decide(world) == (Restart("c-4"),)
+    world.incarnations["c-3"].leaving = 3
+    assert decide(world) == ()
+
+
 def test_reader_that_cannot_start_holds_up_readers_and_no_voter() -> None:
     world = formed(cluster_of(3, read_replicas=2))
     reader = world.incarnations["c-reader-1"]
@@ -229,6 +248,34 @@ def test_outdated_member_that_never_started_is_replaced_without_a_leader() -> No
     for unreached in (replace(idle, has_process=True), replace(idle, is_running=True)):
         planned = plan(world.cluster, replace(observed, members=(first, second, unreached)), 0, 0)
         assert Restart("c-2") not in planned.actions
+
+
+def test_outdated_member_without_a_known_process_stays_while_the_leader_hears_it() -> None:
+    world = formed(cluster_of(3))
+    observed = world.observe()
+    leader, silent, idle = observed.members
+    assert leader.status is not None
+    silent = replace(silent, status=None)
+    idle = replace(idle, status=None, is_running=False, has_process=False, drift="restart")
+    seen = replace(observed, members=(leader, silent, idle))
+    assert Restart("c-2") not in plan(world.cluster, seen, 0, 0).actions
+    registered = tuple(replace(one, is_live=one.name != "c-2") for one in leader.status.registered)
+    leader = replace(leader, status=replace(leader.status, registered=registered))
+    seen = replace(observed, members=(leader, silent, idle))
+    assert Restart("c-2") in plan(world.cluster, seen, 0, 0).actions
+
+
+def test_member_that_never_started_is_not_replaced_from_a_refused_template() -> None:
+    world = formed(cluster_of(3))
+    world.leader = ""
+    observed = world.observe()
+    first, second, third = observed.members
+    idle = replace(third, status=None, is_running=False, has_process=False, drift="restart")
+    for is_essential in (True, False):
+        trouble = Trouble(Reason.OBJECT_REFUSED, "StatefulSet c: invalid", is_essential)
+        seen = replace(observed, members=(first, second, idle), troubles=(trouble,))
+        actions = plan(world.cluster, seen, 0, 0).actions
+        assert (Restart("c-2") in actions) == (not is_essential)
 
 
 def test_refused_schema_is_reported_before_objects_that_cannot_be_applied() -> None:
