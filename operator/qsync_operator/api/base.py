@@ -71,8 +71,8 @@ class StatusModel(BaseModel):
 
     def stored(self) -> dict[str, Any]:
         """Return the document for the API server, which refuses longer texts."""
-        found: dict[str, Any] = _cut(self.model_dump(mode="json", by_alias=True, exclude_none=True))
-        return found
+        document = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {key: _cut(value) for key, value in document.items()}
 
 
 STATUS_TEXT_MAX = 1024
@@ -84,7 +84,7 @@ def cut_text(text: str) -> str:
     return text if len(text) <= STATUS_TEXT_MAX else f"{text[: STATUS_TEXT_MAX - 1]}…"
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: object) -> object:
     if isinstance(value, str):
         return cut_text(value)
     if isinstance(value, list):
