@@ -22,7 +22,7 @@ from qsync_operator.api.jobs import (
 )
 from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.reasons import RunReason
-from qsync_operator.jobs.results import judge, refused
+from qsync_operator.jobs.results import judge, last_word, refused
 from qsync_operator.jobs.schedule import overdue_at
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache, ObjectKey
@@ -112,7 +112,7 @@ class JobReconciler:
         if job is None:
             status = await self._begin(cluster, kind, run, model.spec, before, image)
         else:
-            status = judge(kind, before, generation, job, self._driver(name_of(run)))
+            status = await self._judge(kind, before, generation, job)
         if status.stored() == before.stored() and "status" in run:
             return
         await self._publish(kind, run, status)
@@ -129,12 +129,14 @@ class JobReconciler:
         image: str,
     ) -> RunStatus:
         generation = int(run["metadata"].get("generation", 0))
+        if before.phase == "Running":
+            if await self._api.get("Job", self._key[0], name_of(run)) is not None:
+                return before  # the watch is late
+            sentence = "its Job was deleted: create the run again"
+            return refused(before, generation, RunReason.JOB_DELETED, sentence, now())
         sentence = why_not(cluster, image)
         if sentence:
             return refused(before, generation, RunReason.REFUSED, sentence, now())
-        if before.phase == "Running":
-            sentence = "its Job was deleted: create the run again"
-            return refused(before, generation, RunReason.JOB_DELETED, sentence, now())
         document = build_job(cluster, kind, run, spec, image)
         try:
             self._cache.note("Job", await self._api.create(document))
@@ -151,14 +153,26 @@ class JobReconciler:
                 return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
         return before
 
-    def _driver(self, run: str) -> KubernetesObject | None:
-        """Return the newest pod of a Job, because an earlier one may have been lost."""
+    async def _judge(
+        self, kind: RunKind, before: RunStatus, generation: int, job: KubernetesObject
+    ) -> RunStatus:
+        """Return the status of a run whose Job exists.
+
+        Raises:
+            ApiError: the driver's pod cannot be read.
+        """
+        run = name_of(job)
         drivers = [
             pod
             for pod in self._cache.all(self._key, "Pod")
             if (pod["metadata"].get("labels") or {}).get(JOB_NAME) == run
         ]
-        return max(drivers, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
+        status = judge(kind, before, generation, job, _newest(drivers))
+        if status.phase in TERMINAL and not last_word(_newest(drivers)):
+            # The watch of pods may be later than that of Jobs.
+            drivers = await self._api.find("Pod", self._key[0], f"{JOB_NAME}={run}")
+            status = judge(kind, before, generation, job, _newest(drivers))
+        return status
 
     async def _record_scheduled(
         self, cluster: QsyncCluster, kind: RunKind, known: set[str]
@@ -211,6 +225,11 @@ def is_expired(run: KubernetesObject, spec: RunSpec, at: datetime) -> bool:
         return False
     age = at - datetime.fromisoformat(finished_at)
     return age.total_seconds() * 1e9 > duration_ns(spec.ttl)
+
+
+def _newest(pods: list[KubernetesObject]) -> KubernetesObject | None:
+    """Return the newest driver of a Job, because an earlier one may have been lost."""
+    return max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
 
 
 def _is_of_run(job: KubernetesObject, run: KubernetesObject) -> bool:

@@ -50,7 +50,7 @@ def judge(
     if _is_true(conditions, "Complete") and "error" not in said and said:
         _take_result(kind, status, _with_all_violations(said, driver))
         _end(status, job, "Succeeded", "Complete", RunReason.FINISHED, _sentence(status, said))
-    elif _is_true(conditions, "Complete"):
+    elif _is_true(conditions, "Complete") and not _may_end_later(driver):
         sentence = said.get("error") or "the driver ended without a result: read the log of its pod"
         _end(status, job, "Failed", "Failed", RunReason.NO_RESULT, str(sentence))
     elif _is_true(conditions, "Failed"):
@@ -172,6 +172,11 @@ def _sentence_of_compaction(status: CompactionStatus, said: dict[str, Any]) -> s
 def _incomplete(said: dict[str, Any]) -> str:
     why = str(said.get("incomplete") or "see the report")
     return f"the archive lacks data that the proofs need: {why}"
+
+
+def _may_end_later(driver: KubernetesObject | None) -> bool:
+    """Return whether the last known state of the driver precedes its end."""
+    return driver is not None and driver.get("status", {}).get("phase") in ("Pending", "Running")
 
 
 def _is_true(conditions: dict[str, Any], type_: str) -> bool:

@@ -131,6 +131,37 @@ def test_no_argument_of_a_driver_names_a_variable_of_its_environment() -> None:
     assert found == [f"s3://bucket/${secret}", f"file:///${secret}"]
 
 
+def test_job_that_no_watch_has_shown_yet_is_not_deleted() -> None:
+    stage = RunStage()
+    stage.put({**audit(), "status": {"phase": "Running", "observedGeneration": 1}})
+    stage.api.put(job("by-hand", "QsyncAudit", startTime=STARTED))
+    stage.reconcile()
+    assert stage.status()["phase"] == "Running"
+
+
+def test_result_of_a_driver_that_the_watch_shows_running_is_awaited() -> None:
+    stage = RunStage()
+    stage.put(audit())
+    stage.reconcile()
+    stage.put(driver("by-hand"))
+    stage.put({**job("by-hand", "QsyncAudit"), "status": ended("Complete")})
+    stage.reconcile()
+    assert stage.status()["phase"] == "Running"
+    stage.put(driver("by-hand", "Succeeded", said(verdict="Violated", violations=[])))
+    stage.reconcile()
+    assert stage.status()["verdict"] == "Violated"
+
+
+def test_result_of_a_driver_that_no_watch_has_shown_yet_is_read() -> None:
+    stage = RunStage()
+    stage.put(audit())
+    stage.reconcile()
+    stage.api.put(driver("by-hand", "Succeeded", said(verdict="Passed")))
+    stage.put({**job("by-hand", "QsyncAudit"), "status": ended("Complete")})
+    stage.reconcile()
+    assert stage.status()["verdict"] == "Passed"
+
+
 def test_audit_after_the_loss_of_all_data_cannot_pass() -> None:
     stage = RunStage(audit={"schedule": "15 * * * *"})
     found = {"type": "Degraded", "status": "True", "reason": "DataLost", "message": "all is lost"}
