@@ -14,6 +14,8 @@ import json
 from datetime import datetime
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from qsync_operator.api.jobs import (
     AuditStatus,
     CompactionStatus,
@@ -21,7 +23,9 @@ from qsync_operator.api.jobs import (
     RunConditionType,
     RunPhase,
     RunStatus,
+    Violation,
 )
+from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.reasons import RunReason
 from qsync_operator.kubernetes.pods import container_of, failure_of
 from qsync_operator.resources.jobs import DRIVER, RunKind
@@ -31,6 +35,7 @@ PROGRESS = "qsync.dev/progress"  # a `Step` of the job
 VIOLATIONS = "qsync.dev/violations"  # a JSON list
 STATUSES: dict[RunKind, type[RunStatus]] = {"audit": AuditStatus, "compaction": CompactionStatus}
 VIOLATIONS_SHOWN = 20
+_VIOLATION_LIST = TypeAdapter(list[Violation])
 
 
 def judge(
@@ -48,8 +53,18 @@ def judge(
     status.started_at = job.get("status", {}).get("startTime") or status.started_at
     _take_progress(status, driver)
     if _is_true(conditions, "Complete") and "error" not in said and said:
-        _take_result(kind, status, _with_all_violations(said, driver))
-        _end(status, job, "Succeeded", "Complete", RunReason.FINISHED, _sentence(status, said))
+        try:
+            _take_result(kind, status, _with_all_violations(said, driver))
+        except ValidationError as error:
+            # A driver of another version, which must not stop the cluster.
+            sentence = (
+                f"cannot read the result of the driver: {sentence_of(error, STATUSES[kind])}; use "
+                "images of one version for the operator and Spark"
+            )
+            _end(status, job, "Failed", "Failed", RunReason.NO_RESULT, sentence)
+        else:
+            why = _sentence(status, said)
+            _end(status, job, "Succeeded", "Complete", RunReason.FINISHED, why)
     elif _is_true(conditions, "Complete") and not _may_end_later(driver):
         sentence = said.get("error") or "the driver ended without a result: read the log of its pod"
         _end(status, job, "Failed", "Failed", RunReason.NO_RESULT, str(sentence))
@@ -93,11 +108,11 @@ def last_word(driver: KubernetesObject | None) -> dict[str, Any]:
 def _with_all_violations(said: dict[str, Any], driver: KubernetesObject | None) -> dict[str, Any]:
     text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(VIOLATIONS, "[]")
     try:
-        found = json.loads(text)
+        found = _VIOLATION_LIST.validate_python(json.loads(text))
     except ValueError:
         return said
     few = said.get("violations") or []
-    is_more = isinstance(found, list) and len(found) > len(few)
+    is_more = isinstance(few, list) and len(found) > len(few)
     return {**said, "violations": found} if is_more else said
 
 
@@ -109,16 +124,20 @@ def _take_progress(status: RunStatus, driver: KubernetesObject | None) -> None:
             str(said["step"]), int(said["done"]), int(said["total"]), int(said["rows"]),
             int(said["rows_total"]),
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return  # the driver has not started to work
 
 
 def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None:
-    """Copy the result into the status; fields that this version does not know are ignored."""
+    """Copy the result into the status; fields that this version does not know are ignored.
+
+    Raises:
+        ValidationError: a field has another form; the status is unchanged.
+    """
     known = STATUSES[kind].model_fields
     names = {str(field.alias): name for name, field in known.items()}
     taken = {names[key]: value for key, value in said.items() if key in names}
-    if "violations" in taken:
+    if isinstance(taken.get("violations"), list):
         taken["violations"] = taken["violations"][:VIOLATIONS_SHOWN]
     fresh = STATUSES[kind].model_validate(
         {**status.model_dump(by_alias=False), **taken}, by_name=True

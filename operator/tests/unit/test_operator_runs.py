@@ -293,6 +293,37 @@ def test_a_run_without_a_result_has_failed_with_a_sentence(
 
 
 @pytest.mark.parametrize(
+    "word",
+    [
+        {"verdict": "Uncertain"},
+        {"verdict": "Passed", "counts": {"rows": 1.5}},
+        {"verdict": "Violated", "violations": {"a": 1}},
+        {"verdict": "Passed", "violations": 3},
+        {"verdict": "Violated", "violations": ["row 7"], "counts": {"violations": 1}},
+        {"verdict": "Passed", "proofs": [{"number": 7, "verdict": "Skipped"}]},
+    ],
+)
+def test_result_that_cannot_be_read_is_none(word: dict[str, Any]) -> None:
+    finished = job("by-hand", "QsyncAudit", **ended("Complete"))
+    pod = driver("by-hand", "Succeeded", json.dumps(word))
+    status = judge("audit", AuditStatus(), 1, finished, pod)
+    assert isinstance(status, AuditStatus)
+    assert (status.phase, status.verdict) == ("Failed", "")
+    assert status.conditions[0].reason == "NoResult"
+    assert "cannot read the result of the driver" in status.message
+
+
+def test_strange_progress_and_list_of_violations_do_not_hide_a_result() -> None:
+    finished = job("by-hand", "QsyncAudit", **ended("Complete"))
+    pod = driver("by-hand", "Succeeded", said(verdict="Violated", violations=[], counts={}))
+    far = json.dumps({**FAR, "rows": float("inf")})
+    pod["metadata"]["annotations"] = {PROGRESS: far, VIOLATIONS: '["row 7"]'}
+    status = judge("audit", AuditStatus(), 1, finished, pod)
+    assert isinstance(status, AuditStatus)
+    assert status.verdict == "Violated"
+
+
+@pytest.mark.parametrize(
     ("snapshot", "sentence"),
     [
         ("compactions/1/1.snap", "snapshot compactions/1/1.snap was published"),

@@ -74,7 +74,7 @@ RUN_REASONS = (
     ReasonEntry(
         RunReason.NO_RESULT,
         ("Failed",),
-        "The driver ended without a result, or with an error",
+        "The driver ended without a result, with an error, or with a result of another version",
         "Read the message and the log of the driver's pod",
         severity=Severity.WARNING,
     ),
