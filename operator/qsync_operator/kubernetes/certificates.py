@@ -118,7 +118,13 @@ class CertificateReconciler:
                 raise NameTaken(taken_sentence("Secret", secret, name))
         before = (authority_of(_strings(stored[0])), bundle_of(_strings(stored[1])))
         names = certificate_names(cluster)
-        authority, bundle = renew(*before, name, names, datetime.now(UTC))
+        try:
+            authority, bundle = renew(*before, name, names, datetime.now(UTC))
+        except (CertificateError, ValueError) as error:
+            raise CertificateError(
+                f"cannot use Secrets {authority_name(name)} and {name}-tls: {error}; restore the "
+                "unusable one, or delete it: the operator creates another one"
+            ) from error
         # Store the authority first. If it were lost, its certificates could not be renewed.
         if authority != before[0]:
             await self._store(build_authority(cluster, authority), stored[0])

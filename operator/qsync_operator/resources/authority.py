@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from ipaddress import ip_address
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -65,7 +66,7 @@ def renew(
         now: current time.
 
     Raises:
-        CertificateError: a stored certificate is not PEM.
+        CertificateError: a stored certificate is not PEM, or the authority cannot sign.
     """
     trusted = bundle.authorities if bundle is not None else ""
     if authority is None or _is_due(_one(authority.certificate), now):
@@ -139,8 +140,7 @@ def _must_sign(
     if _is_issued(certificate, issuer):
         return _is_due(certificate, now) or subject_names(certificate) != names
     is_known = issuer.fingerprint(hashes.SHA256()) in {
-        one.fingerprint(hashes.SHA256())
-        for one in x509.load_pem_x509_certificates(bundle.authorities.encode())
+        one.fingerprint(hashes.SHA256()) for one in _all(bundle.authorities)
     }
     was_announced = is_known and now - issuer.not_valid_before_utc >= CLOCK_SKEW + ANNOUNCED
     return was_announced or certificate.not_valid_after_utc <= now
@@ -166,11 +166,18 @@ def _one(pem: str) -> x509.Certificate:
         raise CertificateError(f"a certificate is not PEM: {error}") from error
 
 
+def _all(pem: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem.encode()) if pem.strip() else []
+    except ValueError as error:
+        raise CertificateError(f"a list of certificates is not PEM: {error}") from error
+
+
 def _unexpired(pems: Iterable[str], now: datetime) -> str:
     """Return the unexpired certificates of these texts, each once, in their order."""
     found: dict[bytes, str] = {}
     for pem in pems:
-        for one in x509.load_pem_x509_certificates(pem.encode()) if pem.strip() else []:
+        for one in _all(pem):
             if one.not_valid_after_utc > now:
                 found[one.fingerprint(hashes.SHA256())] = _pem(one)
     return "".join(found.values())
@@ -192,8 +199,7 @@ def _sign(
     authority: CertificateAuthority, cluster: str, names: list[str], now: datetime
 ) -> tuple[str, str]:
     issuer = _one(authority.certificate)
-    signer = serialization.load_pem_private_key(authority.key.encode(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    signer = _signer(authority, issuer)
     key = ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (
@@ -207,6 +213,20 @@ def _sign(
         .sign(signer, hashes.SHA256())
     )
     return _pem(certificate), _key_pem(key)
+
+
+def _signer(
+    authority: CertificateAuthority, issuer: x509.Certificate
+) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(authority.key.encode(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise CertificateError(f"ca.key is not PEM: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateError("ca.key is no key of an elliptic curve")
+    if key.public_key() != issuer.public_key():
+        raise CertificateError("ca.key does not belong to ca.crt")
+    return key
 
 
 def _builder(

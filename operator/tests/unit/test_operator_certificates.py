@@ -1,9 +1,12 @@
 """Certificates: renewal, announcement of new authorities, and refusal of unusable ones."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from qsync_operator.resources.authority import (
     ANNOUNCED,
@@ -82,6 +85,30 @@ def test_an_authority_is_replaced_in_time_and_forgotten_when_it_expired() -> Non
     after = NOW + AUTHORITY_LIFE + timedelta(days=1)
     _, last = renew(recent, bundle, "orders", NAMES, after)
     assert trusted(last) == 1
+
+
+def pem_of(key: rsa.RSAPrivateKey) -> str:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(
+        serialization.Encoding.PEM, form, serialization.NoEncryption()
+    ).decode()
+
+
+def test_authority_that_cannot_sign_is_refused() -> None:
+    authority, bundle = made()
+    other, _ = made()
+    rsa_key = pem_of(rsa.generate_private_key(65537, 2048))
+    for key, sentence in (
+        ("no key", "ca.key is not PEM"),
+        (rsa_key, "no key of an elliptic curve"),
+        (other.key, "does not belong"),
+    ):
+        with pytest.raises(CertificateError, match=sentence):
+            renew(replace(authority, key=key), None, "orders", NAMES, NOW)
+    with pytest.raises(CertificateError, match="not PEM"):
+        renew(replace(authority, previous="no certificate"), bundle, "orders", NAMES, NOW)
+    with pytest.raises(CertificateError, match="not PEM"):
+        renew(other, replace(bundle, authorities="nothing"), "orders", NAMES, NOW)
 
 
 def test_what_a_user_gives_is_checked() -> None:

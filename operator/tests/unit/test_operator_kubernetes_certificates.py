@@ -53,6 +53,19 @@ async def test_the_own_authority_is_made_once_and_the_next_operator_reads_it() -
     assert second.expires_s == first.expires_s > 0
 
 
+@pytest.mark.parametrize("field", ["ca.crt", "ca.key", "previous.crt"])
+@pytest.mark.asyncio
+async def test_authority_that_cannot_be_used_is_reported(field: str) -> None:
+    api = FakeApi()
+    await CertificateReconciler(api, KEY, "cluster-uid").observe(cluster_of())
+    api.named("Secret", "orders-ca")["data"][field] = base64.b64encode(b"nothing").decode()
+    del api.objects["Secret", "ns", "orders-tls"]
+    reconciler = CertificateReconciler(api, KEY, "cluster-uid")
+    await reconciler.observe(cluster_of())
+    assert "orders-ca" in reconciler.refusal
+    assert "not PEM" in reconciler.refusal
+
+
 @pytest.mark.asyncio
 async def test_a_deleted_certificate_is_made_again_by_the_same_authority() -> None:
     api = FakeApi()
