@@ -75,14 +75,17 @@ class NodeStatus:
             TypeError: a field has another type.
             ValueError: a field has an invalid value.
         """
+        archive = said.get("archive") or {}
+        if not isinstance(archive, Mapping):
+            raise TypeError("archive is no object")
         return cls(
             uuid=str(said["uuid"]),
             role=str(said["role"]),
-            term=int(said["term"]),
-            last_term=int(said["last_term"]),
-            last_index=int(said["last_index"]),
-            confirmed_index=int(said["confirmed_index"]),
-            replica_id=int(said["replica_id"]),
+            term=int(_bounded(said["term"])),
+            last_term=int(_bounded(said["last_term"])),
+            last_index=int(_bounded(said["last_index"])),
+            confirmed_index=int(_bounded(said["confirmed_index"])),
+            replica_id=int(_bounded(said["replica_id"])),
             leader_uuid=str(said["leader_uuid"]),
             is_writable=bool(said["is_writable"]),
             can_stand=bool(said["can_stand"]),
@@ -90,28 +93,35 @@ class NodeStatus:
             is_open=bool(said["is_open"]),
             split_brain=str(said["split_brain"] or ""),
             refused=str(said["refused"] or ""),
-            quorum=int(said["quorum"]),
-            cut_rows=int(said.get("cut_rows", 0)),
+            quorum=int(_bounded(said["quorum"])),
+            cut_rows=int(_bounded(said.get("cut_rows", 0))),
             is_fenced=bool(said.get("is_fenced", False)),
             ro_reason=str(said.get("ro_reason") or ""),
             disk=_disk(said),
-            archive_error=str((said.get("archive") or {}).get("error") or ""),
-            archive_lag_s=float((said.get("archive") or {}).get("lag_seconds") or 0.0),
+            archive_error=str(archive.get("error") or ""),
+            archive_lag_s=float(_bounded(archive.get("lag_seconds") or 0.0)),
             takes_orders=ORDER_SCHEME in (said.get("order_schemes") or ()),
             registered=tuple(
                 Registered(
                     uuid=str(member["uuid"]),
                     name=str(member["name"]),
-                    replica_id=int(member["replica_id"]),
+                    replica_id=int(_bounded(member["replica_id"])),
                     role=str(member["role"]),
                     is_voting=bool(member["is_voting"]),
                     is_live=bool(member.get("is_live", False)),
-                    acknowledged_index=int(member.get("acknowledged_index", 0)),
+                    acknowledged_index=int(_bounded(member.get("acknowledged_index", 0))),
                 )
                 for member in said["members"]
                 if member["role"] != "stock"  # a Tarantool replica, which has no place here
             ),
         )
+
+
+def _bounded(value: Any) -> Any:
+    """Return a number of 64 bits; JSON may hold larger numbers, and Python reads infinite ones."""
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} is no number of 64 bits")
+    return value
 
 
 def _disk(said: Mapping[str, Any]) -> str:

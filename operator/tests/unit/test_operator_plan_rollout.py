@@ -105,14 +105,34 @@ def test_members_that_take_no_orders_are_in_the_warnings() -> None:
     assert warning.startswith("c-1 ")
 
 
-def test_what_a_status_reports_decides_whether_orders_are_given() -> None:
-    said: dict[str, Any] = {
+def status_json() -> dict[str, Any]:
+    return {
         **dict.fromkeys(("uuid", "role", "leader_uuid", "split_brain", "refused"), ""),
         **dict.fromkeys(("term", "last_term", "last_index", "confirmed_index"), 0),
         **dict.fromkeys(("replica_id", "quorum"), 0),
         **dict.fromkeys(("is_writable", "can_stand", "is_open"), False),
         "members": [],
     }
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"archive": "x"},
+        {"archive": {"lag_seconds": 10**400}},
+        {"term": float("inf")},
+        {"term": float("nan")},
+        {"confirmed_index": 2**63},
+        {"members": [1]},
+    ],
+)
+def test_strange_status_of_one_member_is_no_status(lie: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        NodeStatus.from_json({**status_json(), **lie})
+
+
+def test_what_a_status_reports_decides_whether_orders_are_given() -> None:
+    said = status_json()
     assert not NodeStatus.from_json(said).takes_orders
     assert not NodeStatus.from_json({**said, "order_schemes": ["of-a-later-version"]}).takes_orders
     assert NodeStatus.from_json({**said, "order_schemes": [ORDER_SCHEME]}).takes_orders
