@@ -46,10 +46,11 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
         names = ", ".join(sorted(unserved))
         return ScalePlan((), f"the broker of {names} must serve before the next member restarts")
     outdated.sort(key=lambda m: (m.status is not None, m.is_leader, -ordinal_of(m.name)))
+    restart = _restart(spec, observed, outdated[0])
     behind = _behind(observed)
-    if behind and outdated[0].status is not None:
+    if behind and outdated[0].status is not None and not restart.is_refused:
         return ScalePlan((), f"{', '.join(behind)} must catch up before the next member restarts")
-    return _restart(spec, observed, outdated[0])
+    return restart
 
 
 def is_blocked(observed: Observed) -> bool:
@@ -61,7 +62,11 @@ def is_blocked(observed: Observed) -> bool:
 
 
 def _behind(observed: Observed) -> list[str]:
-    """Return the live voters that have far fewer rows than the leader."""
+    """Return the voters that have far fewer rows than the leader, or that it does not hear yet.
+
+    A restarted voter answers the operator before the leader. One that still has to restart is not
+    awaited, because its restart may help.
+    """
     leader = observed.writable_leader()
     if leader is None or leader.status is None:
         return []
@@ -69,8 +74,18 @@ def _behind(observed: Observed) -> list[str]:
     return [
         voter.name
         for voter in leader.status.registered
-        if voter.is_voting and voter.is_live and voter.acknowledged_index < enough
+        if voter.is_voting
+        and (
+            voter.acknowledged_index < enough
+            if voter.is_live
+            else _has_restarted(observed.by_uuid(voter.uuid))
+        )
     ]
+
+
+def _has_restarted(member: MemberView | None) -> bool:
+    """Return whether a member answers with its new configuration and does not lead."""
+    return member is not None and member.drift == "none" and not member.is_leader
 
 
 def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> ScalePlan:

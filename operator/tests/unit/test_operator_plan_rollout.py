@@ -8,7 +8,7 @@ import pytest
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.api.reasons import Reason
 from qsync_operator.plan.actions import Configure, Nominate, Restart
-from qsync_operator.plan.observed import BrokersView, NodeStatus, SchemaView, Trouble
+from qsync_operator.plan.observed import BrokersView, NodeStatus, Observed, SchemaView, Trouble
 from qsync_operator.plan.planner import plan
 from qsync_testing.operator.cluster_model import ModelWorld
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed, run
@@ -95,6 +95,34 @@ def test_image_that_takes_no_orders_is_replaced_before_the_cluster_is_founded() 
         f"restart c-{number} with its new configuration" for number in range(3)
     ]
     assert run(world)[-1] == "record that the cluster is formed"
+
+
+def unheard(world: ModelWorld, name: str) -> Observed:
+    """Return an observation in which a member answers the operator, but not the leader yet."""
+    seen = world.observe()
+    leader = seen.writable_leader()
+    assert leader is not None
+    assert leader.status is not None
+    registered = tuple(
+        replace(one, is_live=False, acknowledged_index=0) if one.name == name else one
+        for one in leader.status.registered
+    )
+    changed = replace(leader, status=replace(leader.status, registered=registered))
+    return replace(seen, members=tuple(changed if m is leader else m for m in seen.members))
+
+
+def test_follower_restarts_after_the_leader_hears_the_one_before() -> None:
+    world = formed(cluster_of(5))
+    for name in ("c-0", "c-1", "c-2", "c-3"):
+        world.incarnations[name].drift = "restart"
+    planned = plan(world.cluster, unheard(world, "c-4"), 0, 0)
+    assert planned.actions == ()
+    progressing = planned.status.condition("Progressing")
+    assert progressing is not None
+    assert progressing.message == "c-4 must catch up before the next member restarts"
+    # A restart may help the member that the leader does not hear.
+    world.incarnations["c-4"].drift = "restart"
+    assert plan(world.cluster, unheard(world, "c-4"), 0, 0).actions == (Restart("c-4"),)
 
 
 def test_members_that_take_no_orders_are_in_the_warnings() -> None:
