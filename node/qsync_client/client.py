@@ -479,7 +479,7 @@ class Client:
                 continue
             try:
                 while True:
-                    value = await watcher.get()
+                    value = await link.next_value(watcher)
                     if last is nothing or value != last:
                         last = value
                         yield value

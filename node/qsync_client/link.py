@@ -1,6 +1,7 @@
 """One connection to one member over asyncio: drives a `ClientConnection`, and wakes tasks."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 from qsync_client.errors import DENIED, AccessDenied, QsyncError
@@ -14,7 +15,7 @@ from qsync_client.protocol.connection import (
     Notified,
     Opened,
 )
-from qsync_client.requests import ClientRequest
+from qsync_client.requests import PING, ClientRequest
 
 
 class Watcher:
@@ -224,6 +225,19 @@ class Link(asyncio.Protocol):
         self._connection.watch(key)
         self._flush()
         return watcher
+
+    async def next_value(self, watcher: Watcher) -> Any:
+        """Return the next value of a watcher.
+
+        Raises:
+            ConnectionError: the connection ended, or the member does not answer a PING. A machine
+                that disappears closes no connection.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._connection.silence_s):
+                    return await watcher.get()
+            await self.ask(PING)
 
     def unwatch(self, key: str, watcher: Watcher) -> None:
         """Remove a watcher."""

@@ -201,5 +201,6 @@ def begin(isolation: int, timeout_s: float = 0.0) -> ClientRequest:
     return ClientRequest(int(Type.BEGIN), _pack(fields))
 
 
+PING = ClientRequest(int(Type.PING), EMPTY_MAP)
 COMMIT = ClientRequest(int(Type.COMMIT), EMPTY_MAP)
 ROLLBACK = ClientRequest(int(Type.ROLLBACK), EMPTY_MAP)

@@ -22,10 +22,9 @@ from qsync_client.keys import MARK_AGE_S, FirstUse, GivenKey, Keys, RequestKey, 
 from qsync_client.link import Link
 from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
 from qsync_client.pool import Pool
-from qsync_client.protocol.constants import Iterator, Type
-from qsync_client.protocol.markers import EMPTY_MAP
+from qsync_client.protocol.constants import Iterator
 from qsync_client.protocol.packing import INVALID
-from qsync_client.requests import ClientRequest, SpaceTarget, call
+from qsync_client.requests import PING, ClientRequest, SpaceTarget, call
 from qsync_client.retry import Retry, RetryStep
 from qsync_client.schema import VINDEX, VSPACE, Schema, decode_schema
 
@@ -37,7 +36,6 @@ MAX_REQUEST_BYTES = 16 << 20
 """Maximum size of a request unless the server's `max_request` differs."""
 _HEADER_BYTES = 512  # more than a header with a key of the maximum size
 _SCHEMA_ROWS_MAX = 1_000_000
-_PING = ClientRequest(int(Type.PING), EMPTY_MAP)
 
 Make = Callable[[SpaceTarget], ClientRequest]
 """Builds a request for a space."""
@@ -147,7 +145,7 @@ class Session:
         link = await self.pool.writer(deadline)
         tables: list[list[Any]] = []
         async with asyncio.timeout_at(deadline):
-            version = (await link.ask(_PING)).schema_version
+            version = (await link.ask(PING)).schema_version
             for space in (VSPACE, VINDEX):
                 plain = SpaceTarget(space, None).select((), 0, Iterator.ALL, _SCHEMA_ROWS_MAX)
                 request = ClientRequest(plain.kind, plain.body, None, version)

@@ -94,6 +94,25 @@ def test_isolated_member_is_left_for_another_one(code: int) -> None:
     asyncio.run(main())
 
 
+def test_watch_leaves_a_member_that_answers_no_more() -> None:
+    """The connection of a machine that disappeared does not end by itself."""
+
+    async def main() -> None:
+        first = FakeMember(committed, uuid=FIRST, leader=FIRST)
+        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(first, second) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=2)
+            client._session.pool.silence_s = 0.1
+            watching = client.watch("box.election")
+            assert (await anext(watching))["leader_uuid"] == FIRST
+            first.is_silent = True
+            async with asyncio.timeout(10):
+                assert (await anext(watching))["leader_uuid"] == SECOND
+            await client.close()
+
+    asyncio.run(main())
+
+
 def test_close_during_a_connect_leaves_no_connection() -> None:
     async def main(zone: str, answers: bool) -> None:
         member = FakeMember(committed, is_silent=not answers)
