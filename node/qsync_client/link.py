@@ -67,8 +67,9 @@ class Link(asyncio.Protocol):
         self._logged_in: asyncio.Future[None] = self._loop.create_future()
         self._watchers: dict[str, set[Watcher]] = {}
         self._is_retired = False
-        self.refused_s: float | None = None
-        """Time since which the member has refused each request; None if it executes them."""
+        self.refused_s: dict[bool, float] = {}
+        """Time since which the member has refused each read (True), or each other request (False).
+        Without an entry, it executes them."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
 

@@ -147,6 +147,7 @@ class Pool:
         self._writers: list[Link] = []
         self._reader: Link | None = None
         self._reader_failed_s = -DOUBT_S
+        self._near_refused_s: dict[str, float] = {}  # times at which readers were left
         self._retired: set[Link] = set()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
         self._lost = ("", 0.0)  # address of the last lost connection, and its time
@@ -189,18 +190,25 @@ class Pool:
             finally:
                 self._waiting.discard(waiting)
 
-    def observe(self, link: Link, outcome: Outcome) -> None:
-        """Leave a member that has refused each request for `REFUSED_S`."""
+    def observe(self, link: Link, outcome: Outcome, *, is_read: bool = False) -> None:
+        """Leave a member that has refused each request, or each read, for `REFUSED_S`.
+
+        Reads are counted apart: an isolated member may answer them, and refuse all else.
+        """
         if not (isinstance(outcome, Refused) and outcome.code in _REFUSED):
-            link.refused_s = None
+            link.refused_s.pop(is_read, None)
             return
         now_s = asyncio.get_running_loop().time()
-        if link.refused_s is None:
-            link.refused_s = now_s
-        elif now_s - link.refused_s > REFUSED_S and link in self._writers:
+        if now_s - link.refused_s.setdefault(is_read, now_s) <= REFUSED_S:
+            return
+        if link in self._writers:
             self._ask_last(link.address)
             self._lost = (link.address, now_s)
             self._retire_writers()
+        elif link is self._reader:
+            self._near_refused_s[link.address] = now_s
+            self._reader = None
+            self._retire(link)
 
     # --- connections for requests ---------------------------------------------------------------
 
@@ -383,6 +391,8 @@ class Pool:
         if loop.time() - self._reader_failed_s < DOUBT_S:
             return None
         for address in list(self._near):
+            if loop.time() - self._near_refused_s.get(address, -DOUBT_S) < DOUBT_S:
+                continue
             patience_s = min(self.connect_s, deadline - loop.time())
             with contextlib.suppress(*_FAILURES):
                 return await self._connect(address, patience_s)
@@ -436,10 +446,14 @@ class Pool:
     def _retire_writers(self) -> None:
         """Close the connections for writes as soon as their requests have ended."""
         for old in self._writers:
-            self._retired.add(old)
-            old.retire()
+            self._retire(old)
         self._writers = []
-        self._retired = {old for old in self._retired if not old.is_over}
+
+    def _retire(self, old: Link) -> None:
+        """Close a connection as soon as its requests have ended."""
+        old.retire()
+        self._retired.add(old)
+        self._retired = {one for one in self._retired if not one.is_over}
 
     async def _follow(self, link: Link, watcher: Watcher, leader: str) -> None:
         """Move to another leader when `link` reports one, and end with `link`."""

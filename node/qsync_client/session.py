@@ -151,6 +151,7 @@ class Session:
                 request = ClientRequest(plain.kind, plain.body, None, version)
                 answer = await link.ask(request)
                 outcome = outcome_of(answer.kind, answer.body)
+                self.pool.observe(link, outcome, is_read=True)
                 error = hopeless_error(outcome)
                 if error is not None:
                     raise error
@@ -281,8 +282,7 @@ class Session:
         except (ConnectionError, TimeoutError) as error:
             return Unknown(str(error) or "no answer before the deadline")
         outcome = outcome_of(answer.kind, answer.body, request.as_row)
-        if not is_read:
-            self.pool.observe(link, outcome)
+        self.pool.observe(link, outcome, is_read=is_read)
         if isinstance(outcome, Committed) and outcome.at:
             self.keys.renew(outcome.at, asked_s)
         return outcome

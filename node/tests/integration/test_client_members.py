@@ -12,6 +12,7 @@ from qsync_client import (
     Client,
     ClientClosed,
     Committed,
+    ErrorCode,
     Outcome,
     QsyncError,
     RolledBack,
@@ -89,6 +90,78 @@ def test_isolated_member_is_left_for_another_one(code: int) -> None:
             outcome = await client.insert(SPACE, [1], request_key=key)
             assert isinstance(outcome, Committed), outcome
             assert other.kinds() == [Type.INSERT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("near", [0, 1, 2])
+def test_member_that_refuses_each_read_is_left(near: int) -> None:
+    """Another member of the zone answers, or the member that takes writes."""
+
+    def loading_answer(asked: Asked) -> Any:
+        return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
+
+    async def main() -> None:
+        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST if near == 0 else SECOND)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(loading, other) as addresses:
+            zone = "near" if near else ""
+            members = [Member(one, zone) for one in addresses]
+            client = Client(members, "app", "secret", deadline_s=10, zone=zone)
+            pool = client._session.pool
+            pool._near = list(addresses[:near])
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            # Other requests than reads are executed, which does not keep the client there.
+            write = asyncio.create_task(writing(client))
+            assert isinstance(await client.select(SPACE), Committed)
+            write.cancel()
+            assert Type.SELECT in other.kinds()
+            await client.close()
+            await until(lambda: loading.connections == other.connections == 0)
+
+    async def writing(client: Client) -> None:
+        while True:
+            await client.insert(SPACE, [1])
+            await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+
+
+def test_member_that_refuses_the_schema_is_left() -> None:
+    def loading_answer(asked: Asked) -> Any:
+        return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
+
+    async def main() -> None:
+        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(loading, other) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            await client.schema()
+            assert other.kinds() == [Type.SELECT, Type.SELECT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
+    def isolated_answer(asked: Asked) -> Any:
+        return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
+
+    async def main() -> None:
+        isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(isolated, other) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+
+            async def reading() -> None:
+                while True:
+                    await client.select(SPACE)
+                    await asyncio.sleep(0.1)
+
+            read = asyncio.create_task(reading())
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            read.cancel()
             await client.close()
 
     asyncio.run(main())
