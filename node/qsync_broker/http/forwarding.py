@@ -39,7 +39,12 @@ class Forwarder:
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
+            # The connections of clients bound their number. By default, aiohttp opens 100, and
+            # reads that wait for bytes would hold all appends back.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, auto_decompress=False
+            )
         return self._session
 
     async def forward(

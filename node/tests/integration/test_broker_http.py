@@ -410,6 +410,26 @@ async def test_append_follows_its_journal_to_another_broker(
         assert moved == 0
 
 
+async def test_forwarded_reads_that_wait_hold_no_append_back(tmp_path: Path) -> None:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession(connector=connector) as http:
+        create(nodes[0].keys, "b/journal", 1)
+        async with asyncio.timeout(30):
+            for node in nodes:
+                while (await http.put(f"{node.url}/b/journal", data=b"x")).status != 204:
+                    await asyncio.sleep(0.05)
+        other = next(one for one in nodes if one.server.core.replica("b/journal") is None)
+        url = f"{other.url}/b/journal"
+        reads = [http.get(url, params={"offset": "0", "block": "true"}) for _ in range(101)]
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*reads)
+            assert {answer.status for answer in answers} == {206}
+            answer = await http.put(url, data=b"y")
+            assert answer.status == 204
+        for answer in answers:
+            answer.close()
+
+
 @pytest.mark.parametrize("size", [5, SMALL + 1])
 async def test_forwarded_append_is_sent_once_if_its_connection_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
