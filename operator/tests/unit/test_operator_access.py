@@ -105,6 +105,23 @@ def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:
     assert differing(database, wanted) == ()
 
 
+class CatalogueOfEveryGrant(AccessCatalogue):
+    """Catalogue that returns the grants of all users, whichever user is asked for."""
+
+    def select(self, space: int, key: list[Any] | None = None, index: int = 0) -> list[list[Any]]:
+        return super().select(space, None if space == SystemSpace.PRIV else key, index)
+
+
+def test_grants_of_others_are_neither_compared_nor_revoked() -> None:
+    catalogue = CatalogueOfEveryGrant()
+    database = cast(IprotoConnection, catalogue)
+    wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"})
+    bring(database, wanted)
+    assert differing(database, wanted) == ()
+    assert catalogue.grants("bob") == {("role", 2): 4, ("universe", 0): 28}
+    assert catalogue.grants("app") == {("universe", 0): 255}
+
+
 @pytest.mark.parametrize(
     ("user", "sentence"),
     [

@@ -82,6 +82,21 @@ def test_a_drain_may_take_what_the_quorum_can_spare(replicas: int, spare: int | 
     assert [b["spec"]["maxUnavailable"] for b in budgets] == ([] if spare is None else [spare])
 
 
+def test_drain_leaves_the_configured_quorum() -> None:
+    objects = built(cluster_of(replicas=5, replication={"quorum": 4}))
+    assert one(objects, "PodDisruptionBudget", "orders")["spec"]["maxUnavailable"] == 1
+    kinds = {o["kind"] for o in built(cluster_of(replicas=3, replication={"quorum": 3}))}
+    assert "PodDisruptionBudget" not in kinds
+
+
+def test_set_has_a_pod_for_the_highest_ordinal_although_a_lower_one_is_missing() -> None:
+    """Kubernetes stops the highest ordinals, and may then delete their volumes."""
+    cluster = cluster_of(replicas=3)
+    state = state_of(cluster).without_member("orders-1")
+    objects = build_objects(cluster, state, "p", IMAGE, {})
+    assert one(objects, "StatefulSet", "orders")["spec"]["replicas"] == 3
+
+
 def test_only_what_needs_a_restart_marks_the_pod() -> None:
     plain = restart_inputs(cluster_of(), IMAGE)
     assert restart_inputs(cluster_of(replicas=5), IMAGE) == plain
@@ -157,6 +172,25 @@ def test_the_node_takes_the_file_that_its_pod_makes() -> None:
     assert config.listen == "0.0.0.0:3301"
     assert config.advertise == "orders-async-0.orders.ns.svc:3301"
     assert config.peers["orders-1"] == "orders-1.orders:3302"
+
+
+@pytest.mark.parametrize(("clients", "is_required"), [("Require", True), ("Accept", False)])
+def test_members_refuse_clients_without_tls_where_the_manifest_requires_it(
+    clients: str, is_required: bool
+) -> None:
+    settings, members = mounted(cluster_of(tls={"clients": clients}))
+    identity = {"replicasetUUID": UUID, "secret": "cluster-secret"}
+    document = node_document(settings, members, identity, "orders-0", Path("/v"))
+    assert document["tls"]["is_required"] is is_required
+
+
+def test_registered_reader_starts_as_an_asynchronous_member() -> None:
+    cluster = cluster_of(readReplicas=1)
+    state = state_of(cluster).with_instance("orders-reader-0", "uuid", "async")
+    objects = build_objects(cluster, state, "p", IMAGE, {})
+    members = json.loads(one(objects, "ConfigMap", "orders-config")["data"]["members.json"])
+    assert members["orders-reader-0"]["role"] == "async"
+    assert members["orders-0"]["role"] == "voter"
 
 
 def test_registered_members_archive_and_readers_do_not() -> None:

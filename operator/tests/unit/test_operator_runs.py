@@ -18,7 +18,7 @@ from qsync_operator.jobs.schedule import overdue_at
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.dependents import last_run, run_of_cluster
 from qsync_operator.kubernetes.reporter import KubernetesReporter
-from qsync_operator.resources.jobs import RUN_LABEL, RunKind, build_runs, run_labels
+from qsync_operator.resources.jobs import RECORDED, RUN_LABEL, RunKind, build_runs, run_labels
 from qsync_operator.settings import SparkSupply
 from qsync_spark.pod_main import audit_word
 from qsync_testing.operator.fake_api import FakeApi
@@ -194,6 +194,15 @@ def test_a_run_of_the_schedule_gets_an_object_once() -> None:
     del stage.api.objects["QsyncAudit", "ns", "orders-audit-1"]
     stage.reconcile()
     assert ("QsyncAudit", "ns", "orders-audit-1") not in stage.api.objects
+
+
+def test_recorded_run_whose_object_was_deleted_is_not_recorded_again() -> None:
+    stage = RunStage(audit={"schedule": "15 * * * *"})
+    recorded = job("orders-audit-1")
+    recorded["metadata"]["annotations"] = {RECORDED: "true"}
+    stage.put(recorded)
+    stage.reconcile()
+    assert stage.api.writes == []
 
 
 def test_a_run_is_followed_to_its_verdict() -> None:
@@ -534,6 +543,17 @@ def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_no
     assert kept == {"scheduled", "kept"}
 
 
+def test_new_run_with_the_name_of_an_expired_one_is_not_deleted() -> None:
+    stage = RunStage()
+    done = {"phase": "Succeeded", "verdict": "Passed", "finishedAt": ENDED}
+    stage.put({**audit(ttl="1h"), "status": done})
+    new = audit()
+    new["metadata"]["uid"] = "new"
+    stage.api.put(new)  # no watch has shown it yet
+    stage.reconcile()
+    assert stage.api.named("QsyncAudit", "by-hand")["metadata"]["uid"] == "new"
+
+
 def test_run_whose_status_another_version_wrote_is_read() -> None:
     stage = RunStage()
     stage.put({**audit(), "status": {"phase": "Paused", "conditions": [{"type": "Odd"}]}})
@@ -555,6 +575,16 @@ def test_an_audit_reads_with_credentials_of_its_own() -> None:
     ):
         for pod, container in containers:
             assert container["envFrom"] == [{"secretRef": {"name": name}}], pod
+
+
+def test_only_a_compaction_deletes_data_beyond_the_retention() -> None:
+    jobs = {name: {"schedule": "0 3 * * *"} for name in ("audit", "compaction")}
+    cluster = cluster_of(archive={**ARCHIVE, "retention": "30d"}, **jobs)
+    _, compaction = containers_of(cluster, "compaction")[0]
+    at = compaction["args"].index("--delete-older-than")
+    assert compaction["args"][at + 1] == "30d"
+    _, reading = containers_of(cluster, "audit")[0]
+    assert "--delete-older-than" not in reading["args"]
 
 
 def containers_of(
@@ -605,6 +635,11 @@ def test_only_sparks_pods_reach_sparks_pods() -> None:
         ("spark.sql.adaptive.customCostEvaluatorClass", "x", False),
         ("spark.authenticate", "x", False),
         ("spark.kubernetes.executor.podTemplateFile", "x", False),
+        # Keys that continue an allowed one.
+        ("spark.executor.memoryOverhead.plugins", "x", False),
+        ("spark.task.cpusPlugins", "x", False),
+        ("spark.speculation=true spark.plugins", "x", False),
+        ("spark.rdd.compress\n", "x", False),
         # Values that name a variable.
         ("spark.task.cpus", "2g", True),
         ("spark.task.cpus", "0.4", True),

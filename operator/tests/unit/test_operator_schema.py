@@ -181,6 +181,14 @@ def test_an_omitted_field_and_index_are_removed_by_prune() -> None:
     assert [row[2] for row in catalogue.rows[288]] == ["primary"]
 
 
+def test_primary_key_that_the_manifest_omits_is_not_removed_by_prune() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    renamed = [{"name": "pk", "type": "HASH", "parts": [{"field": "id"}]}]
+    schema.create(connection, [orders(indexes=renamed, prune=True)])
+    assert [row[1:3] for row in catalogue.rows[288]] == [[0, "primary"], [2, "pk"]]
+
+
 def test_a_field_does_not_move_because_another_is_omitted() -> None:
     _, connection = database()
     schema.create(connection, [orders(format=WIDE)])
