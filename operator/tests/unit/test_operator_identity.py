@@ -79,6 +79,17 @@ async def test_no_second_identity_is_made_while_the_first_ones_members_are_there
 
 
 @pytest.mark.asyncio
+async def test_identity_that_is_being_deleted_is_not_used() -> None:
+    api = FakeApi()
+    await formed(api)
+    leaving = api.named("Secret", "orders-identity")
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    api.put(leaving)
+    with pytest.raises(ActionRefused, match="waiting for the deletion of Secret orders-identity"):
+        await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)
+
+
+@pytest.mark.asyncio
 async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: None) -> None:
     api, cluster = FakeApi(), cluster_of()
     await formed(api)
@@ -117,6 +128,27 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
         await platform._poll(changed)
         assert await keep(platform, changed, await observed(platform, changed)) == ()
         assert len(api.writes) == writes
+
+
+@pytest.mark.asyncio
+async def test_identity_gets_no_owner_before_the_volumes_are_deleted_with_the_cluster(
+    looks_always: None,
+) -> None:
+    """A cluster that is deleted in between would lose its identity and keep its volumes."""
+    api = FakeApi()
+    await formed(api, storage={"retention": "Retain"})
+    changed = cluster_of(storage={"retention": "Delete"})
+
+    def owners() -> object:
+        return api.named("Secret", "orders-identity")["metadata"].get("ownerReferences")
+
+    async with opened(api, changed) as (platform, _):
+        await platform._poll(changed)
+        assert not owners()
+        api.refusing = {"StatefulSet": 422}
+        (trouble,) = await keep(platform, changed, await observed(platform, changed))
+        assert trouble.is_essential
+        assert not owners()
 
 
 # --- clusters that cannot be reconciled -----------------------------------------------------------
@@ -188,6 +220,21 @@ async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
         assert await keep(platform, cluster, observe) == ()
     assert text_of(api.named("Secret", "orders-app"), "password") == password
     assert ("ServiceAccount", "ns", "orders") in api.objects
+
+
+@pytest.mark.asyncio
+async def test_edited_secret_is_restored(looks_always: None) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    await formed(api)
+    async with opened(api, cluster) as (platform, _):
+        observe = await observed(platform, cluster)
+        assert await keep(platform, cluster, observe) == ()
+        before = api.named("Secret", "orders-app")["data"]["password"]
+        edited = secret_of("orders-app", password=b"edited")["data"]
+        api.put({**api.named("Secret", "orders-app"), "data": edited})
+        await platform._poll(cluster)
+        assert await keep(platform, cluster, observe) == ()
+    assert api.named("Secret", "orders-app")["data"]["password"] == before
 
 
 @pytest.mark.asyncio

@@ -6,12 +6,25 @@ import pytest
 
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
+from qsync_operator.kubernetes import platform as platform_module
 from qsync_operator.kubernetes import pods
 from qsync_operator.kubernetes.api import ApiError, Resource, is_within
 from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.configuration import MemberConfiguration
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
-from qsync_operator.plan.actions import CreateMember, RecordBootstrap, RecordFormed, RemoveMember
+from qsync_operator.members.links import NodeLinks
+from qsync_operator.members.livelinks import LinkState, LiveLinks
+from qsync_operator.members.orders import MemberOrders, OrderPlace
+from qsync_operator.plan.actions import (
+    Action,
+    CreateMember,
+    Nominate,
+    RecordBootstrap,
+    RecordFormed,
+    RemoveMember,
+    Restart,
+)
 from qsync_operator.plan.observed import (
     AccessView,
     MemberView,
@@ -23,6 +36,7 @@ from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
+from qsync_operator.resources.state import ClusterState
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.platforms import (
     IMAGE,
@@ -149,6 +163,72 @@ async def test_a_member_that_comes_back_under_its_name_waits_for_the_old_pod() -
         await platform.act(cluster, CreateMember("orders-1", "voter"))
         config = api.named("ConfigMap", "orders-config")["data"]["members.json"]
         assert '"incarnation": 1' in config
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("action", [RemoveMember("orders-0"), Restart("orders-0")])
+async def test_new_pod_with_the_name_of_the_observed_one_is_not_deleted(action: Action) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (platform, cache):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        cache.note("Pod", pod_of("orders-0"))
+        new = pod_of("orders-0")
+        new["metadata"]["uid"] = "new"
+        api.put(new)  # no watch has shown it yet
+        await platform.act(cluster, action)
+    assert api.named("Pod", "orders-0")["metadata"]["uid"] == "new"
+
+
+class RecordingLinks(NodeLinks):
+    """Links that record orders as (path, instance) instead of sending them."""
+
+    def __init__(self) -> None:
+        super().__init__("secret")
+        self.sent: list[tuple[str, str]] = []
+
+    async def post(
+        self, address: str, path: str, fields: dict[str, Any], instance: str = ""
+    ) -> None:
+        self.sent.append((path, instance))
+
+
+@pytest.mark.asyncio
+async def test_orders_name_the_instance_that_was_observed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links, api, cluster = RecordingLinks(), FakeApi(), cluster_of()
+    monkeypatch.setattr(platform_module, "NodeLinks", lambda *_: links)
+    async with opened(api, cluster) as (platform, cache):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        observed_state = platform._state.with_instance("orders-0", "instance-0")
+        await platform._identity.save(cluster, observed_state)
+        cache.note("Pod", pod_of("orders-0", podIP="127.0.0.1"))
+        await platform.act(cluster, Nominate("orders-0", 1))
+    assert links.sent == [("/verb/nominate", "instance-0")]
+
+
+class NumberedLinks(LiveLinks):
+    """Live links of which each member has an open one with the number `number`."""
+
+    number = 1
+
+    def state(self, member: str) -> LinkState:
+        return LinkState("", self.number, is_connected=True)
+
+
+@pytest.mark.asyncio
+async def test_each_new_process_of_a_member_gets_settings_and_peers_once() -> None:
+    links, live = RecordingLinks(), NumberedLinks(lambda: None)
+    orders = MemberOrders(links, lambda _: OrderPlace("127.0.0.1:1", "instance-0"))
+    configuration = MemberConfiguration(orders, live)
+    state = ClusterState("rs", "secret").with_member("orders-0", "voter")
+    statuses = {"orders-0": NodeStatus(uuid="instance-0", role="follower")}
+    both = [("/verb/configure", "instance-0"), ("/peers", "instance-0")]
+    for number, sent in ((1, both), (1, []), (2, both)):
+        live.number = number
+        links.sent.clear()
+        await configuration.send_to_new(cluster_of(), state, statuses)
+        assert links.sent == sent
 
 
 @pytest.mark.asyncio

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.kubernetes import certificates as module
+from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.certificates import CertificateReconciler
 from qsync_operator.resources.authority import Bundle, renew
 from qsync_testing.operator.fake_api import FakeApi
@@ -99,6 +101,46 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     await keeper.observe(cluster)
     assert (keeper.refusal, keeper.authorities) == ("", bundle.authorities)
     assert api.writes == []
+
+
+@pytest.mark.asyncio
+async def test_renewed_authority_of_a_named_secret_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RESYNC_AFTER_S", 0.0)
+    api, cluster = FakeApi(), cluster_of(secretName="mine")
+    keeper = CertificateReconciler(api, KEY, "cluster-uid")
+    trusted = []
+    for _ in range(2):
+        names = ["orders-leader", "*.orders.ns.svc"]
+        _, bundle = renew(None, None, "orders", names, datetime.now(UTC))
+        api.put(secret_of("mine", bundle))
+        await keeper.observe(cluster)
+        assert keeper.authorities == bundle.authorities
+        trusted.append(keeper.context().get_ca_certs(binary_form=True))
+        assert trusted[-1] == [ssl.PEM_cert_to_DER_cert(bundle.authorities)]
+    assert trusted[0] != trusted[1]
+
+
+class OvertakenApi(FakeApi):
+    """API server on which another operator writes each Secret right after it was read."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        found = await super().get(kind, namespace, name)
+        if found is not None:
+            self.put({**found, "data": {"of": ""}})
+        return found
+
+
+@pytest.mark.asyncio
+async def test_authority_that_another_operator_stored_meanwhile_is_not_overwritten() -> None:
+    api = OvertakenApi()
+    await CertificateReconciler(api, KEY, "cluster-uid").observe(cluster_of())
+    api.put({**api.named("Secret", "orders-ca"), "data": {}})  # a new authority is needed
+    with pytest.raises(ApiError) as refused:
+        await CertificateReconciler(api, KEY, "cluster-uid").observe(cluster_of())
+    assert refused.value.status == 409
+    assert api.named("Secret", "orders-ca")["data"] == {"of": ""}
 
 
 @pytest.mark.asyncio

@@ -192,6 +192,25 @@ async def test_foreign_object_is_left_unchanged(kind: str, name: str) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("qsync.dev/cluster", "orders"),
+        ("app.kubernetes.io/managed-by", "qsync-operator"),
+    ],
+)
+async def test_one_of_the_clusters_labels_makes_no_object_its_own(label: str, value: str) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    taken = foreign("Service", "orders-leader", spec={"of": "the shop"})
+    taken["metadata"]["labels"][label] = value
+    before = api.put(taken)
+    async with opened(api, cluster) as (platform, _):
+        (trouble,) = await keep(platform, cluster, await observed(platform, cluster))
+    assert trouble.reason == "NameTaken"
+    assert api.named("Service", "orders-leader") == before
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["orders-tls", "orders-ca", "orders-app", "orders-identity"])
 async def test_foreign_secret_is_neither_read_nor_written(name: str) -> None:
     api, cluster = FakeApi(), cluster_of()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from qsync_operator.kubernetes import objects
 from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.plan.actions import CreateMember, GrowStorage
 from qsync_operator.plan.observed import StorageView
@@ -52,6 +53,35 @@ async def test_volumes_grow_and_the_set_is_made_again_without_its_pods() -> None
     ]
     template = api.named("StatefulSet", "orders")["spec"]["volumeClaimTemplates"][0]
     assert template["spec"]["resources"]["requests"]["storage"] == "2Gi"
+
+
+class ReplacedSet(FakeApi):
+    """API server on which another operator recreates a deleted StatefulSet at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept_pods: list[bool] = []
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
+    ) -> None:
+        found = self.named(kind, name, namespace)
+        await super().delete(kind, namespace, name, uid, keeps_pods)
+        self.kept_pods.append(keeps_pods)
+        self.put({**found, "metadata": {**found["metadata"], "uid": "new"}})
+
+
+@pytest.mark.asyncio
+async def test_set_is_deleted_without_its_pods_and_may_be_recreated_by_another_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(objects, "GONE_POLL_S", 0.0)
+    api, cluster = ReplacedSet(), cluster_of(storage={"size": "1Gi"})
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        await platform.act(cluster_of(storage={"size": "2Gi"}), GrowStorage("2Gi"))
+    assert api.kept_pods == [True]
+    assert api.named("StatefulSet", "orders")["metadata"]["uid"] == "new"
 
 
 @pytest.mark.asyncio
