@@ -197,6 +197,32 @@ async def test_conditions_in_a_batch_see_the_appends_before_them(tmp_path: Path)
 
 
 @pytest.mark.asyncio
+async def test_batch_of_which_a_part_was_appended_is_not_forwarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The primary changes while a batch is under way: forwarding would append a part again."""
+    append_items = batches.append_items
+    moved: list[bool] = []
+
+    async def moving(*arguments: Any) -> Any:
+        results = await append_items(*arguments)
+        if not moved:
+            moved.append(True)
+            results[0] = (results[0][0], True)
+        return results
+
+    monkeypatch.setattr("qsync_broker.http.appends.append_items", moving)
+    async with brokers(tmp_path, 2) as nodes, aiohttp.ClientSession() as http:
+        contents = [{"content": b"first", "check": "!absent"}, b"second"]
+        body = b"".join(map(batches.encode_item, contents))
+        async with http.post(f"{primary(nodes).url}/{JOURNAL}", data=body) as answer:
+            outcomes = batches.decode_outcomes(await answer.read())
+        expected = ["NOT_JOURNAL_PRIMARY_BROKER", "OK"]
+        assert [one.status for one in outcomes] == expected
+        assert (await content(primary(nodes))).count(b"second") == 1
+
+
+@pytest.mark.asyncio
 async def test_refusals_of_a_batch_are_errors_of_the_appends(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes:
         async with AppendPipeline(nodes[0].url, "no/journal") as pipeline:
@@ -359,6 +385,18 @@ async def test_few_appends_of_a_batch_are_under_way_at_once(
         outcomes = batches.decode_outcomes(await answer.read())
         assert [one.begin for one in outcomes] == list(range(0, 300, 3))
     assert 1 < most <= 5
+
+
+@pytest.mark.asyncio
+async def test_batches_count_only_while_they_are_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.http.appends.BATCHES_BYTES", 1000)
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        bodies = [batches.encode_item(bytes(400)), b"\xc1" * 400]
+        for body, status in zip(bodies * 3, (200, 400) * 3, strict=True):
+            async with http.post(f"{nodes[0].url}/{JOURNAL}", data=body) as answer:
+                assert answer.status == status, await answer.text()
 
 
 @pytest.mark.asyncio

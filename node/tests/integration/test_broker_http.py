@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import hashlib
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,17 @@ from qsync_broker.lease import BrokerLease
 from qsync_broker.requests import Append, Appended
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.status import Status
-from qsync_testing.brokers.servers import brokers, create, start_broker
+from qsync_testing.brokers.servers import BrokerNode, brokers, create, start_broker
 from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
+
+
+def other_than_primary(nodes: list[BrokerNode]) -> BrokerNode:
+    """Return a broker that forwards appends."""
+    route = nodes[0].server.core.keys.route("a/journal")
+    primary = route.members[route.primary]
+    return next(node for node in nodes if node.server.core.me != primary)
 
 
 async def test_append_at_any_broker_is_read_at_any_broker(tmp_path: Path) -> None:
@@ -251,7 +260,8 @@ async def test_client_that_breaks_off_leaves_no_bytes(tmp_path: Path) -> None:
         writer.write(head.encode() + b"5\r\nhello\r\n")
         await asyncio.sleep(0.2)
         writer.transport.abort()
-        answer = await http.put(f"{nodes[0].url}/a/journal", data=b"kept")
+        async with asyncio.timeout(3):  # the journal does not wait for content of that client
+            answer = await http.put(f"{nodes[0].url}/a/journal", data=b"kept")
         assert answer.headers["X-Commit-Begin"] == "0"
 
 
@@ -399,10 +409,7 @@ async def test_append_follows_its_journal_to_another_broker(
 
     monkeypatch.setattr("qsync_broker.append.resolve", moving)
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
-        core = nodes[0].server.core
-        route = core.keys.route("a/journal")
-        primary = route.members[route.primary]
-        other = next(node for node in nodes if node.server.core.me != primary)
+        other = other_than_primary(nodes)
         data = b"" if headers else b"content"
         moved = 3  # not before: the broker appends for itself when it begins
         answer = await http.put(f"{other.url}/a/journal", data=data, headers=headers)
@@ -464,6 +471,103 @@ async def test_forwarded_append_is_sent_once_if_its_connection_breaks(
         assert not unbroken
         head = await http.head(url, params={"offset": "0"})
         assert head.headers["X-Write-Head"] == str(1 + size)
+async def test_append_with_an_unknown_outcome_is_not_forwarded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_to_append = AppendHandlers._answer
+    failures = [web.Response(status=500, text="the bytes may or may not have been appended")]
+
+    def failing(handlers: AppendHandlers, request: web.Request, *rest: Any, **fields: Any) -> Any:
+        if PROXIED in request.headers and failures:
+            return failures.pop()
+        return answer_to_append(handlers, request, *rest, **fields)
+
+    monkeypatch.setattr(AppendHandlers, "_answer", failing)
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        url = f"{other_than_primary(nodes).url}/a/journal"
+        answer = await http.put(url, data=b"content")
+        assert (answer.status, failures) == (500, [])
+        assert await (await http.get(url)).read() == b"content"
+
+
+async def test_streamed_append_is_not_forwarded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first broker has received a part of the content: only the rest could be repeated."""
+    refusals = 0
+
+    def moving(*arguments: Any, may_proxy: bool, **fields: Any) -> Resolution:
+        nonlocal refusals
+        found = resolve(*arguments, may_proxy=may_proxy, **fields)
+        if may_proxy or refusals:
+            return found
+        refusals += 1
+        return found._replace(status=Status.NOT_JOURNAL_PRIMARY_BROKER)
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"begin"
+        async with asyncio.timeout(10):
+            while not refusals:
+                await asyncio.sleep(0.01)
+        yield b"end"
+
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        url = f"{other_than_primary(nodes).url}/a/journal"
+        assert (await http.put(url, data=b"before")).status == 204
+        monkeypatch.setattr("qsync_broker.append.resolve", moving)
+        answer = await http.put(url, data=content())
+        assert (answer.status, refusals) == (421, 1)
+        assert await (await http.get(url)).read() == b"before"
+
+
+async def test_forwarded_read_that_breaks_is_broken_for_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaking(*_: Any) -> AsyncIterator[bytes]:
+        yield b"begin"
+        yield b"middle"
+        raise reader.ReadError("the store failed")
+
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        create(nodes[0].keys, "b/journal", 1)
+        async with asyncio.timeout(10):
+            while sum(node.server.core.replica("b/journal") is not None for node in nodes) != 1:
+                await asyncio.sleep(0.01)
+        other = next(node for node in nodes if node.server.core.replica("b/journal") is None)
+        url = f"{other.url}/b/journal"
+        assert (await http.put(url, data=b"beginmiddleend")).status == 204
+        monkeypatch.setattr(reader.JournalReader, "content", breaking)
+        answer = await http.get(url)
+        assert answer.status == 206
+        with pytest.raises(aiohttp.ClientPayloadError, match="not completed"):
+            await asyncio.wait_for(answer.read(), 5)
+
+
+async def test_read_ends_before_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader counts the bytes: those after the gap need an answer with their own offset."""
+    monkeypatch.setattr(persister, "LIST_AGAIN_NS", 100_000_000)
+    store = tmp_path / "store"
+    started = brokers(tmp_path, 1, length=1024, stores=[f"file://{store}/"])
+    async with started as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        for content in (b"a", b"b", b"c", b"d"):
+            assert (await http.put(url, data=content * 2000)).status == 204
+        replica = nodes[0].server.core.replica("a/journal")
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while len(replica.remote) < 3 or replica.completed:
+                await asyncio.sleep(0.01)
+            _, second, third = replica.remote
+            (store / second.path).unlink()
+            os.utime(store / third.path, (1, 1))
+            nodes[0].server.feed(GapRead("a/journal"))  # it lists the store
+            while [one.mod_time for one in replica.remote][1:] != [1]:
+                await asyncio.sleep(0.01)
+        answer = await http.get(url)
+        assert await answer.read() == b"a" * 2000
+        answer = await http.get(f"{url}?offset=2000")
+        assert answer.headers["Content-Range"].startswith("bytes 4000-")
+        assert await answer.read() == b"c" * 2000 + b"d" * 2000
 
 
 async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.copier import Copier
 from qsync_broker.keyspace import Deleted, KeyChange, KeySpace, Written, absent
 from qsync_broker.loss import STEP, resumption_offset
@@ -25,7 +26,7 @@ from qsync_node.format.journals import (
     space_of,
 )
 from qsync_sim.journals.keys import SimKeySpace
-from qsync_testing.brokers.servers import BrokerNode, create, start_broker
+from qsync_testing.brokers.servers import BrokerNode, brokers, create, start_broker
 from qsync_testing.ports import free_ports
 
 JOURNAL = "a/journal"
@@ -283,6 +284,25 @@ async def test_partial_brokers_stop_waiting_for_a_lost_disk(
         status, headers, _ = await cluster.append(b"fourth")
         assert (status, headers["X-Commit-Begin"]) == (204, "16")
         assert (await cluster.ask("GET", "?offset=0"))[2].endswith(b"thirdfourth")
+
+
+@pytest.mark.asyncio
+async def test_acceptance_needs_the_token_of_a_change_of_journals(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("c2VjcmV0")
+    authorizer = Authorizer.of_text("c2VjcmV0")
+    async with (
+        brokers(tmp_path, 1, auth_keys_file=keys) as nodes,
+        aiohttp.ClientSession() as http,
+    ):
+        for capability, status in (
+            (Capability.APPEND, 401),
+            (Capability.APPLY, 401),
+            (Capability.APPEND | Capability.APPLY, 204),
+        ):
+            token = {"Authorization": f"Bearer {authorizer.sign(capability, {}, 60)}"}
+            answer = await http.put(f"{nodes[0].url}/{JOURNAL}", headers={**ACCEPT, **token})
+            assert answer.status == status, await answer.text()
 
 
 @pytest.mark.asyncio
