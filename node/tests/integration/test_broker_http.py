@@ -471,6 +471,8 @@ async def test_forwarded_append_is_sent_once_if_its_connection_breaks(
         assert not unbroken
         head = await http.head(url, params={"offset": "0"})
         assert head.headers["X-Write-Head"] == str(1 + size)
+
+
 async def test_append_with_an_unknown_outcome_is_not_forwarded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
