@@ -215,6 +215,8 @@ async def test_batch_of_which_a_part_was_appended_is_not_forwarded(
     async with brokers(tmp_path, 2) as nodes, aiohttp.ClientSession() as http:
         first = batches.encode_item({"content": b"first", "check": "!absent"})
         body = first + batches.encode_item(b"second")
+        contents = [{"content": b"first", "check": "!absent"}, b"second"]
+        body = b"".join(map(batches.encode_item, contents))
         async with http.post(f"{primary(nodes).url}/{JOURNAL}", data=body) as answer:
             outcomes = batches.decode_outcomes(await answer.read())
         expected = ["NOT_JOURNAL_PRIMARY_BROKER", "OK"]
