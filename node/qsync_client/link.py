@@ -227,7 +227,7 @@ class Link(asyncio.Protocol):
         self._flush()
         return watcher
 
-    async def next_value(self, watcher: Watcher) -> Any:
+    async def next_value(self, watcher: Watcher) -> object:
         """Return the next value of a watcher.
 
         Raises:

@@ -5,7 +5,7 @@ import hashlib
 import random
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +204,10 @@ async def test_batch_of_which_a_part_was_appended_is_not_forwarded(
     append_items = batches.append_items
     moved: list[bool] = []
 
-    async def moving(*arguments: Any) -> Any:
-        results = await append_items(*arguments)
+    async def moving(
+        server: BrokerServer, items: Sequence[batches.BatchItem]
+    ) -> list[tuple[batches.Appended, bool]]:
+        results = await append_items(server, items)
         if not moved:
             moved.append(True)
             results[0] = (results[0][0], True)

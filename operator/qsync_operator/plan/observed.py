@@ -117,8 +117,10 @@ class NodeStatus:
         )
 
 
-def _bounded(value: Any) -> Any:
+def _bounded(value: object) -> float:
     """Return a number of 64 bits; JSON may hold larger numbers, and Python reads infinite ones."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{value} is no number of 64 bits")
     return value
