@@ -21,7 +21,7 @@ from qsync_broker.events import AppendBegun
 from qsync_broker.grouping import HELD_MAX, SMALL, Groups
 from qsync_broker.labels import LabelSet
 from qsync_broker.pipelining import AppendPipeline
-from qsync_broker.requests import Append, Finish, Piece
+from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
 from qsync_testing.brokers.grpc_client import GrpcClient
@@ -206,7 +206,7 @@ async def test_batch_of_which_a_part_was_appended_is_not_forwarded(
 
     async def moving(
         server: BrokerServer, items: Sequence[batches.BatchItem]
-    ) -> list[tuple[batches.Appended, bool]]:
+    ) -> list[tuple[Appended, bool]]:
         results = await append_items(server, items)
         if not moved:
             moved.append(True)
@@ -217,8 +217,6 @@ async def test_batch_of_which_a_part_was_appended_is_not_forwarded(
     async with brokers(tmp_path, 2) as nodes, aiohttp.ClientSession() as http:
         first = batches.encode_item({"content": b"first", "check": "!absent"})
         body = first + batches.encode_item(b"second")
-        contents = [{"content": b"first", "check": "!absent"}, b"second"]
-        body = b"".join(map(batches.encode_item, contents))
         async with http.post(f"{primary(nodes).url}/{JOURNAL}", data=body) as answer:
             outcomes = batches.decode_outcomes(await answer.read())
         expected = ["NOT_JOURNAL_PRIMARY_BROKER", "OK"]
