@@ -104,6 +104,9 @@ def _leaving(
         return ScalePlan()
     member = extra[0]
     registered = _registration_of(observed, member)
+    if registered is None and member.status is None:
+        # The leader may know a newer instance of this member than the operator.
+        registered = next((r for r in observed.registered() if r.name == member.name), None)
     if registered is None:
         action: Action = RemoveMember(member.name)
         return ScalePlan((action,), str(action))

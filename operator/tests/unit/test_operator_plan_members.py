@@ -57,6 +57,15 @@ def test_voter_that_this_operator_never_heard_is_unregistered_before_it_is_remov
     stopped = world.incarnations["c-4"]
     stopped.is_running, stopped.is_dead, stopped.uuid = False, True, ""
     assert decide(world) == (Unregister("c-0", "c-4", "uuid-c-4", "the cluster is scaled down"),)
+def test_voter_whose_new_instance_only_the_leader_knows_is_unregistered_first() -> None:
+    world = formed(cluster_of(3), cluster_of(4))
+    seen = world.observe()
+    members = tuple(
+        replace(m, status=None, is_running=False, uuid="uuid-before") if m.name == "c-3" else m
+        for m in seen.members
+    )
+    planned = plan(world.cluster, replace(seen, members=members), 0, 0)
+    assert planned.actions == (Unregister("c-0", "c-3", "uuid-c-3", "the cluster is scaled down"),)
 
 
 def test_a_leader_that_leaves_hands_over_first() -> None:
