@@ -66,6 +66,7 @@ class ClusterTask:
         self._image = image
         self._spark = spark
         self._platform: KubernetesPlatform | None = None
+        self._controller: Controller | None = None
         self._changed = asyncio.Event()
         self.cluster = cluster
         self.reporter = KubernetesReporter(api, cluster)
@@ -85,13 +86,17 @@ class ClusterTask:
 
     async def refuse(self, document: dict[str, Any], sentence: str) -> None:
         """Report an unusable specification, and continue with the last good one."""
+        self.cluster = self.cluster.model_copy(update={"status": without_spec(document).status})
         if self.reporter.refusal is not None and self.reporter.refusal.sentence == sentence:
             return
         generation = int(document["metadata"].get("generation", 0))
         self.reporter.refusal = refusal_now(sentence, generation)
         if not is_reported(self.cluster, sentence):
             await self.reporter.report(Reason.INVALID_SPEC, self.cluster.name, sentence)
-        await self.reporter.publish(self.cluster, self.cluster.status)
+        controller, status = self._controller, self.cluster.status
+        if controller is not None and controller.has_published:
+            status = controller.status  # the document may be older
+        await self.reporter.publish(self.cluster, status)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -163,6 +168,7 @@ class ClusterTask:
             controller = Controller(
                 platform, self.reporter, self.cluster.status, NUMBERS_EVERY_S, self._may_write
             )
+            self._controller = controller
             key = (self.cluster.metadata.namespace or "", self.cluster.name)
             runs = JobReconciler(self._api, self._cache, key, self.reporter)
             while True:
@@ -173,7 +179,7 @@ class ClusterTask:
                 metrics.note_audits(*key, controller.status.last_audit, overdue_s)
                 await platform.wait(rest_s)
         finally:
-            self._platform = None
+            self._platform, self._controller = None, None
             await platform.close()
 
     async def _reconcile_jobs(self, runs: JobReconciler) -> None:
@@ -193,6 +199,11 @@ class ClusterTask:
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
         is_calm = controller.status.is_true("Ready") and not controller.has_acted
         return max(IDLE_S, self._count() / POLLS_PER_S) if is_calm else BUSY_S
+
+
+def without_spec(document: dict[str, Any]) -> QsyncCluster:
+    """Return the cluster of a document whose specification is unusable, with its status."""
+    return QsyncCluster.model_validate({**document, "spec": {}})
 
 
 def is_reported(cluster: QsyncCluster, sentence: str) -> bool:
@@ -373,7 +384,7 @@ class Clusters:
         if cluster is not None:
             await self._start(key, cluster).refuse(document, sentence)
             return
-        cluster = QsyncCluster.model_validate({**document, "spec": {}})
+        cluster = without_spec(document)
         if is_reported(cluster, sentence):
             return
         reporter = KubernetesReporter(self._api, cluster)

@@ -64,6 +64,11 @@ class Controller:
         self._reported: set[str] = set()
         self.has_acted = False  # in the last turn, so the next observation follows soon
 
+    @property
+    def has_published(self) -> bool:
+        """Return whether `status` is of this controller, and not of an earlier one."""
+        return self._published is not None
+
     async def turn(self, cluster: QsyncCluster) -> Observed:
         """Observe, plan and act once; return the observation."""
         observed = await self.platform.observe(cluster, self.memory, self.status)

@@ -69,6 +69,41 @@ async def test_a_bad_specification_is_reported_and_the_last_valid_one_stays_in_e
 
 
 @pytest.mark.asyncio
+async def test_second_refusal_does_not_restore_the_status_before_the_first() -> None:
+    api = FakeApi()
+    clusters = Clusters(api, Cache(), IMAGE)
+    await clusters.begin()
+    api.put(document_of())
+    try:
+        for generation, leader, quorum in ((1, "a", 2), (2, "a", "N-2"), (2, "b", "N-2")):
+            document = at("uid", OLD, generation, replication={"quorum": quorum})
+            await clusters.on_event({**document, "status": {"leader": leader}}, False)
+        document = at("uid", OLD, 3, replication={"quorum": "N-1-1"})
+        await clusters.on_event({**document, "status": {"leader": "b"}}, False)
+        assert api.named("QsyncCluster", "orders")["status"]["leader"] == "b"
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_refusal_is_added_to_the_latest_status_of_the_controller() -> None:
+    api = FakeApi()
+    clusters = Clusters(api, Cache(), IMAGE)
+    await clusters.begin()
+    api.put(document_of())
+    try:
+        await clusters.on_event(document_of(), False)
+        await settled(lambda: "status" in api.named("QsyncCluster", "orders"))
+        # The document has a status from before the last turn.
+        late = document_of(replication={"quorum": "N-2"})
+        await clusters.on_event({**late, "status": {"phase": "Pending"}}, False)
+        status = api.named("QsyncCluster", "orders")["status"]
+        assert (status["phase"], len(status["conditions"])) == ("Creating", 7)
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
 async def test_a_bad_specification_of_an_unknown_cluster_starts_nothing() -> None:
     api = FakeApi()
     clusters = Clusters(api, Cache(), IMAGE)
