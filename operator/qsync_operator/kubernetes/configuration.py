@@ -55,7 +55,8 @@ class MemberConfiguration:
             if connection == 0 or not status.takes_orders:
                 continue
             if applied is None or applied.connection != connection:
-                await self._send(cluster, name, state.members[name], {})
+                with contextlib.suppress(LinkError):
+                    await self._send(cluster, name, state.members[name], {})
                 applied = self._applied.get(name)
             if applied is not None and applied.peers != peers:
                 with contextlib.suppress(LinkError):
@@ -63,7 +64,11 @@ class MemberConfiguration:
                     self._applied[name] = AppliedConfig(applied.connection, applied.settings, peers)
 
     async def change(self, cluster: QsyncCluster, name: str, member: MemberState) -> None:
-        """Send the settings that differ from those sent before; the next drift shows a failure."""
+        """Send the settings that differ from those sent before.
+
+        Raises:
+            LinkError: the settings did not arrive, or were refused.
+        """
         applied = self._applied.get(name)
         await self._send(cluster, name, member, applied.settings if applied else {})
 
@@ -72,12 +77,11 @@ class MemberConfiguration:
     ) -> None:
         wanted = _wanted(cluster, member)
         connection = self._live.state(name).number
-        with contextlib.suppress(LinkError):
-            await self._orders.configure(name, live_changes(applied, wanted))
-            old = self._applied.get(name)
-            is_same = old is not None and old.connection == connection
-            peers = old.peers if old and is_same else {}
-            self._applied[name] = AppliedConfig(connection, wanted, peers)
+        await self._orders.configure(name, live_changes(applied, wanted))
+        old = self._applied.get(name)
+        is_same = old is not None and old.connection == connection
+        peers = old.peers if old and is_same else {}
+        self._applied[name] = AppliedConfig(connection, wanted, peers)
 
 
 def _wanted(cluster: QsyncCluster, member: MemberState) -> dict[str, Any]:

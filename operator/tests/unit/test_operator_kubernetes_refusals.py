@@ -15,7 +15,9 @@ from qsync_operator.kubernetes import objects
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
-from qsync_operator.plan.actions import CreateMember, RecordFormed
+from qsync_operator.plan.actions import Configure, CreateMember, RecordFormed
+from qsync_operator.plan.planner import Plan
+from qsync_operator.reconcile import controller as controller_module
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import NameTaken
 from qsync_operator.resources.labels import INPUTS_ANNOTATION
@@ -62,6 +64,23 @@ async def create_three(platform: KubernetesPlatform, cluster: QsyncCluster) -> l
     for name in names:
         await platform.act(cluster, CreateMember(name, "voter"))
     return names
+
+
+@pytest.mark.asyncio
+async def test_settings_that_do_not_arrive_are_reported_once_as_refused() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    api.put(document_of())
+    async with opened(api, cluster) as (platform, _):
+        await create_three(platform, cluster)  # they have no address
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 10.0)
+        with pytest.MonkeyPatch.context() as patch:
+            planned = Plan((Configure("orders-0"),), ClusterStatus())
+            patch.setattr(controller_module, "plan", lambda *_: planned)
+            for _ in range(3):
+                await controller.turn(cluster)
+    told = [event["reason"] for event in api.events]
+    assert told.count("ConfigureRefused") == 1
+    assert "Configure" not in told
 
 
 @pytest.mark.asyncio
