@@ -478,6 +478,9 @@ class KubernetesPlatform:
         if pod is not None and not pods.is_leaving(pod):
             uid = pod["metadata"]["uid"]
             await self._api.delete("Pod", self._key[0], name_of(pod), uid)
-            # The next observation must not count on this pod before the watch reports the deletion.
-            leaving = {**pod["metadata"], "deletionTimestamp": "now"}
-            self._cache.note("Pod", {**pod, "metadata": leaving})
+            # The next observation must not count on this pod before the watch reports the deletion,
+            # which may have happened already.
+            known = self._addresses.pod(name)
+            if known is not None and known["metadata"]["uid"] == uid:
+                leaving = {**known["metadata"], "deletionTimestamp": "now"}
+                self._cache.note("Pod", {**known, "metadata": leaving})

@@ -20,6 +20,8 @@ from qsync_operator.plan.actions import (
     Action,
     CreateMember,
     Nominate,
+from qsync_operator.plan.actions import (
+    CreateMember,
     RecordBootstrap,
     RecordFormed,
     RemoveMember,
@@ -461,3 +463,22 @@ async def test_why_a_member_does_not_run_is_an_event_once() -> None:
     assert [(e["type"], e["message"]) for e in told] == [
         ("Warning", "orders-0: ErrImagePull: gone")
     ]
+
+
+@pytest.mark.asyncio
+async def test_deleted_pod_that_the_watch_reports_first_stays_deleted() -> None:
+    api, cluster, cache = FakeApi(), cluster_of(), Cache()
+    async with opened(api, cluster, cache) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        pod = api.put(pod_of("orders-0"))
+        cache.note("Pod", pod)
+        deleting = api.delete
+
+        async def delete(kind: str, namespace: str, name: str, uid: str = "") -> None:
+            await deleting(kind, namespace, name, uid)
+            cache.note("Pod", pod, is_gone=True)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(api, "delete", delete)
+            await platform.act(cluster, Restart("orders-0"))
+        assert cache.get(("ns", "orders"), "Pod", "orders-0") is None
