@@ -68,6 +68,7 @@ class ClusterTask:
         self._platform: KubernetesPlatform | None = None
         self._controller: Controller | None = None
         self._changed = asyncio.Event()
+        self._wait = ""  # the reported reason why the cluster is not reconciled
         self.cluster = cluster
         self.reporter = KubernetesReporter(api, cluster)
         self._task = asyncio.create_task(self._run(), name=f"cluster {cluster.name}")
@@ -78,7 +79,11 @@ class ClusterTask:
         is_new = cluster.spec != old.spec or cluster.metadata.annotations != (
             old.metadata.annotations
         )
-        if is_new or self.reporter.refusal is not None:
+        if is_new:
+            self._wait = ""
+        refusal = self.reporter.refusal
+        # Each status is an event, too: it ends no wait.
+        if is_new or (refusal is not None and refusal.reason not in WAITING):
             self.reporter.refusal = None
             self._changed.set()
             if self._platform is not None:
@@ -122,9 +127,10 @@ class ClusterTask:
 
     async def _report_wait(self, sentence: str, reason: Reason) -> None:
         """Report once, as Degraded, why the cluster is not reconciled."""
-        refusal = self.reporter.refusal
-        if refusal is not None and refusal.sentence == sentence:
+        if sentence == self._wait:
             return
+        self._wait = sentence
+        refusal = self.reporter.refusal
         await self.reporter.report(reason, self.cluster.name, sentence)
         if refusal is None or refusal.reason in WAITING:
             generation = self.cluster.metadata.generation
@@ -162,6 +168,7 @@ class ClusterTask:
             self._site,
         )
         self._platform = platform
+        self._wait = ""
         if self.reporter.refusal is not None and self.reporter.refusal.reason in WAITING:
             self.reporter.refusal = None
         try:

@@ -9,6 +9,7 @@ import pytest
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.reporter import KubernetesReporter
+from qsync_operator.manager import clusters as clusters_module
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.manager.resync import resync
 from qsync_operator.plan.actions import Nominate, Unregister
@@ -170,6 +171,43 @@ async def test_the_last_valid_specification_stays_in_effect_after_a_restart_of_t
         await settled(lambda: degraded() == ("InvalidSpec", 7))
     finally:
         await second.close()
+
+
+@pytest.mark.parametrize(
+    ("quorum", "reports"),
+    [pytest.param(2, 2, id="changed-specification"), pytest.param("N-2", 1, id="unusable-one")],
+)
+@pytest.mark.asyncio
+async def test_wait_is_reported_once_although_its_status_is_an_event(
+    quorum: int | str, reports: int
+) -> None:
+    api = FakeApi()
+    waiting = document_of(auth={"passwordSecret": "missing"})
+    api.put(waiting)
+    asked: list[str] = []
+    getting = api.get
+
+    async def get(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        asked.append(name)
+        return await getting(kind, namespace, name)
+
+    def told() -> list[str]:
+        return [event["message"] for event in api.events if "missing" in event["message"]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "get", get)
+        patch.setattr(clusters_module, "FAILURE_MAX_S", 0.01)
+        clusters = Clusters(api, Cache(), IMAGE)
+        await clusters.begin()
+        await clusters.on_event(waiting, False)
+        await settled(told)
+        seen = {**waiting, "status": api.named("QsyncCluster", "orders")["status"]}
+        for spec in (waiting["spec"], {**waiting["spec"], "replication": {"quorum": quorum}}):
+            await clusters.on_event({**seen, "spec": spec}, False)
+            asked.clear()
+            await settled(lambda: asked.count("missing") > 2)
+        await clusters.close()
+    assert len(told()) == reports
 
 
 def at(uid: str, made: str, generation: int = 1, **spec: object) -> dict[str, Any]:
