@@ -74,7 +74,9 @@ class Controller:
         observed = await self.platform.observe(cluster, self.memory, self.status)
         if cluster.spec.hibernate:
             # No member leads, as requested: the next leader is not a failover.
-            self.memory = Memory(last_failover=self.memory.last_failover)
+            self.memory = Memory(
+                last_failover=self.memory.last_failover, troubles=self.memory.troubles
+            )
         else:
             memory = track_leader(observed, time.monotonic_ns(), time.time())
             await self._remember(cluster, memory)

@@ -66,6 +66,20 @@ async def create_three(platform: KubernetesPlatform, cluster: QsyncCluster) -> l
     return names
 
 
+@pytest.mark.parametrize("hibernate", [False, True])
+@pytest.mark.asyncio
+async def test_trouble_is_recorded_once_in_each_state(hibernate: bool) -> None:
+    api, cluster = FakeApi(), cluster_of(hibernate=hibernate)
+    api.put(document_of())
+    api.refusing["NetworkPolicy"] = 422
+    async with opened(api, cluster) as (platform, _):
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 10.0)
+        for _ in range(3):
+            await controller.turn(cluster)
+    assert [event["reason"] for event in api.events].count("ObjectRefused") == 1
+    assert condition(api, "Reconciled") == ("False", "ObjectRefused")
+
+
 @pytest.mark.asyncio
 async def test_settings_that_do_not_arrive_are_reported_once_as_refused() -> None:
     api, cluster = FakeApi(), cluster_of()
