@@ -16,6 +16,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, dict[tuple[str, str], KubernetesObject]] = {}
+        self._keys: dict[tuple[str, str, str], ObjectKey] = {}  # by namespace, kind and name
         self._listeners: dict[ObjectKey, Callable[[], None]] = {}
 
     def listen(self, key: ObjectKey, listener: Callable[[], None]) -> None:
@@ -30,24 +31,34 @@ class Cache:
     def note(self, kind: str, document: KubernetesObject, is_gone: bool = False) -> None:
         """Store or remove a watched object, and wake the listener of its cluster.
 
-        Objects without the label of a cluster are ignored.
+        Objects without the label of a cluster are not stored. An object that loses the label is
+        removed, so that its cluster restores it.
         """
         metadata = document["metadata"]
+        namespace, place = metadata["namespace"], (kind, metadata["name"])
         cluster = (metadata.get("labels") or {}).get(CLUSTER_LABEL)
-        if cluster is None:
+        key = (namespace, cluster) if cluster is not None else None
+        former = self._keys.get((namespace, *place))
+        if former is not None and (is_gone or former != key):
+            self._remove(former, place, metadata.get("uid") if is_gone else None)
+            self._wake(former)
+        if is_gone or key is None:
             return
-        key = (metadata["namespace"], cluster)
-        objects = self._objects.setdefault(key, {})
-        place = (kind, metadata["name"])
-        if is_gone:
-            # A late event may concern an earlier object of the same name.
-            known, uid = objects.get(place), metadata.get("uid")
-            if known is None or uid in (None, known["metadata"].get("uid")):
-                objects.pop(place, None)
-            if not objects:
-                del self._objects[key]
-        else:
-            objects[place] = document
+        self._objects.setdefault(key, {})[place] = document
+        self._keys[namespace, *place] = key
+        self._wake(key)
+
+    def _remove(self, key: ObjectKey, place: tuple[str, str], uid: str | None) -> None:
+        """Remove an object; with a `uid`, only the one that has it."""
+        objects = self._objects[key]
+        # A late event may concern an earlier object of the same name.
+        if uid not in (None, objects[place]["metadata"].get("uid")):
+            return
+        del objects[place], self._keys[key[0], *place]
+        if not objects:
+            del self._objects[key]
+
+    def _wake(self, key: ObjectKey) -> None:
         listener = self._listeners.get(key)
         if listener is not None:
             listener()

@@ -39,6 +39,7 @@ from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused
 from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
 from qsync_operator.resources.state import ClusterState
+from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, CLUSTER_LABEL, ROLE_LABEL
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.platforms import (
     IMAGE,
@@ -482,3 +483,19 @@ async def test_deleted_pod_that_the_watch_reports_first_stays_deleted() -> None:
             patch.setattr(api, "delete", delete)
             await platform.act(cluster, Restart("orders-0"))
         assert cache.get(("ns", "orders"), "Pod", "orders-0") is None
+
+
+@pytest.mark.parametrize("label", [None, "another"])
+@pytest.mark.asyncio
+async def test_label_of_the_cluster_is_restored(label: str | None) -> None:
+    api, cluster, cache = FakeApi(), cluster_of(), Cache()
+    async with opened(api, cluster, cache) as (platform, _):
+        await keep(platform, cluster, await observed(platform, cluster))
+        service = api.named("Service", "orders-leader")
+        labels = {k: v for k, v in service["metadata"]["labels"].items() if k != CLUSTER_LABEL}
+        labels |= {CLUSTER_LABEL: label} if label else {}
+        edited = {**service, "metadata": {**service["metadata"], "labels": labels}}
+        cache.note("Service", api.put(edited))
+        await keep(platform, cluster, await observed(platform, cluster))
+        found = api.named("Service", "orders-leader")["metadata"]["labels"]
+        assert found[CLUSTER_LABEL] == "orders"
