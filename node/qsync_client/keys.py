@@ -92,6 +92,7 @@ class Keys:
         self.mark = 0
         self._numbers = itertools.count(1)
         self._marked_s: float | None = None
+        self._may_fall = False
 
     @property
     def client(self) -> str:
@@ -113,15 +114,21 @@ class Keys:
             mark: an index of the log that the server returned.
             asked_s: time before the request that it answered.
         """
-        if mark < self.mark:
+        if mark < self.mark and not self._may_fall:
             return  # a late answer does not show that the mark is recent
         self.mark = mark
+        self._may_fall = False
         if self._marked_s is None or asked_s > self._marked_s:
             self._marked_s = asked_s
 
     def expire(self) -> None:
         """Forget the age of the mark, because the server reported that it has expired."""
         self._marked_s = None
+
+    def distrust(self) -> None:
+        """Take the next mark even if it is lower: it may be of another cluster."""
+        self._marked_s = None
+        self._may_fall = True
 
     def next(self) -> RequestKey:
         """Return a key for one request."""

@@ -150,6 +150,8 @@ class Pool:
         self._near_refused_s: dict[str, float] = {}  # times at which readers were left
         self._retired: set[Link] = set()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
+        self.met = 0
+        """Number of connections to an unknown member, perhaps of another cluster."""
         self._lost = ("", 0.0)  # address of the last lost connection, and its time
         self._lock = asyncio.Lock()
         self._reader_lock = asyncio.Lock()
@@ -423,6 +425,10 @@ class Pool:
         except BaseException:
             link.close()
             raise
+        if link.uuid not in self._uuids:
+            self.met += 1
+        # A member that lost its disk has another uuid at the same address.
+        self._uuids = {uuid: one for uuid, one in self._uuids.items() if one != address}
         self._uuids[link.uuid] = address
         return link
 

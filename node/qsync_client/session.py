@@ -20,8 +20,9 @@ from qsync_client.errors import (
 )
 from qsync_client.keys import MARK_AGE_S, FirstUse, GivenKey, Keys, RequestKey, checked_key
 from qsync_client.link import Link
-from qsync_client.outcomes import Committed, Outcome, Unknown, outcome_of
+from qsync_client.outcomes import Committed, Outcome, Refused, Unknown, outcome_of
 from qsync_client.pool import Pool
+from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Iterator
 from qsync_client.protocol.packing import INVALID
 from qsync_client.requests import PING, ClientRequest, SpaceTarget, call
@@ -70,6 +71,8 @@ class Session:
         self._streams = itertools.count(1)
         self._marking = asyncio.Lock()
         self._schema: Schema | None = None
+        self._schema_met = 0  # `Pool.met` at the time of the schema
+        self._marked_met = 0  # the same of the newest mark
         self._reading_schema = asyncio.Lock()
         self._max_request_bytes = max_request_bytes
         self._owner: tuple[asyncio.AbstractEventLoop, int] | None = None
@@ -143,6 +146,7 @@ class Session:
         never the names: then the next request is refused, and the schema is read again.
         """
         link = await self.pool.writer(deadline)
+        met = self.pool.met
         tables: list[list[Any]] = []
         async with asyncio.timeout_at(deadline):
             version = (await link.ask(PING)).schema_version
@@ -158,6 +162,9 @@ class Session:
                 if not isinstance(outcome, Committed):
                     return None
                 tables.append(outcome.tuples)
+        if self.pool.met != met:
+            return None
+        self._schema_met = met
         try:
             return decode_schema(version, tables[0], tables[1])
         except INVALID as error:
@@ -172,7 +179,8 @@ class Session:
         """
         if not isinstance(space, str):
             return self._checked(make(SpaceTarget(space, None)))
-        if self._schema is not None:
+        # Another cluster may have the same version of the schema, and other names.
+        if self._schema is not None and self._schema_met == self.pool.met:
             with contextlib.suppress(SchemaError):
                 return self._checked(make(SpaceTarget(space, self._schema)))
         return self._checked(make(SpaceTarget(space, await self.read_schema(deadline))))
@@ -274,6 +282,8 @@ class Session:
             if unknown is None:
                 raise
             return unknown
+        if unknown is None and request.schema_version and self._schema_met != self.pool.met:
+            return Refused(ErrorCode.WRONG_SCHEMA_VERSION, "the client has met another member")
         asked_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(deadline):
@@ -284,7 +294,7 @@ class Session:
         outcome = outcome_of(answer.kind, answer.body, request.as_row)
         self.pool.observe(link, outcome, is_read=is_read)
         if isinstance(outcome, Committed) and outcome.at:
-            self.keys.renew(outcome.at, asked_s)
+            self.renew(outcome.at, asked_s)
         return outcome
 
     # --- keys -----------------------------------------------------------------------------------
@@ -298,6 +308,8 @@ class Session:
         """
         loop = asyncio.get_running_loop()
         waits = Waits()
+        await self.pool.writer(deadline)  # it may be another cluster, whose log is shorter
+        self._distrust_mark_of_others()
         if self.keys.is_stale(loop.time()):
             async with self._marking:
                 while self.keys.is_stale(loop.time()):
@@ -317,6 +329,20 @@ class Session:
                         break
         return self.keys.next()
 
+    def renew(self, mark: int, asked_s: float) -> None:
+        """Record a mark that a member returned, see `Keys.renew`."""
+        self._distrust_mark_of_others()
+        self.keys.renew(mark, asked_s)
+
+    def _distrust_mark_of_others(self) -> None:
+        """Replace the mark if the client has met a new member, perhaps of another cluster.
+
+        With too high a mark, a cluster would take a key that it has forgotten for a new one.
+        """
+        if self._marked_met != self.pool.met:
+            self._marked_met = self.pool.met
+            self.keys.distrust()
+
     async def _take_mark(self, link: Link, deadline: float) -> None:
         asked_s = asyncio.get_running_loop().time()
         async with asyncio.timeout_at(deadline):
@@ -327,6 +353,6 @@ class Session:
             mark = outcome.tuples[0] if outcome.tuples else None
             if not isinstance(mark, int):
                 raise ConnectionError("the server returned no mark")
-            self.keys.renew(mark, asked_s)
+            self.renew(mark, asked_s)
             return
         raise RequestFailed(outcome)

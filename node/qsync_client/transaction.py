@@ -206,7 +206,7 @@ class Transaction:
             return Unknown(str(broken) or "no answer before the deadline")
         outcome = outcome_of(answer.kind, answer.body)
         if isinstance(outcome, Committed) and outcome.at:
-            self._session.keys.renew(outcome.at, asked_s)
+            self._session.renew(outcome.at, asked_s)
         return outcome
 
     # --- an unknown COMMIT ----------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from qsync_client import (
     Unknown,
 )
 from qsync_client.pool import Member
-from qsync_client.protocol.constants import Type
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.schema import VINDEX, VSPACE
 from qsync_testing.fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
 
 SPACE = 512
@@ -162,6 +164,47 @@ def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
             read = asyncio.create_task(reading())
             assert isinstance(await client.insert(SPACE, [1]), Committed)
             read.cancel()
+            await client.close()
+
+    asyncio.run(main())
+
+
+def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], Any]:
+    """Return the answers of a cluster with two spaces, 512 and 513."""
+
+    def answer(asked: Asked) -> Any:
+        space = asked.body.get(Key.SPACE_ID)
+        if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
+            return 0, {Key.DATA: [mark]}
+        if asked.kind != Type.SELECT or space not in (VSPACE, VINDEX):
+            return committed(asked)
+        rows = [[SPACE, 1, first, "memtx", 0, {}, []], [SPACE + 1, 1, second, "memtx", 0, {}, []]]
+        return 0, {Key.DATA: rows if space == VSPACE else []}
+
+    return answer
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
+    """A cluster was made anew at the same address. Its schema has the same version."""
+
+    async def main() -> None:
+        member = FakeMember(cluster_of("accounts", "orders", mark=5000))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            pool = client._session.pool
+            await client.insert("orders", [1], retry=retry)
+            assert member.asked[-1].body[Key.SPACE_ID] == SPACE + 1
+            member.answer = cluster_of("orders", "accounts", mark=50)
+            member.uuid = member.leader = SECOND
+            (link,) = pool._writers
+            member.drop()
+            await until(lambda: link.is_over)
+            for _ in range(2):
+                assert isinstance(await client.insert("orders", [1], retry=retry), Committed)
+                assert member.asked[-1].body[Key.SPACE_ID] == SPACE
+                if retry:
+                    assert member.asked[-1].key[2] <= 50
             await client.close()
 
     asyncio.run(main())
