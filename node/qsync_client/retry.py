@@ -21,6 +21,7 @@ Transitions by the outcome of an attempt:
     UNCERTAIN  Unknown: expired (16386)                RETURN
     UNCERTAIN  Unknown: any other                      RETRY          UNCERTAIN
     UNCERTAIN  Refused: changed (109), no Unknown yet  READ_SCHEMA    UNCERTAIN
+    UNCERTAIN  Refused: changed (109), without a key   READ_SCHEMA    UNCERTAIN
     UNCERTAIN  Refused after the key was looked up     RETURN
     UNCERTAIN  Refused: no retry can heal it           RETURN the Unknown; RAISE if none yet
     UNCERTAIN  Refused: any other                      RETRY          UNCERTAIN
@@ -123,10 +124,12 @@ class Retry:
         """Begin in FRESH, or in UNCERTAIN with a key of the caller.
 
         Args:
-            is_keyed: True if the request carries a key.
+            is_keyed: True if the request carries a key. Of those without one, only reads are
+                repeated after an Unknown.
             is_key_given: True if the caller supplied the key; it must not be replaced.
             is_first: True if no other attempt can have used that key.
         """
+        self._is_keyed = is_keyed
         self._may_renew = is_keyed and not is_key_given
         self._is_uncertain = is_key_given and not is_first
         self.unknown: Unknown | None = None
@@ -168,7 +171,7 @@ class Retry:
         return RetryStep.RETURN if is_expired else RetryStep.RETRY
 
     def _after_refusal(self, outcome: Refused) -> RetryStep:
-        if self.unknown is None:
+        if self.unknown is None or not self._is_keyed:
             # No attempt of this call may have been logged, so the body may change.
             if outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
                 return RetryStep.READ_SCHEMA

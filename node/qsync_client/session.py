@@ -282,13 +282,14 @@ class Session:
             if unknown is None:
                 raise
             return unknown
-        if unknown is None and request.schema_version and self._schema_met != self.pool.met:
+        # A repeated write must have the same body, so its names are not looked up again.
+        is_checked = key is None or unknown is None
+        if is_checked and request.schema_version and self._schema_met != self.pool.met:
             return Refused(ErrorCode.WRONG_SCHEMA_VERSION, "the client has met another member")
         asked_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(deadline):
-                # A repeated write must have the same body, so its names are not looked up again.
-                answer = await link.ask(request, key=key, is_checked=unknown is None)
+                answer = await link.ask(request, key=key, is_checked=is_checked)
         except (ConnectionError, TimeoutError) as error:
             return Unknown(str(error) or "no answer before the deadline")
         outcome = outcome_of(answer.kind, answer.body, request.as_row)

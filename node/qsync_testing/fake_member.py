@@ -26,6 +26,7 @@ class Asked:
     stream: int
     key: Any
     body: dict[int, Any]
+    schema_version: int = 0
 
 
 MemberAnswer = tuple[int, Any] | None
@@ -92,7 +93,13 @@ class FakeMember:
         elif kind == Type.UNWATCH:
             return
         else:
-            asked = Asked(kind, header.get(Key.STREAM_ID, 0), header.get(Key.IDEMPOTENCY), fields)
+            asked = Asked(
+                kind,
+                header.get(Key.STREAM_ID, 0),
+                header.get(Key.IDEMPOTENCY),
+                fields,
+                header.get(Key.SCHEMA_VERSION, 0),
+            )
             self.asked.append(asked)
             answer = self.answer(asked)
             if answer is None and fields.get(Key.FUNCTION_NAME) == "qsync.mark":

@@ -385,6 +385,34 @@ def test_invalid_answer_to_a_write_is_unknown(body: bytes) -> None:
     asyncio.run(main())
 
 
+def test_repeated_read_looks_its_names_up_again() -> None:
+    """Its first attempt had no answer, and the space has another id meanwhile."""
+    ids = [SPACE]
+
+    def answer(asked: Asked) -> MemberAnswer:
+        space = asked.body.get(Key.SPACE_ID)
+        if asked.kind != Type.SELECT or space == VINDEX:
+            return committed(asked)
+        if space == VSPACE:
+            return 0, {Key.DATA: [[ids[-1], 1, "accounts", "memtx", 0, {}, []]]}
+        if len(ids) == 1:
+            ids.append(SPACE + 1)
+            member.drop()
+            return None
+        if asked.schema_version and space == SPACE:
+            return refused(ErrorCode.WRONG_SCHEMA_VERSION)
+        return committed(asked)
+
+    member = FakeMember(answer)
+
+    async def main() -> None:
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            assert isinstance(await client.select("accounts", 1), Committed)
+            assert member.asked[-1].body[Key.SPACE_ID] == SPACE + 1
+
+    asyncio.run(main())
+
+
 def test_row_with_invalid_utf_8_is_returned_and_can_be_written() -> None:
     row = b"\x81\x30\x91\x91\xa2\xffx"
 

@@ -80,6 +80,12 @@ def test_an_outcome_covers_all_attempts(
     assert retry.outcome == outcome
 
 
+def test_read_without_an_answer_may_look_its_names_up_again() -> None:
+    retry = Retry(is_keyed=False)
+    steps = [retry.after(outcome) for outcome in (LOST, OLD_SCHEMA, LOST, DENIED)]
+    assert steps == [RetryStep.RETRY, RetryStep.READ_SCHEMA, RetryStep.RETRY, RetryStep.RAISE]
+
+
 def test_key_of_the_caller_is_never_replaced() -> None:
     retry = Retry(is_key_given=True)
     assert retry.after(EXPIRED) is RetryStep.RETURN
