@@ -1,6 +1,7 @@
 """The Lease: one holder, a takeover after its silence, and an immediate one after its release."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,67 @@ async def test_holder_that_comes_back_after_another_one_took_over_ends() -> None
     taken["spec"]["holderIdentity"] = "b"
     api.put(taken)
     await asyncio.wait_for(holding, 2)
+
+
+class SlowLeaseApi(FakeApi):
+    """API server whose every write of the Lease takes `WRITE_S` seconds of a simulated clock."""
+
+    WRITE_S = 8.0
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        self._clock = clock
+
+    async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        found = await super().apply(document, subresource)
+        self._clock[0] += self.WRITE_S
+        return found
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_holder_stops_its_writes_before_another_may_take_the_lease(
+    is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    api = SlowLeaseApi(clock) if is_slow else FakeApi()
+    first, second = OperatorLease(api, "ns", "a"), OperatorLease(api, "ns", "b")
+    await first.acquire()
+    assert await first._try()  # renews it
+    assert first.is_held()
+    # The second one reads the record as soon as it is written, before the answer to the first.
+    clock[0] -= SlowLeaseApi.WRITE_S if is_slow else 0.0
+    assert not await second._try()
+    clock[0] += module.DURATION_S + 0.1
+    assert not first.is_held()
+    assert await second._try()
+    assert second.is_held()
+
+
+class OvertakenLeaseApi(FakeApi):
+    """API server on which another operator takes the Lease right after it was read."""
+
+    is_overtaking = False
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        found = await super().get(kind, namespace, name)
+        if found is not None and self.is_overtaking:
+            self.put({**found, "spec": {**found["spec"], "holderIdentity": "b"}})
+        return found
+
+
+@pytest.mark.asyncio
+async def test_lease_that_another_operator_took_meanwhile_is_not_overwritten() -> None:
+    api = OvertakenLeaseApi()
+    before = OperatorLease(api, "ns", "before")
+    await before.acquire()
+    await before.release()
+    api.is_overtaking = True
+    lease = OperatorLease(api, "ns", "a")
+    assert not await lease._try()
+    assert not lease.is_held()
+    assert api.named("Lease", "qsync-operator")["spec"]["holderIdentity"] == "b"
 
 
 @pytest.mark.asyncio

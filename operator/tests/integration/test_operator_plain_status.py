@@ -29,11 +29,14 @@ class FakeAdmin(JsonHandler):
     """Admin port that answers every GET with a member's status."""
 
     uuid = REAL
+    member = "orders-0"
+    replicaset_uuid = ""
     members: ClassVar[list[Any]] = []
 
     def do_GET(self) -> None:
         fields = {
-            "name": "orders-0", "uuid": self.uuid, "replicaset_uuid": "", "role": "joining",
+            "name": self.member, "uuid": self.uuid, "replicaset_uuid": self.replicaset_uuid,
+            "role": "joining",
             "term": 0, "last_term": 0, "last_index": 0, "confirmed_index": 0, "replica_id": 0,
             "leader_uuid": "", "is_writable": False, "can_stand": False, "is_open": False,
             "split_brain": "", "refused": "", "quorum": 1, "members": self.members,
@@ -119,6 +122,22 @@ async def test_identity_is_not_stored_from_an_answer_without_tls(tmp_path: Path)
         assert await observe(api, port, EARLIER) == FALSE
     state = await stored(api, port)
     assert (state.members["orders-0"].uuid, state.tls_images) == ("", ())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("fields", "is_believed"),
+    [
+        ({}, True),
+        ({"member": "orders-1"}, False),
+        ({"replicaset_uuid": "another"}, False),
+    ],
+)
+async def test_another_node_at_a_reused_address_does_not_answer_for_the_member(
+    fields: dict[str, str], is_believed: bool
+) -> None:
+    with answering(0, REAL, None, **fields) as port:
+        assert (await observe(FakeApi(), port, NEW) == REAL) is is_believed
 
 
 async def stored(api: FakeApi, port: int) -> ClusterState:

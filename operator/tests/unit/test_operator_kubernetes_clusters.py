@@ -8,6 +8,8 @@ import pytest
 
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.configuration import MemberConfiguration
+from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.manager import clusters as clusters_module
 from qsync_operator.manager.clusters import Clusters
@@ -18,7 +20,15 @@ from qsync_operator.reconcile import controller as controller_module
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.settings import Site
 from qsync_testing.operator.fake_api import FakeApi
-from qsync_testing.operator.platforms import IMAGE, cluster_of, document_of, opened, pod_of, settled
+from qsync_testing.operator.platforms import (
+    IMAGE,
+    cluster_of,
+    document_of,
+    observed,
+    opened,
+    pod_of,
+    settled,
+)
 
 
 @pytest.mark.asyncio
@@ -122,6 +132,22 @@ async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
     api.failing = {"QsyncCluster", "Event"}
     await reporter.report("Failover", "orders", "it happened")
     assert not await reporter.publish(cluster, ClusterStatus())
+
+
+@pytest.mark.asyncio
+async def test_status_that_the_api_server_refused_is_published_in_the_next_turn() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    api.put(document_of())
+    async with opened(api, cluster) as (platform, _):
+        controller = Controller(platform, KubernetesReporter(api, cluster), ClusterStatus(), 1e9)
+        api.failing = {"QsyncCluster"}
+        for _turn in range(3):
+            await controller.turn(cluster)
+        refused = controller.status
+        api.failing = set()
+        await controller.turn(cluster)
+        assert controller.status == refused, "only the retry publishes it"
+    assert api.named("QsyncCluster", "orders")["status"]["phase"] == "Creating"
 
 
 @pytest.mark.asyncio
@@ -231,6 +257,49 @@ async def test_late_event_of_an_earlier_object_does_not_touch_the_new_cluster() 
         assert clusters.known() == {("ns", "orders"): "new"}
         await clusters.on_event(at("new", NEW), True)
         assert clusters.known() == {}
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_late_event_of_an_earlier_generation_does_not_restore_its_specification() -> None:
+    clusters = Clusters(FakeApi(), Cache(), IMAGE)
+    await clusters.begin()
+    try:
+        await clusters.on_event(at("a", OLD, generation=2, replicas=5), False)
+        await clusters.on_event(at("a", OLD, generation=1, replicas=3), False)
+        assert clusters._tasks["ns", "orders"].cluster.spec.replicas == 5
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_new_object_with_the_name_of_an_earlier_one_gets_a_task_of_its_own() -> None:
+    """The earlier task would continue with the identity of the earlier cluster."""
+    clusters = Clusters(FakeApi(), Cache(), IMAGE)
+    await clusters.begin()
+    try:
+        await clusters.on_event(at("old", OLD), False)
+        earlier = clusters._tasks["ns", "orders"]
+        await clusters.on_event(at("old", OLD, generation=2), False)
+        assert clusters._tasks["ns", "orders"] is earlier
+        await clusters.on_event(at("new", NEW), False)
+        assert clusters._tasks["ns", "orders"] is not earlier
+        assert earlier._task.cancelled()
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_cluster_that_is_being_deleted_is_no_longer_reconciled() -> None:
+    clusters = Clusters(FakeApi(), Cache(), IMAGE)
+    await clusters.begin()
+    try:
+        leaving = at("a", OLD, generation=2)
+        leaving["metadata"]["deletionTimestamp"] = NEW
+        for document, count in ((at("a", OLD), 1), (leaving, 0), (leaving, 0)):
+            await clusters.on_event(document, False)
+            assert clusters.count() == count
     finally:
         await clusters.close()
 
@@ -399,6 +468,25 @@ async def test_stored_specification_gives_no_privilege_where_templates_are_restr
     await clusters.on_event(document, False)
     assert clusters.count() == 0
     await clusters.close()
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_members_are_configured_only_with_the_lease(
+    is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = []
+
+    async def send_to_new(*_: object) -> None:
+        configured.append("all")
+
+    monkeypatch.setattr(MemberConfiguration, "send_to_new", send_to_new)
+    cluster = cluster_of()
+    platform = await KubernetesPlatform.open(
+        FakeApi(), Cache(), cluster, IMAGE, may_write=lambda: is_held
+    )
+    try:
+        await observed(platform, cluster)
+    finally:
+        await platform.close()
+    assert configured == ["all"] * is_held
 
 
 @pytest.mark.asyncio
