@@ -392,29 +392,34 @@ async def test_refused_head_request_has_no_body(tmp_path: Path) -> None:
         writer.close()
 
 
+class MovingAway:
+    """Resolutions of appends, of which the next `left` find that the journal has left the broker."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def resolve(self, *arguments: Any, may_proxy: bool, **fields: Any) -> Resolution:
+        found = resolve(*arguments, may_proxy=may_proxy, **fields)
+        if may_proxy or not self.left:
+            return found
+        self.left -= 1
+        return found._replace(status=Status.NOT_JOURNAL_PRIMARY_BROKER)
+
+
 @pytest.mark.parametrize("headers", [{}, {"X-Suspend": "NOW"}])
 async def test_append_follows_its_journal_to_another_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
 ) -> None:
     """The primary may change while an append is forwarded, for example by a suspension."""
-    moved = 0
-
-    def moving(*arguments: Any, may_proxy: bool, **fields: Any) -> Resolution:
-        nonlocal moved
-        found = resolve(*arguments, may_proxy=may_proxy, **fields)
-        if may_proxy or not moved:
-            return found
-        moved -= 1
-        return found._replace(status=Status.NOT_JOURNAL_PRIMARY_BROKER)
-
-    monkeypatch.setattr("qsync_broker.append.resolve", moving)
+    moving = MovingAway(0)
+    monkeypatch.setattr("qsync_broker.append.resolve", moving.resolve)
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
         other = other_than_primary(nodes)
         data = b"" if headers else b"content"
-        moved = 3  # not before: the broker appends for itself when it begins
+        moving.left = 3  # not before: the broker appends for itself when it begins
         answer = await http.put(f"{other.url}/a/journal", data=data, headers=headers)
         assert answer.status == 204, await answer.text()
-        assert moved == 0
+        assert moving.left == 0
 
 
 async def test_forwarded_reads_that_wait_hold_no_append_back(tmp_path: Path) -> None:
@@ -479,10 +484,17 @@ async def test_append_with_an_unknown_outcome_is_not_forwarded_again(
     answer_to_append = AppendHandlers._answer
     failures = [web.Response(status=500, text="the bytes may or may not have been appended")]
 
-    def failing(handlers: AppendHandlers, request: web.Request, *rest: Any, **fields: Any) -> Any:
+    def failing(
+        handlers: AppendHandlers,
+        request: web.Request,
+        append: Append,
+        result: Appended,
+        *,
+        has_content: bool,
+    ) -> web.Response:
         if PROXIED in request.headers and failures:
             return failures.pop()
-        return answer_to_append(handlers, request, *rest, **fields)
+        return answer_to_append(handlers, request, append, result, has_content=has_content)
 
     monkeypatch.setattr(AppendHandlers, "_answer", failing)
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
@@ -496,36 +508,28 @@ async def test_streamed_append_is_not_forwarded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first broker has received a part of the content: only the rest could be repeated."""
-    refusals = 0
-
-    def moving(*arguments: Any, may_proxy: bool, **fields: Any) -> Resolution:
-        nonlocal refusals
-        found = resolve(*arguments, may_proxy=may_proxy, **fields)
-        if may_proxy or refusals:
-            return found
-        refusals += 1
-        return found._replace(status=Status.NOT_JOURNAL_PRIMARY_BROKER)
+    moving = MovingAway(1)
 
     async def content() -> AsyncIterator[bytes]:
         yield b"begin"
         async with asyncio.timeout(10):
-            while not refusals:
+            while moving.left:
                 await asyncio.sleep(0.01)
         yield b"end"
 
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
         url = f"{other_than_primary(nodes).url}/a/journal"
         assert (await http.put(url, data=b"before")).status == 204
-        monkeypatch.setattr("qsync_broker.append.resolve", moving)
+        monkeypatch.setattr("qsync_broker.append.resolve", moving.resolve)
         answer = await http.put(url, data=content())
-        assert (answer.status, refusals) == (421, 1)
+        assert (answer.status, moving.left) == (421, 0)
         assert await (await http.get(url)).read() == b"before"
 
 
 async def test_forwarded_read_that_breaks_is_broken_for_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def breaking(*_: Any) -> AsyncIterator[bytes]:
+    async def breaking(*_: object) -> AsyncIterator[bytes]:
         yield b"begin"
         yield b"middle"
         raise reader.ReadError("the store failed")

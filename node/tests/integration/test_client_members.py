@@ -23,7 +23,16 @@ from qsync_client import (
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.schema import VINDEX, VSPACE
-from qsync_testing.fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
+from qsync_testing.fake_member import (
+    FIRST,
+    SECOND,
+    Asked,
+    FakeMember,
+    MemberAnswer,
+    committed,
+    refused,
+    serving,
+)
 
 SPACE = 512
 
@@ -80,7 +89,7 @@ def test_error_names_the_silent_address() -> None:
 
 @pytest.mark.parametrize("code", [226, 116, 62])
 def test_isolated_member_is_left_for_another_one(code: int) -> None:
-    def isolated_answer(asked: Asked) -> Any:
+    def isolated_answer(asked: Asked) -> MemberAnswer:
         return refused(code) if asked.kind == Type.INSERT else committed(asked)
 
     async def main() -> None:
@@ -101,7 +110,7 @@ def test_isolated_member_is_left_for_another_one(code: int) -> None:
 def test_member_that_refuses_each_read_is_left(near: int) -> None:
     """Another member of the zone answers, or the member that takes writes."""
 
-    def loading_answer(asked: Asked) -> Any:
+    def loading_answer(asked: Asked) -> MemberAnswer:
         return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
 
     async def main() -> None:
@@ -131,7 +140,7 @@ def test_member_that_refuses_each_read_is_left(near: int) -> None:
 
 
 def test_member_that_refuses_the_schema_is_left() -> None:
-    def loading_answer(asked: Asked) -> Any:
+    def loading_answer(asked: Asked) -> MemberAnswer:
         return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
 
     async def main() -> None:
@@ -147,7 +156,7 @@ def test_member_that_refuses_the_schema_is_left() -> None:
 
 
 def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
-    def isolated_answer(asked: Asked) -> Any:
+    def isolated_answer(asked: Asked) -> MemberAnswer:
         return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
 
     async def main() -> None:
@@ -169,10 +178,10 @@ def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
     asyncio.run(main())
 
 
-def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], Any]:
+def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], MemberAnswer]:
     """Return the answers of a cluster with two spaces, 512 and 513."""
 
-    def answer(asked: Asked) -> Any:
+    def answer(asked: Asked) -> MemberAnswer:
         space = asked.body.get(Key.SPACE_ID)
         if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
             return 0, {Key.DATA: [mark]}

@@ -57,6 +57,8 @@ def test_voter_that_this_operator_never_heard_is_unregistered_before_it_is_remov
     stopped = world.incarnations["c-4"]
     stopped.is_running, stopped.is_dead, stopped.uuid = False, True, ""
     assert decide(world) == (Unregister("c-0", "c-4", "uuid-c-4", "the cluster is scaled down"),)
+
+
 def test_voter_whose_new_instance_only_the_leader_knows_is_unregistered_first() -> None:
     world = formed(cluster_of(3), cluster_of(4))
     seen = world.observe()
