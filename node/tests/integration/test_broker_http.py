@@ -393,7 +393,7 @@ async def test_refused_head_request_has_no_body(tmp_path: Path) -> None:
 
 
 class MovingAway:
-    """Resolutions of appends, of which the next `left` find that the journal has left the broker."""
+    """Resolutions of appends: for the next `left`, the journal has left the broker."""
 
     def __init__(self, left: int) -> None:
         self.left = left
