@@ -71,8 +71,8 @@ class StatusModel(BaseModel):
 
     def stored(self) -> dict[str, Any]:
         """Return the document for the API server, which refuses longer texts."""
-        document = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return {key: _cut(value) for key, value in document.items()}
+        found = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {key: _cut(value) for key, value in found.items()}
 
 
 STATUS_TEXT_MAX = 1024

@@ -117,7 +117,7 @@ class NodeStatus:
         )
 
 
-def _bounded(value: object) -> float:
+def _bounded(value: float) -> float:
     """Return a number of 64 bits; JSON may hold larger numbers, and Python reads infinite ones."""
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is no number")
