@@ -20,8 +20,6 @@ from qsync_operator.plan.actions import (
     Action,
     CreateMember,
     Nominate,
-from qsync_operator.plan.actions import (
-    CreateMember,
     RecordBootstrap,
     RecordFormed,
     RemoveMember,
@@ -37,9 +35,8 @@ from qsync_operator.plan.observed import (
 from qsync_operator.reconcile.access import AccessReconciler
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused
-from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
-from qsync_operator.resources.state import ClusterState
 from qsync_operator.resources.labels import ADMIN_SCHEME_LABEL, CLUSTER_LABEL, ROLE_LABEL
+from qsync_operator.resources.state import ClusterState
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.platforms import (
     IMAGE,
