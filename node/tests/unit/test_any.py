@@ -19,7 +19,7 @@ MAXIMA = {
     "node/qsync_spark": 27,
     "node/qsync_broker": 32,
     "node/qsync_testing": 56,
-    "node/tests": 86,
+    "node/tests": 85,
     "operator/qsync_operator": 16,
     "operator/qsync_agent": 0,
     "operator/qsync_local": 1,
