@@ -35,12 +35,17 @@ MemberAnswer = tuple[int, Any] | None
 
 @dataclass
 class FakeMember:
-    """A member; `answer` returns the answer to a request, `asked` lists all requests."""
+    """A member; `answer` returns the answer to a request, `asked` lists all requests.
+
+    It refuses log-ins with `denied` unless that is 0.
+    """
 
     answer: Callable[[Asked], MemberAnswer]
     uuid: str = FIRST
     leader: str = FIRST
     is_silent: bool = False
+    answers_marks: bool = True
+    denied: int = 0
     address: str = ""
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
@@ -80,7 +85,9 @@ class FakeMember:
         kind, sync, header, body = frame
         fields = unpack(body) if body else {}
         answer: MemberAnswer
-        if kind in (Type.AUTH, Type.PING):
+        if kind == Type.AUTH and self.denied:
+            answer = refused(self.denied)
+        elif kind in (Type.AUTH, Type.PING):
             answer = (0, {})
         elif kind == Type.WATCH:
             answer = (
@@ -93,16 +100,12 @@ class FakeMember:
         elif kind == Type.UNWATCH:
             return
         else:
-            asked = Asked(
-                kind,
-                header.get(Key.STREAM_ID, 0),
-                header.get(Key.IDEMPOTENCY),
-                fields,
-                header.get(Key.SCHEMA_VERSION, 0),
-            )
+            stream, key = header.get(Key.STREAM_ID, 0), header.get(Key.IDEMPOTENCY)
+            asked = Asked(kind, stream, key, fields, header.get(Key.SCHEMA_VERSION, 0))
             self.asked.append(asked)
             answer = self.answer(asked)
-            if answer is None and fields.get(Key.FUNCTION_NAME) == "qsync.mark":
+            is_mark = self.answers_marks and fields.get(Key.FUNCTION_NAME) == "qsync.mark"
+            if answer is None and is_mark:
                 answer = (0, {Key.DATA: [5]})
         if answer is None:
             return

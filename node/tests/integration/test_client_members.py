@@ -1,6 +1,7 @@
 """The client finds working members, leaves others, and closes all of its connections."""
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 import time
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 
 from qsync_client import (
+    AccessDenied,
     Client,
     ClientClosed,
     Committed,
     ErrorCode,
     Outcome,
     QsyncError,
+    Refused,
     RolledBack,
     SyncClient,
+    Transaction,
     Unknown,
 )
 from qsync_client.pool import Member
@@ -158,6 +162,14 @@ def test_member_that_refuses_the_schema_is_left() -> None:
 def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
     def isolated_answer(asked: Asked) -> MemberAnswer:
         return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
+@pytest.mark.parametrize("kind", [Type.BEGIN, Type.CALL])
+def test_member_that_refuses_transactions_or_marks_is_left_for_another_one(
+    monkeypatch: pytest.MonkeyPatch, kind: Type
+) -> None:
+    monkeypatch.setattr("qsync_client.pool.REFUSED_S", 0.1)
+
+    def isolated_answer(asked: Asked) -> Any:
+        return refused(226) if asked.kind == kind else committed(asked)
 
     async def main() -> None:
         isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
@@ -173,6 +185,10 @@ def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
             read = asyncio.create_task(reading())
             assert isinstance(await client.insert(SPACE, [1]), Committed)
             read.cancel()
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            assert isinstance(transaction.outcome, Committed)
+            assert other.kinds() == [Type.BEGIN, Type.INSERT, Type.COMMIT]
             await client.close()
 
     asyncio.run(main())
@@ -215,12 +231,43 @@ def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
                 if retry:
                     assert member.asked[-1].key[2] <= 50
             await client.close()
+def test_member_that_executes_requests_in_between_is_not_left() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            await client.insert(SPACE, [1])
+            pool = client._session.pool
+            (link,) = pool._writers
+            pool.observe(link, Refused(226, "no leader"))
+            link.refused_s = -3600.0
+            pool.observe(link, Committed([]))
+            pool.observe(link, Refused(226, "no leader"))
+            assert pool._writers == [link]
 
     asyncio.run(main())
 
 
 def test_watch_leaves_a_member_that_answers_no_more() -> None:
     """The connection of a machine that disappeared does not end by itself."""
+def test_late_refusal_of_a_former_connection_does_not_end_its_successor() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            await client.insert(SPACE, [1])
+            pool = client._session.pool
+            (former,) = pool._writers
+            pool._retire_writers()
+            await client.insert(SPACE, [2])
+            successors = [*pool._writers]
+            former.refused_s = -3600.0
+            pool.observe(former, Refused(226, "no leader"))
+            assert pool._writers == successors != []
+
+    asyncio.run(main())
+
+
+def test_former_connection_does_not_replace_its_successor() -> None:
+    """Its member names a leader after the client has left that member."""
 
     async def main() -> None:
         first = FakeMember(committed, uuid=FIRST, leader=FIRST)
@@ -233,6 +280,81 @@ def test_watch_leaves_a_member_that_answers_no_more() -> None:
             first.is_silent = True
             async with asyncio.timeout(10):
                 assert (await anext(watching))["leader_uuid"] == SECOND
+        async with serving(first, second) as (address, other):
+            async with Client([address, other], "app", "secret") as client:
+                await client.insert(SPACE, [1])
+                pool = client._session.pool
+                (former,) = pool._writers
+                pool._retire_writers()
+                await client.insert(SPACE, [2])
+                successors = [*pool._writers]
+                assert await pool._move(former, SECOND)
+                assert pool._writers == successors != []
+            assert second.kinds() == []
+
+    asyncio.run(main())
+
+
+def test_member_that_does_not_know_the_user_yet_is_left_for_another_one() -> None:
+    async def main() -> None:
+        lagging = FakeMember(committed, denied=45)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(lagging, other) as addresses:
+            async with Client(addresses, "app", "secret") as client:
+                assert isinstance(await client.insert(SPACE, [1]), Committed)
+            other.denied = 45
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            with pytest.raises(AccessDenied):
+                await client.insert(SPACE, [1])
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_close_ends_connections_that_were_retired() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: None if one.kind == Type.INSERT else committed(one))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret")
+            writing = asyncio.create_task(client.insert(SPACE, [1]))
+            await until(lambda: member.kinds() == [Type.INSERT])
+            client._session.pool._retire_writers()
+            assert member.connections == 1
+            await client.close()
+            async with asyncio.timeout(2):
+                assert isinstance(await writing, Unknown)
+            await until(lambda: member.connections == 0)
+
+    asyncio.run(main())
+
+
+def test_connection_to_an_address_that_another_member_has_now_is_closed() -> None:
+    async def main() -> None:
+        member = FakeMember(committed, uuid=FIRST, leader=SECOND)
+        async with serving(member) as (address,), Client(address, "app", "secret") as client:
+            pool = client._session.pool
+            pool._uuids[SECOND] = address
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            await until(lambda: SECOND not in pool._uuids)
+            await until(lambda: member.connections == 1)
+
+    asyncio.run(main())
+
+
+class BusyMember(FakeMember):
+    """A member that accepts a log-in late."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        await super().serve(reader, writer)
+
+
+def test_busy_member_gets_more_time_in_each_round() -> None:
+    async def main() -> None:
+        async with serving(BusyMember(committed)) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=10)
+            client._session.pool.connect_s = 0.1
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
             await client.close()
 
     asyncio.run(main())
@@ -243,6 +365,7 @@ def test_close_during_a_connect_leaves_no_connection() -> None:
         member = FakeMember(committed, is_silent=not answers)
         async with serving(member) as (address,):
             client = Client([Member(address, "here")], "app", "secret", zone=zone, deadline_s=20)
+            client._session.pool.connect_s = 20  # only `close` ends the attempt before
             reading = asyncio.create_task(client.select(SPACE))
             await until(lambda: member.connections == 1)
             await client.close()
@@ -359,6 +482,59 @@ def test_synchronous_client_refuses_requests_after_a_fork(
         client.insert(SPACE, [1])
     client.close()  # nothing to close in the child
     monkeypatch.setattr(os, "getpid", lambda: own)
+    client.close()
+
+
+def test_commit_that_was_sent_is_unknown_to_a_closed_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qsync_client.sync.FINISH_S", 0.05)
+    committing = threading.Event()
+
+    async def commit(*_: object) -> Outcome:
+        committing.set()
+        await asyncio.Event().wait()  # longer than a closed client waits
+        raise AssertionError("the event is never set")
+
+    monkeypatch.setattr(Transaction, "_commit", commit)
+    with Served(FakeMember(committed)) as address:
+        client = SyncClient(address, "app", "secret")
+        outcomes: list[Outcome | None] = []
+
+        def write() -> None:
+            with client.transaction() as transaction:
+                transaction.insert(SPACE, [1])
+            outcomes.append(transaction.outcome)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        assert committing.wait(10)
+        client.close()
+        thread.join(10)
+        assert [type(one) for one in outcomes] == [Unknown]
+
+
+def test_interrupted_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be tried again after the user has interrupted the program."""
+    client = SyncClient("127.0.0.1:1", "app", "secret")
+    started, ended = threading.Event(), threading.Event()
+
+    async def request() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt(_: object) -> None:
+        assert started.wait(10)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(concurrent.futures.Future, "result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client._loop.run(request())
+    assert ended.wait(5)
     client.close()
 
 

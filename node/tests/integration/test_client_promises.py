@@ -131,6 +131,66 @@ def test_refusal_of_a_callers_key_after_its_lookup_is_final() -> None:
     asyncio.run(main())
 
 
+def test_expired_key_is_replaced_by_one_with_a_newer_mark() -> None:
+    """The mark is not old by the clock: the window of keys is counted in rows."""
+    marks = [5, 900]
+
+    def answer(asked: Asked) -> MemberAnswer:
+        if is_mark(asked):
+            return 0, {Key.DATA: [marks.pop(0)]}
+        return refused(ErrorCode.KEY_EXPIRED) if asked.key[2] < 900 else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.8)
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            assert member.kinds() == [Type.INSERT, Type.INSERT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mark", [None, refused(226)])
+def test_missing_mark_does_not_delay_a_client_that_has_an_older_one(
+    monkeypatch: pytest.MonkeyPatch, mark: MemberAnswer
+) -> None:
+    monkeypatch.setattr("qsync_client.session.MARK_AGE_S", 0.1)
+
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            await client.insert(SPACE, [1])
+            client._session.keys.expire()
+            member.answers_marks = False
+            member.answer = lambda one: mark if is_mark(one) else committed(one)
+            async with asyncio.timeout(5):
+                assert isinstance(await client.insert(SPACE, [2]), Committed)
+            assert [one.key[2] for one in member.asked if one.key] == [5, 7]
+
+    asyncio.run(main())
+
+
+def test_age_of_a_mark_counts_from_the_request_of_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer may be late, and other clients write rows meanwhile."""
+    monkeypatch.setattr("qsync_client.keys.MARK_AGE_S", 0.3)
+
+    def late(asked: Asked) -> MemberAnswer:
+        time.sleep(0.4 * (asked.kind == Type.INSERT))
+        return committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(late)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            await client.insert(SPACE, [1])
+            await client.insert(SPACE, [2])
+            assert [is_mark(one) for one in member.asked] == [True, False] * 2
+
+    asyncio.run(main())
+
+
 # --- transactions ---------------------------------------------------------------------------------
 
 
@@ -271,6 +331,179 @@ def test_commit_that_was_not_sent_is_rolled_back_at_once() -> None:
                 assert link is not None
                 await until(lambda: link.is_over)
             assert isinstance(transaction.outcome, RolledBack)
+
+    asyncio.run(main())
+
+
+def test_commit_without_a_key_is_sent_once() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: refused(295) if one.kind == Type.COMMIT else committed(one))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.5)
+            async with client.transaction(retry=False) as transaction:
+                await transaction.insert(SPACE, [1])
+            assert isinstance(transaction.outcome, Unknown)
+            assert member.kinds() == [Type.BEGIN, Type.INSERT, Type.COMMIT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_commit_whose_key_has_expired_is_rolled_back_and_not_repeated() -> None:
+    expired = refused(ErrorCode.KEY_EXPIRED)
+
+    async def main() -> None:
+        member = FakeMember(lambda one: expired if one.kind == Type.COMMIT else committed(one))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            assert transaction.outcome == RolledBack("reason")
+            assert member.kinds() == [Type.BEGIN, Type.INSERT, Type.COMMIT]
+
+    asyncio.run(main())
+
+
+def test_transaction_with_an_invalid_answer_never_commits() -> None:
+    """The statement may have been executed, but its result is unknown."""
+
+    async def main() -> None:
+        member = FakeMember(lambda one: (0, b"\xc1") if one.kind == Type.INSERT else committed(one))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                with pytest.raises(TransactionLost):
+                    await transaction.insert(SPACE, [1])
+            assert isinstance(transaction.outcome, RolledBack)
+            assert member.kinds() == [Type.BEGIN, Type.INSERT, Type.ROLLBACK]
+
+    asyncio.run(main())
+
+
+def with_names(answer: Callable[[Asked], MemberAnswer]) -> Callable[[Asked], MemberAnswer]:
+    """Return a function that answers as a cluster with the space `accounts`."""
+    tables = {
+        VSPACE: [SPACE, 1, "accounts", "memtx", 0, {}, []],
+        VINDEX: [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]],
+    }
+
+    def named(asked: Asked) -> MemberAnswer:
+        space = asked.body.get(Key.SPACE_ID)
+        return (0, {Key.DATA: [tables[space]]}) if space in tables else answer(asked)
+
+    return named
+
+
+def test_replay_leaves_out_a_statement_that_the_schema_refused() -> None:
+    """The server did not count it, and would find another transaction under the key."""
+    refusals = {Type.INSERT: refused(109), Type.COMMIT: refused(295)}
+
+    async def main() -> None:
+        answer = with_names(lambda asked: refusals.pop(Type(asked.kind), committed(asked)))
+        member = FakeMember(answer)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert("accounts", [1])
+            assert isinstance(transaction.outcome, Committed)
+            kinds = [kind for kind in member.kinds() if kind != Type.SELECT]
+            first = [Type.BEGIN, Type.INSERT, Type.INSERT, Type.COMMIT]
+            assert kinds == [*first, Type.BEGIN, Type.INSERT, Type.COMMIT]
+
+    asyncio.run(main())
+
+
+def changed_schema(asked: Asked) -> MemberAnswer:
+    """Answer as a cluster whose schema changed after the client had read it."""
+    return refused(109) if asked.schema_version else committed(asked)
+
+
+def test_replay_is_not_refused_after_a_change_of_the_schema() -> None:
+    async def main() -> None:
+        def answer(asked: Asked) -> MemberAnswer:
+            if asked.kind != Type.COMMIT or member.kinds().count(Type.COMMIT) > 1:
+                return committed(asked)
+            member.answer = with_names(changed_schema)
+            return refused(295)
+
+        member = FakeMember(with_names(answer))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert("accounts", [1])
+            assert isinstance(transaction.outcome, Committed)
+            inserts = [one.schema_version for one in member.asked if one.kind == Type.INSERT]
+            assert inserts == [1, 0]
+
+    asyncio.run(main())
+
+
+def test_retry_of_an_unknown_write_is_not_refused_after_a_change_of_the_schema() -> None:
+    async def main() -> None:
+        def answer(asked: Asked) -> MemberAnswer:
+            member.answer = with_names(changed_schema)
+            return refused(295)
+
+        member = FakeMember(with_names(lambda one: answer(one) if one.key else None))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=1)
+            assert isinstance(await client.insert("accounts", [1]), Committed)
+            inserts = [one for one in member.asked if one.kind == Type.INSERT]
+            assert [one.schema_version for one in inserts] == [1, 0]
+            assert inserts[0].key == inserts[1].key
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_begin_without_an_answer_is_rolled_back() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: None)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            with pytest.raises(StatementFailed):
+                await client.transaction().__aenter__()
+            await until(lambda: member.kinds() == [Type.BEGIN, Type.ROLLBACK])
+            begun, ended = member.asked[-2:]
+            assert begun.stream == ended.stream
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_replay_with_another_result_is_rolled_back() -> None:
+    inserts = 0
+
+    def answer(asked: Asked) -> MemberAnswer:
+        nonlocal inserts
+        if asked.kind == Type.COMMIT:
+            return refused(295)
+        inserts += asked.kind == Type.INSERT
+        return (0, {Key.DATA: [[inserts]]}) if asked.kind == Type.INSERT else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=1)
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            assert isinstance(transaction.outcome, Unknown)
+            _, second, third, *_ = (one.stream for one in member.asked if one.kind == Type.BEGIN)
+            ends = [(one.kind, one.stream) for one in member.asked]
+            assert (Type.ROLLBACK, second) in ends
+            assert (Type.COMMIT, second) not in ends
+            assert (Type.COMMIT, third) in ends  # it only looks for the key
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_retired_connection_closes_after_its_transaction() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+                client._session.pool._retire_writers()
+                await transaction.insert(SPACE, [2])
+            assert isinstance(transaction.outcome, Committed)
+            await until(lambda: member.connections == 0)
 
     asyncio.run(main())
 
