@@ -162,6 +162,8 @@ def test_member_that_refuses_the_schema_is_left() -> None:
 def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
     def isolated_answer(asked: Asked) -> MemberAnswer:
         return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
+
+
 @pytest.mark.parametrize("kind", [Type.BEGIN, Type.CALL])
 def test_member_that_refuses_transactions_or_marks_is_left_for_another_one(
     monkeypatch: pytest.MonkeyPatch, kind: Type
@@ -211,7 +213,7 @@ def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], MemberAn
 
 @pytest.mark.parametrize("retry", [False, True])
 def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
-    """A cluster was made anew at the same address. Its schema has the same version."""
+    """A cluster was made again at the same address. Its schema has the same version."""
 
     async def main() -> None:
         member = FakeMember(cluster_of("accounts", "orders", mark=5000))
@@ -231,6 +233,8 @@ def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
                 if retry:
                     assert member.asked[-1].key[2] <= 50
             await client.close()
+
+
 def test_member_that_executes_requests_in_between_is_not_left() -> None:
     async def main() -> None:
         member = FakeMember(committed)
@@ -249,6 +253,8 @@ def test_member_that_executes_requests_in_between_is_not_left() -> None:
 
 def test_watch_leaves_a_member_that_answers_no_more() -> None:
     """The connection of a machine that disappeared does not end by itself."""
+
+
 def test_late_refusal_of_a_former_connection_does_not_end_its_successor() -> None:
     async def main() -> None:
         member = FakeMember(committed)
