@@ -22,7 +22,13 @@ from qsync_broker.lease import BrokerLease
 from qsync_broker.requests import Append, Appended
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.status import Status
-from qsync_testing.brokers.servers import BrokerNode, brokers, create, start_broker
+from qsync_testing.brokers.servers import (
+    BrokerNode,
+    FakeCoordination,
+    brokers,
+    create,
+    start_broker,
+)
 from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
@@ -547,6 +553,34 @@ async def test_forwarded_read_that_breaks_is_broken_for_the_client(
         assert answer.status == 206
         with pytest.raises(aiohttp.ClientPayloadError, match="not completed"):
             await asyncio.wait_for(answer.read(), 5)
+
+
+async def test_forwarded_read_waits_for_the_revision_of_the_broker_that_forwards_it(
+    tmp_path: Path,
+) -> None:
+    """A broker with older rows would answer as before a change that the client knows."""
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        create(nodes[0].keys, "b/journal", 1)
+        async with asyncio.timeout(10):
+            while sum(node.server.core.replica("b/journal") is not None for node in nodes) != 1:
+                await asyncio.sleep(0.01)
+        late = next(node for node in nodes if node.server.core.replica("b/journal") is not None)
+        other = next(node for node in nodes if node is not late)
+        url = f"{other.url}/b/journal"
+        assert (await http.put(url, data=b"content")).status == 204
+        coordination = late.server._coordination
+        assert isinstance(coordination, FakeCoordination)
+        coordination.is_cut = True
+        create(late.keys, "c/journal", 1)
+        async with asyncio.timeout(10):
+            while "c/journal" not in other.server.core.keys.journals:
+                await asyncio.sleep(0.01)
+            reading = asyncio.ensure_future(http.get(url))
+            while not late.server._revisions:
+                assert not reading.done()
+                await asyncio.sleep(0.01)
+            coordination.is_cut = False
+            assert await (await reading).read() == b"content"
 
 
 async def test_read_ends_before_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -611,6 +611,26 @@ async def test_content_is_received_early_within_bounds(monkeypatch: pytest.Monke
     assert (early.held, await early.may_read()) == (0, True)
 
 
+async def test_appends_are_grouped_after_many_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_content, "EARLY_READS", 2)
+    monkeypatch.setattr(early_content, "EARLY_S", 0.05)
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
+        groups = nodes[0].server.groups
+        append, grouped = groups.append, 0
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal grouped
+            grouped += 1
+            return append(*arguments)
+
+        monkeypatch.setattr(groups, "append", counted)
+        for number in range(1, 6):
+            assert (await client.append(b"x")).commit.end == number
+        assert grouped == 5
+
+
 async def test_append_whose_content_cannot_be_received_early_is_not_grouped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,10 @@ from typing import Any, cast
 import pytest
 
 from qsync_broker import events as ev
-from qsync_broker.admission import UNSTORED_BYTES_MAX, BrokerAdmission
+from qsync_broker.admission import CONTENT_NS, UNSTORED_BYTES_MAX, BrokerAdmission
 from qsync_broker.append import AppendMachine
 from qsync_broker.flow import PATIENCE_NS, FlowLimit, Pace
+from qsync_broker.replica import JournalReplica
 from qsync_broker.states import AppendState
 
 
@@ -74,6 +75,20 @@ def test_append_with_all_its_content_is_asked_for_no_more(gate: Gate) -> None:
     gate.drain()
     assert not [one for one in gate.take() if isinstance(one, ev.AskContent)]
     assert not append.pace.is_over(2 * PATIENCE_NS)
+
+
+def test_append_that_waits_for_the_limit_of_its_journal_keeps_a_later_deadline(
+    gate: Gate,
+) -> None:
+    append = appending()
+    limit = FlowLimit(1)
+    limit.take(1 << 30)
+    append.replica = cast(JournalReplica, SimpleNamespace(limit=limit))
+    for deadline_ns, expected_ns in ((0, CONTENT_NS), (60_000_000_000, 60_000_000_000)):
+        append.deadline_ns = deadline_ns
+        gate.admission.ask(append, 0)
+        assert gate.take() == []
+        assert append.deadline_ns == expected_ns
 
 
 def test_append_is_asked_once_there_is_room(gate: Gate) -> None:

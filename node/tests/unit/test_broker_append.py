@@ -457,6 +457,25 @@ def acknowledge(hand: Hand, append: AppendMachine, data: bytes) -> None:
     append.advance()
 
 
+def test_journal_resumes_at_a_greater_offset_after_the_appends_in_flight() -> None:
+    """Their brokers would take the acknowledgement of the offset for one of their bytes."""
+    hand = Hand()
+    first = ready(hand)
+    give(first, Piece(b"content"), Finish())
+    hand.replica_of_a.remote.add(RemoteFragment(0, 50, bytes(20), 1, "", "", 1))
+    resumed = begin(hand, offset=50)
+    resumed.advance()
+    assert state_of(resumed) is AppendState.VALIDATE_PRECONDITIONS
+    assert isinstance(hand.sent[-1], msg.Propose)
+    hand.stored()
+    hand.answer(msg.Acked(first.content.sequence))
+    first.advance()
+    resumed.advance()
+    assert (first.state, resumed.state) == (AppendState.FINISHED, AppendState.RECV_PIPELINE_SYNC)
+    assert isinstance(hand.sent[-1], msg.Adopt)
+    assert hand.sent[-1].end == 50
+
+
 def test_content_and_proposal_are_sent_to_the_peer() -> None:
     hand = Hand()
     append = ready(hand)

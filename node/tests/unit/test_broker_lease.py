@@ -12,19 +12,22 @@ ME = BrokerId("zone-a", "broker-1")
 
 
 class LeaseWorld:
-    """A key space that commits each renewal at once."""
+    """A key space that commits each renewal at once, unless it is cut off."""
 
     def __init__(self) -> None:
         self.keys = KeySpace()
         self.keys.advance(10)
         self.now_ns = 1_000_000_000
-        self.is_drained = False
+        self.is_drained = self.is_cut = False
         config = BrokerConfig(ME, "http://broker-1:8080", "broker-1:8082", "process-1")
         self.lease = BrokerLease(
             config, self.keys, self.transact, lambda: self.now_ns, lambda: self.is_drained
         )
 
     def transact(self, change: KeyChange, done: Callable[[bool], None]) -> None:
+        if self.is_cut:
+            done(False)
+            return
         for row in change.written:
             self.keys.apply(Written(BROKER_SPACE, encode_row(row)))
         self.keys.advance(self.keys.revision + 1)
@@ -55,6 +58,21 @@ def test_a_broker_keeps_an_order_to_leave_but_not_that_of_an_earlier_process(
     assert world.renewed().is_exiting is is_exiting
     assert world.renewed().is_exiting is is_exiting
     assert not world.lease.is_over
+
+
+def test_a_renewal_that_failed_is_repeated_long_before_the_lease_ends() -> None:
+    world = LeaseWorld()
+    world.renewed()
+    number = world.renewed().renewals
+    world.is_cut = True
+    world.renewed()
+    world.is_cut = False
+    world.now_ns += 50_000_000
+    world.lease.renew()
+    assert world.keys.brokers[ME].renewals == number, "a cluster without a leader gets time"
+    world.now_ns += 50_000_000
+    world.lease.renew()
+    assert world.keys.brokers[ME].renewals == number + 2
 
 
 def test_an_exiting_broker_announces_that_it_is_drained() -> None:
