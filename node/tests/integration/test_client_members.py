@@ -243,7 +243,7 @@ def test_member_that_executes_requests_in_between_is_not_left() -> None:
             pool = client._session.pool
             (link,) = pool._writers
             pool.observe(link, Refused(226, "no leader"))
-            link.refused_s = -3600.0
+            link.refused_s[False] = -3600.0
             pool.observe(link, Committed([]))
             pool.observe(link, Refused(226, "no leader"))
             assert pool._writers == [link]
@@ -265,7 +265,7 @@ def test_late_refusal_of_a_former_connection_does_not_end_its_successor() -> Non
             pool._retire_writers()
             await client.insert(SPACE, [2])
             successors = [*pool._writers]
-            former.refused_s = -3600.0
+            former.refused_s[False] = -3600.0
             pool.observe(former, Refused(226, "no leader"))
             assert pool._writers == successors != []
 
