@@ -26,6 +26,7 @@ from typing import Any
 from qsync_client.errors import QsyncError
 from qsync_client.protocol.connection import (
     ClientConnection,
+    ConnectionEvent,
     Credentials,
     Ended,
     Opened,
@@ -125,13 +126,15 @@ class Feed:
     """One connection of a feed.
 
     Attributes:
-        index: index of the last row that arrived, or after which the feed begins.
+        index: index of the last row whose event was returned, or that has none; at first, the index
+            after which the feed begins.
     """
 
     def __init__(self, user: str, password: str, wanted: _WantedSpace) -> None:
         self.index = wanted.after or 0
         self._wanted = wanted
         self._state = _State.OPENING
+        self._refused: FeedRefused | None = None
         self._connection = ClientConnection(Credentials(user, password), answer_max=ROW_BYTES_MAX)
 
     @classmethod
@@ -163,34 +166,43 @@ class Feed:
     def receive(self, data: bytes) -> list[FeedEvent]:
         """Return the events of received bytes.
 
+        An error that follows events is raised by the next call, which may be without bytes.
+
         Raises:
             FeedRefused: the member refused the feed, or the bytes are invalid.
         """
-        try:
-            return self._receive(data) if data else []
-        except INVALID as error:
-            self._state = _State.ENDED
-            raise FeedRefused(0, f"the member sent invalid bytes: {error}") from error
-
-    def _receive(self, data: bytes) -> list[FeedEvent]:
+        if self._refused is not None:
+            raise self._refused
         events: list[FeedEvent] = []
-        for packet in self._connection.receive(data):
-            if isinstance(packet, Opened):
-                self._state = _State.ASKED
-                self._ask()
-            elif isinstance(packet, Ended):
-                self._state = _State.ENDED
-                raise FeedRefused(packet.code, packet.reason)
-            elif isinstance(packet, StreamPacket):
-                event = self._take(packet)
+        try:
+            for packet in self._connection.receive(data) if data else ():
+                event = self._event_of(packet)
                 if event is not None:
                     events.append(event)
+        except FeedRefused as error:
+            self._refused = error
+        except INVALID as error:
+            self._refused = FeedRefused(0, f"the member sent invalid bytes: {error}")
+            self._refused.__cause__ = error
+        if self._refused is not None:
+            self._state = _State.ENDED
+            if not events:
+                raise self._refused
         return events
+
+    def _event_of(self, packet: ConnectionEvent) -> FeedEvent | None:
+        if isinstance(packet, Opened):
+            self._state = _State.ASKED
+            self._ask()
+        elif isinstance(packet, Ended):
+            raise FeedRefused(packet.code, packet.reason)
+        elif isinstance(packet, StreamPacket):
+            return self._take(packet)
+        return None
 
     def _take(self, packet: StreamPacket) -> FeedEvent | None:
         kind, header, body = packet
         if kind & Type.ERROR:
-            self._state = _State.ENDED
             raise FeedRefused(error_code(kind), error_reason(body))
         if kind == Type.OK:
             return self._answer(body)
@@ -202,7 +214,6 @@ class Feed:
         confirmed = sum(fields.get(int(Key.VCLOCK), {}).values())
         if self._state is _State.ASKED:
             if not is_snapshot and fields.get(int(Key.INDEX)) != self._wanted.after:
-                self._state = _State.ENDED
                 raise FeedRefused(
                     0, "the member cannot follow from an index: its version is too old"
                 )
@@ -229,8 +240,9 @@ class Feed:
         fields = unpack(body) if body else {}
         if self._wanted.kind is Type.FETCH_SNAPSHOT:
             return SnapshotTuple(fields[_SPACE], fields[_TUPLE])
-        self.index += 1
+        index = self.index + 1
         if kind == Type.NOP:
+            self.index = index
             return None
         changed, operations = fields.get(_TUPLE), fields.get(_OPS)
         if kind == Type.UPDATE:
@@ -238,9 +250,9 @@ class Feed:
         base = fields.get(_BASE, 0)
         if base and operations:
             operations = [_from_zero(operation, base) for operation in operations]
-        return Changed(
-            self.index,
-            self.index - header.get(_TSN, 0),
+        event = Changed(
+            index,
+            index - header.get(_TSN, 0),
             header.get(_TIME, 0.0),
             Type(kind),
             fields[_SPACE],
@@ -248,6 +260,8 @@ class Feed:
             fields.get(_KEY),
             operations,
         )
+        self.index = index  # an invalid row is not counted
+        return event
 
 
 def _from_zero(operation: list[Any], base: int) -> list[Any]:

@@ -143,6 +143,7 @@ def _rows(
             position.index = reached
             if end is not None and reached >= end:
                 return
+            feed.receive(b"")  # raises an error that followed the rows
 
 
 def _connect(address: str, tls: ssl.SSLContext | None) -> socket.socket:
@@ -206,3 +207,4 @@ def _snapshot(
                 yield rows, feed.index if is_finished else 0
             if is_finished:
                 return
+            feed.receive(b"")  # raises an error that followed the rows

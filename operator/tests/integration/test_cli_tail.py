@@ -86,6 +86,25 @@ def test_feed_raises_errors_and_invalid_bytes() -> None:
         Feed.changes("app", "", after=7, spaces=()).receive(b"HTTP/1.1 400 Bad Request" * 9)
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        packet({0: 0x8000 + 77, 1: 1}, {0x31: "ended"}),
+        packet({0: 2, 1: 1, 2: 1, 3: 6}, {0x21: [1, "a"]}),  # a row without its space
+    ],
+)
+def test_feed_returns_the_rows_before_an_error(after: bytes) -> None:
+    """A caller that continues after `index` would miss a row that was counted and not returned."""
+    feed = started(4)
+    events = feed.receive(packet({0: 2, 1: 1, 2: 1, 3: 5}, {0x10: 512, 0x21: [1, "a"]}) + after)
+    assert events == [Changed(5, 5, 0.0, Type.INSERT, 512, [1, "a"], None, None)]
+    assert feed.index == 5
+    for _ in range(2):
+        with pytest.raises(FeedRefused):
+            feed.receive(b"")
+    assert feed.index == 5
+
+
 def test_snapshot_ends_with_its_index() -> None:
     feed = Feed.snapshot("app", "", spaces=(512,))
     feed.receive(GREETING)
