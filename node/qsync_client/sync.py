@@ -69,13 +69,13 @@ class _Loop:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
         except concurrent.futures.CancelledError:
             if self._is_stopped:
                 raise ClientClosed("the client was closed during the request") from None
             raise
+        finally:
+            # A handler of a signal may raise any exception, for example that of a time limit.
+            future.cancel()  # without effect on a request that has ended
 
     @property
     def is_of_parent(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ from qsync_testing.fake_member import (
     refused,
     serving,
 )
+from qsync_client.sync import _Loop
+from qsync_testing.fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
 
 SPACE = 512
 
@@ -457,6 +460,33 @@ def test_close_wakes_other_threads() -> None:
         assert isinstance(results["watch"], ClientClosed), results
         with pytest.raises(ClientClosed):
             client.insert(SPACE, [1])
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+def test_exception_of_a_signal_handler_cancels_the_request(kind: type[BaseException]) -> None:
+    """For example the handler of a time limit: the request must not be repeated any more."""
+    has_ended = threading.Event()
+    loop = _Loop()
+
+    def interrupt(number: int, frame: object) -> None:
+        raise kind
+
+    async def request() -> None:
+        try:
+            await asyncio.sleep(0.1)  # the thread waits for the result by then
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(kind):
+            loop.run(request())
+        assert has_ended.wait(5)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        loop.stop()
 
 
 def test_close_wakes_a_thread_that_connects() -> None:
