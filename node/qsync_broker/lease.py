@@ -121,7 +121,12 @@ class BrokerLease:
         """Note the result of a renewal; one that failed is repeated soon."""
         self._is_renewing = False
         if not is_committed:
-            self._renew_at_ns = self._now_ns() + self._config.lease_ms * 1_000_000 // 20
+            now_ns, lease_ns = self._now_ns(), self._config.lease_ms * 1_000_000
+            self._renew_at_ns = now_ns + lease_ns // 20
+            # A renewal without a known result may be committed later, but a lease that counts from
+            # an old one would have ended.
+            for number in [one for one, at in self._sent_ns.items() if now_ns - at > lease_ns]:
+                del self._sent_ns[number]
 
     def note(self) -> None:
         """Extend the lease by the renewal that the key space confirms.

@@ -47,6 +47,18 @@ class LeaseWorld:
         self.lease.note()
 
 
+def test_failed_renewals_are_forgotten_after_their_lease() -> None:
+    world = LeaseWorld()
+    failing = BrokerLease(
+        BrokerConfig(ME, "http://broker-1:8080", "broker-1:8082", "process-1", lease_ms=2_000),
+        world.keys, lambda change, done: done(False), lambda: world.now_ns, lambda: False,
+    )  # fmt: skip
+    for _ in range(100):
+        world.now_ns += 500_000_000
+        failing.renew()
+    assert list(failing._sent_ns) == [96, 97, 98, 99, 100], "these may be committed later"
+
+
 @pytest.mark.parametrize(("process", "is_exiting"), [("process-1", True), ("process-0", False)])
 def test_a_broker_keeps_an_order_to_leave_but_not_that_of_an_earlier_process(
     process: str, is_exiting: bool
