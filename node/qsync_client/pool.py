@@ -277,9 +277,11 @@ class Pool:
         """Return one more connection to the member of `link`, or `link` if it accepts no more."""
         try:
             more = await self._connect(link.address, self.connect_s)
+            watcher = more.watch(_ELECTION)  # the first connection may end before this one
         except _FAILURES:
             return link
         self._writers.append(more)
+        self._begin_following(more, watcher, "")
         return more
 
     # --- finding members ------------------------------------------------------------------------
@@ -445,6 +447,9 @@ class Pool:
             raise ClientClosed("the client is closed")
         self._retire_writers()
         self._writers = [link]
+        self._begin_following(link, watcher, leader)
+
+    def _begin_following(self, link: Link, watcher: Watcher, leader: str) -> None:
         task = asyncio.get_running_loop().create_task(self._follow(link, watcher, leader))
         self._followers.add(task)
         task.add_done_callback(self._followers.discard)

@@ -64,6 +64,15 @@ class FakeMember:
         for writer in self.writers:
             writer.transport.abort()
 
+    def report_leader(self, uuid: str) -> None:
+        """Report another leader to all watchers."""
+        self.leader = uuid
+        body = {Key.EVENT_KEY: "box.election", Key.EVENT_DATA: {"leader_uuid": uuid}}
+        packed = msgpack.packb({0: int(Type.EVENT), 1: 0}) + msgpack.packb(body)
+        for writer in self.writers:
+            if not writer.transport.is_closing():
+                writer.write(b"\xce" + len(packed).to_bytes(4, "big") + packed)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.writers.append(writer)

@@ -39,7 +39,16 @@ from qsync_testing.fake_member import (
     serving,
 )
 from qsync_client.sync import _Loop
-from qsync_testing.fake_member import FIRST, SECOND, Asked, FakeMember, committed, refused, serving
+from qsync_testing.fake_member import (
+    FIRST,
+    SECOND,
+    Asked,
+    FakeMember,
+    MemberAnswer,
+    committed,
+    refused,
+    serving,
+)
 
 SPACE = 512
 
@@ -250,6 +259,34 @@ def test_member_that_executes_requests_in_between_is_not_left() -> None:
             pool.observe(link, Committed([]))
             pool.observe(link, Refused(226, "no leader"))
             assert pool._writers == [link]
+
+    asyncio.run(main())
+
+
+def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
+    """Each connection watches the leader: another one than the first may be the last."""
+
+    async def main() -> None:
+        is_held = True
+
+        def answer(asked: Asked) -> MemberAnswer:
+            return None if asked.kind == Type.INSERT and is_held else committed(asked)
+
+        first = FakeMember(answer, uuid=FIRST, leader=FIRST)
+        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(first, second) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=10, pool_size=2)
+            pool = client._session.pool
+            held = asyncio.create_task(client.insert(SPACE, [1]))
+            await until(lambda: Type.INSERT in first.kinds())
+            is_held = False
+            await client.insert(SPACE, [2])
+            first_link, _ = pool._writers
+            first_link.close()
+            assert isinstance(await held, Committed)
+            first.report_leader(SECOND)
+            await until(lambda: [link.uuid for link in pool._writers] == [SECOND])
+            await client.close()
 
     asyncio.run(main())
 
