@@ -28,16 +28,6 @@ from qsync_client import (
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.schema import VINDEX, VSPACE
-from qsync_testing.fake_member import (
-    FIRST,
-    SECOND,
-    Asked,
-    FakeMember,
-    MemberAnswer,
-    committed,
-    refused,
-    serving,
-)
 from qsync_client.sync import _Loop
 from qsync_testing.fake_member import (
     FIRST,
@@ -122,67 +112,13 @@ def test_isolated_member_is_left_for_another_one(code: int) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("near", [0, 1, 2])
-def test_member_that_refuses_each_read_is_left(near: int) -> None:
-    """Another member of the zone answers, or the member that takes writes."""
-
-    def loading_answer(asked: Asked) -> MemberAnswer:
-        return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
-
-    async def main() -> None:
-        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST if near == 0 else SECOND)
-        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(loading, other) as addresses:
-            zone = "near" if near else ""
-            members = [Member(one, zone) for one in addresses]
-            client = Client(members, "app", "secret", deadline_s=10, zone=zone)
-            pool = client._session.pool
-            pool._near = list(addresses[:near])
-            assert isinstance(await client.insert(SPACE, [1]), Committed)
-            # Other requests than reads are executed, which does not keep the client there.
-            write = asyncio.create_task(writing(client))
-            assert isinstance(await client.select(SPACE), Committed)
-            write.cancel()
-            assert Type.SELECT in other.kinds()
-            await client.close()
-            await until(lambda: loading.connections == other.connections == 0)
-
-    async def writing(client: Client) -> None:
-        while True:
-            await client.insert(SPACE, [1])
-            await asyncio.sleep(0.1)
-
-    asyncio.run(main())
-
-
-def test_member_that_refuses_the_schema_is_left() -> None:
-    def loading_answer(asked: Asked) -> MemberAnswer:
-        return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
-
-    async def main() -> None:
-        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST)
-        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(loading, other) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=5)
-            await client.schema()
-            assert other.kinds() == [Type.SELECT, Type.SELECT]
-            await client.close()
-
-    asyncio.run(main())
-
-
-def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
-    def isolated_answer(asked: Asked) -> MemberAnswer:
-        return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
-
-
 @pytest.mark.parametrize("kind", [Type.BEGIN, Type.CALL])
 def test_member_that_refuses_transactions_or_marks_is_left_for_another_one(
     monkeypatch: pytest.MonkeyPatch, kind: Type
 ) -> None:
     monkeypatch.setattr("qsync_client.pool.REFUSED_S", 0.1)
 
-    def isolated_answer(asked: Asked) -> Any:
+    def isolated_answer(asked: Asked) -> MemberAnswer:
         return refused(226) if asked.kind == kind else committed(asked)
 
     async def main() -> None:
@@ -190,15 +126,6 @@ def test_member_that_refuses_transactions_or_marks_is_left_for_another_one(
         other = FakeMember(committed, uuid=SECOND, leader=SECOND)
         async with serving(isolated, other) as addresses:
             client = Client(addresses, "app", "secret", deadline_s=5)
-
-            async def reading() -> None:
-                while True:
-                    await client.select(SPACE)
-                    await asyncio.sleep(0.1)
-
-            read = asyncio.create_task(reading())
-            assert isinstance(await client.insert(SPACE, [1]), Committed)
-            read.cancel()
             async with client.transaction() as transaction:
                 await transaction.insert(SPACE, [1])
             assert isinstance(transaction.outcome, Committed)
@@ -206,45 +133,6 @@ def test_member_that_refuses_transactions_or_marks_is_left_for_another_one(
             await client.close()
 
     asyncio.run(main())
-
-
-def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], MemberAnswer]:
-    """Return the answers of a cluster with two spaces, 512 and 513."""
-
-    def answer(asked: Asked) -> MemberAnswer:
-        space = asked.body.get(Key.SPACE_ID)
-        if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
-            return 0, {Key.DATA: [mark]}
-        if asked.kind != Type.SELECT or space not in (VSPACE, VINDEX):
-            return committed(asked)
-        rows = [[SPACE, 1, first, "memtx", 0, {}, []], [SPACE + 1, 1, second, "memtx", 0, {}, []]]
-        return 0, {Key.DATA: rows if space == VSPACE else []}
-
-    return answer
-
-
-@pytest.mark.parametrize("retry", [False, True])
-def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
-    """A cluster was made again at the same address. Its schema has the same version."""
-
-    async def main() -> None:
-        member = FakeMember(cluster_of("accounts", "orders", mark=5000))
-        async with serving(member) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=5)
-            pool = client._session.pool
-            await client.insert("orders", [1], retry=retry)
-            assert member.asked[-1].body[Key.SPACE_ID] == SPACE + 1
-            member.answer = cluster_of("orders", "accounts", mark=50)
-            member.uuid = member.leader = SECOND
-            (link,) = pool._writers
-            member.drop()
-            await until(lambda: link.is_over)
-            for _ in range(2):
-                assert isinstance(await client.insert("orders", [1], retry=retry), Committed)
-                assert member.asked[-1].body[Key.SPACE_ID] == SPACE
-                if retry:
-                    assert member.asked[-1].key[2] <= 50
-            await client.close()
 
 
 def test_member_that_executes_requests_in_between_is_not_left() -> None:
@@ -261,38 +149,6 @@ def test_member_that_executes_requests_in_between_is_not_left() -> None:
             assert pool._writers == [link]
 
     asyncio.run(main())
-
-
-def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
-    """Each connection watches the leader: another one than the first may be the last."""
-
-    async def main() -> None:
-        is_held = True
-
-        def answer(asked: Asked) -> MemberAnswer:
-            return None if asked.kind == Type.INSERT and is_held else committed(asked)
-
-        first = FakeMember(answer, uuid=FIRST, leader=FIRST)
-        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(first, second) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=10, pool_size=2)
-            pool = client._session.pool
-            held = asyncio.create_task(client.insert(SPACE, [1]))
-            await until(lambda: Type.INSERT in first.kinds())
-            is_held = False
-            await client.insert(SPACE, [2])
-            first_link, _ = pool._writers
-            first_link.close()
-            assert isinstance(await held, Committed)
-            first.report_leader(SECOND)
-            await until(lambda: [link.uuid for link in pool._writers] == [SECOND])
-            await client.close()
-
-    asyncio.run(main())
-
-
-def test_watch_leaves_a_member_that_answers_no_more() -> None:
-    """The connection of a machine that disappeared does not end by itself."""
 
 
 def test_late_refusal_of_a_former_connection_does_not_end_its_successor() -> None:
@@ -318,14 +174,6 @@ def test_former_connection_does_not_replace_its_successor() -> None:
     async def main() -> None:
         first = FakeMember(committed, uuid=FIRST, leader=FIRST)
         second = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(first, second) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=2)
-            client._session.pool.silence_s = 0.1
-            watching = client.watch("box.election")
-            assert (await anext(watching))["leader_uuid"] == FIRST
-            first.is_silent = True
-            async with asyncio.timeout(10):
-                assert (await anext(watching))["leader_uuid"] == SECOND
         async with serving(first, second) as (address, other):
             async with Client([address, other], "app", "secret") as client:
                 await client.insert(SPACE, [1])
@@ -401,6 +249,166 @@ def test_busy_member_gets_more_time_in_each_round() -> None:
             client = Client(addresses, "app", "secret", deadline_s=10)
             client._session.pool.connect_s = 0.1
             assert isinstance(await client.insert(SPACE, [1]), Committed)
+            await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("near", [0, 1, 2])
+def test_member_that_refuses_each_read_is_left(near: int) -> None:
+    """Another member of the zone answers, or the member that takes writes."""
+
+    def loading_answer(asked: Asked) -> MemberAnswer:
+        return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
+
+    async def main() -> None:
+        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST if near == 0 else SECOND)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(loading, other) as addresses:
+            zone = "near" if near else ""
+            members = [Member(one, zone) for one in addresses]
+            client = Client(members, "app", "secret", deadline_s=10, zone=zone)
+            pool = client._session.pool
+            pool._near = list(addresses[:near])
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            # Other requests than reads are executed, which does not keep the client there.
+            write = asyncio.create_task(writing(client))
+            assert isinstance(await client.select(SPACE), Committed)
+            write.cancel()
+            assert Type.SELECT in other.kinds()
+            await client.close()
+            await until(lambda: loading.connections == other.connections == 0)
+
+    async def writing(client: Client) -> None:
+        while True:
+            await client.insert(SPACE, [1])
+            await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+
+
+def test_member_that_refuses_the_schema_is_left() -> None:
+    def loading_answer(asked: Asked) -> MemberAnswer:
+        return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
+
+    async def main() -> None:
+        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(loading, other) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            await client.schema()
+            assert other.kinds() == [Type.SELECT, Type.SELECT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
+    def isolated_answer(asked: Asked) -> MemberAnswer:
+        return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
+
+    async def main() -> None:
+        isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
+        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(isolated, other) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+
+            async def reading() -> None:
+                while True:
+                    await client.select(SPACE)
+                    await asyncio.sleep(0.1)
+
+            read = asyncio.create_task(reading())
+            assert isinstance(await client.insert(SPACE, [1]), Committed)
+            read.cancel()
+            await client.close()
+
+    asyncio.run(main())
+
+
+def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], MemberAnswer]:
+    """Return the answers of a cluster with two spaces, 512 and 513."""
+
+    def answer(asked: Asked) -> MemberAnswer:
+        space = asked.body.get(Key.SPACE_ID)
+        if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
+            return 0, {Key.DATA: [mark]}
+        if asked.kind != Type.SELECT or space not in (VSPACE, VINDEX):
+            return committed(asked)
+        rows = [[SPACE, 1, first, "memtx", 0, {}, []], [SPACE + 1, 1, second, "memtx", 0, {}, []]]
+        return 0, {Key.DATA: rows if space == VSPACE else []}
+
+    return answer
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
+    """A cluster was made again at the same address. Its schema has the same version."""
+
+    async def main() -> None:
+        member = FakeMember(cluster_of("accounts", "orders", mark=5000))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=5)
+            pool = client._session.pool
+            await client.insert("orders", [1], retry=retry)
+            assert member.asked[-1].body[Key.SPACE_ID] == SPACE + 1
+            member.answer = cluster_of("orders", "accounts", mark=50)
+            member.uuid = member.leader = SECOND
+            (link,) = pool._writers
+            member.drop()
+            await until(lambda: link.is_over)
+            for _ in range(2):
+                assert isinstance(await client.insert("orders", [1], retry=retry), Committed)
+                assert member.asked[-1].body[Key.SPACE_ID] == SPACE
+                if retry:
+                    assert member.asked[-1].key[2] <= 50
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
+    """Each connection watches the leader: another one than the first may be the last."""
+
+    async def main() -> None:
+        is_held = True
+
+        def answer(asked: Asked) -> MemberAnswer:
+            return None if asked.kind == Type.INSERT and is_held else committed(asked)
+
+        first = FakeMember(answer, uuid=FIRST, leader=FIRST)
+        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(first, second) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=10, pool_size=2)
+            pool = client._session.pool
+            held = asyncio.create_task(client.insert(SPACE, [1]))
+            await until(lambda: Type.INSERT in first.kinds())
+            is_held = False
+            await client.insert(SPACE, [2])
+            first_link, _ = pool._writers
+            first_link.close()
+            assert isinstance(await held, Committed)
+            first.report_leader(SECOND)
+            await until(lambda: [link.uuid for link in pool._writers] == [SECOND])
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_watch_leaves_a_member_that_answers_no_more() -> None:
+    """The connection of a machine that disappeared does not end by itself."""
+
+    async def main() -> None:
+        first = FakeMember(committed, uuid=FIRST, leader=FIRST)
+        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
+        async with serving(first, second) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=2)
+            client._session.pool.silence_s = 0.1
+            watching = client.watch("box.election")
+            assert (await anext(watching))["leader_uuid"] == FIRST
+            first.is_silent = True
+            async with asyncio.timeout(10):
+                assert (await anext(watching))["leader_uuid"] == SECOND
             await client.close()
 
     asyncio.run(main())
