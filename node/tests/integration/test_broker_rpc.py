@@ -13,7 +13,9 @@ import pytest
 from qsync_broker import persister
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient, JournalError
+from qsync_broker.grouping import Grouped
 from qsync_broker.keyspace import KeySpace
+from qsync_broker.requests import Append
 from qsync_broker.rpc import content as early_content
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import service
@@ -620,10 +622,10 @@ async def test_appends_are_grouped_after_many_others(
         groups = nodes[0].server.groups
         append, grouped = groups.append, 0
 
-        def counted(*arguments: Any) -> Any:
+        def counted(request: Append, content: bytes) -> Grouped:
             nonlocal grouped
             grouped += 1
-            return append(*arguments)
+            return append(request, content)
 
         monkeypatch.setattr(groups, "append", counted)
         for number in range(1, 6):

@@ -343,7 +343,7 @@ def cluster_of(first: str, second: str, mark: int) -> Callable[[Asked], MemberAn
 
 @pytest.mark.parametrize("retry", [False, True])
 def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
-    """A cluster was made again at the same address. Its schema has the same version."""
+    """A new cluster has the same address. Its schema has the same version."""
 
     async def main() -> None:
         member = FakeMember(cluster_of("accounts", "orders", mark=5000))
