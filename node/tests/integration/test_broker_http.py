@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from qsync_broker import persister, reader, space
+from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.batch import encode_item
 from qsync_broker.events import GapRead
 from qsync_broker.grouping import SMALL
@@ -244,6 +245,24 @@ async def test_invalid_argument_is_refused(tmp_path: Path, path: str, text: str)
         answer = await http.get(f"{nodes[0].url}/{path}")
         assert answer.status == 400
         assert text in await answer.text()
+
+
+async def test_journal_that_the_token_does_not_select_is_not_found(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("c2VjcmV0" * 6)
+    only_orders = {"include": {"labels": [{"name": "name", "value": "orders/", "prefix": True}]}}
+    token = Authorizer.of_text(path.read_text()).sign(Capability.ALL, only_orders, 60)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        brokers(tmp_path, 1, auth_keys_file=path) as nodes,
+        aiohttp.ClientSession(headers=headers) as http,
+    ):
+        for method in ("GET", "HEAD", "PUT", "POST"):
+            answer = await http.request(method, f"{nodes[0].url}/a/journal", data=b"\xc4\x01x")
+            assert answer.status == 404
+        replica = nodes[0].server.core.replica("a/journal")
+        assert replica is not None
+        assert replica.spool.end == 0
 
 
 async def test_unknown_journal_is_not_found(tmp_path: Path) -> None:

@@ -289,8 +289,8 @@ async def test_partial_brokers_stop_waiting_for_a_lost_disk(
 @pytest.mark.asyncio
 async def test_acceptance_needs_the_token_of_a_change_of_journals(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("c2VjcmV0")
-    authorizer = Authorizer.of_text("c2VjcmV0")
+    keys.write_text("c2VjcmV0" * 6)
+    authorizer = Authorizer.of_text(keys.read_text())
     async with (
         brokers(tmp_path, 1, auth_keys_file=keys) as nodes,
         aiohttp.ClientSession() as http,

@@ -320,6 +320,18 @@ def test_rollback_of_a_repeated_commit_does_not_settle_the_first_one(
     asyncio.run(main())
 
 
+def test_commit_renews_the_mark_of_the_next_key() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            for _ in range(2):
+                async with client.transaction() as transaction:
+                    await transaction.insert(SPACE, [1])
+            assert [one.key[2] for one in member.asked if one.key] == [5, 7]
+
+    asyncio.run(main())
+
+
 def test_commit_that_was_not_sent_is_rolled_back_at_once() -> None:
     async def main() -> None:
         member = FakeMember(committed)
