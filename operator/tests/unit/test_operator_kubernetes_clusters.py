@@ -470,6 +470,7 @@ async def test_stored_specification_gives_no_privilege_where_templates_are_restr
     await clusters.close()
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_members_are_configured_only_with_the_lease(
     is_held: bool, monkeypatch: pytest.MonkeyPatch
