@@ -396,7 +396,7 @@ def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
 
 
 def test_watch_leaves_a_member_that_answers_no_more() -> None:
-    """The connection of a machine that disappeared does not end by itself."""
+    """A machine that loses its power sends nothing, so its connection stays open."""
 
     async def main() -> None:
         first = FakeMember(committed, uuid=FIRST, leader=FIRST)

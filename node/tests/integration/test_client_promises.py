@@ -178,6 +178,7 @@ def test_age_of_a_mark_counts_from_the_request_of_its_answer(
     monkeypatch.setattr("qsync_client.keys.MARK_AGE_S", 0.3)
 
     def late(asked: Asked) -> MemberAnswer:
+        # Longer than `MARK_AGE_S`, and known exactly: nothing else runs before the answer arrives.
         time.sleep(0.4 * (asked.kind == Type.INSERT))
         return committed(asked)
 
