@@ -70,10 +70,12 @@ def _thinned(
     if not compactions:
         return []
     ordered = sorted(compactions, key=lambda one: (one.index, one.created_at))
-    kept = [base if base is not None else ordered[0]]
-    for one in ordered:
+    # Only a verified state can be a base; another one in its place would delay all deletions. Of
+    # several at one index, the newest has a history, too.
+    verified = {one.index: one for one in ordered if one.verdict == PASSED}
+    fit = list(verified.values()) or ordered
+    kept = [base if base is not None else fit[0]]
+    for one in fit:
         if one.index > kept[-1].index and one.time >= kept[-1].time + apart_s:
             kept.append(one)
-    if ordered[-1].index > kept[-1].index:
-        kept.append(ordered[-1])
-    return kept
+    return [*kept, fit[-1], ordered[-1]]

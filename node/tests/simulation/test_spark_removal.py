@@ -268,3 +268,32 @@ def test_a_state_that_no_quorum_has_archived_stands_for_nothing(
     late = removed(archive, made.time + 10, 1.0, made.index)
     assert late.floor == made.index
     assert late.deleted_files
+
+
+def test_a_state_with_a_history_is_not_deleted_for_an_older_one_at_its_index(
+    archive: Path, tmp_path: Path
+) -> None:
+    """`--history` makes another state at the index of one that has none."""
+    first = publish(archive, tmp_path / "first")
+    second = publish(archive, tmp_path / "second")
+    assert first.index == second.index
+    folders = [first.folder, second.folder]
+    early = first.time - 1.0
+    assert plan_removal(load(archive), folders, early, 0.0).folders == [first.folder]
+    assert plan_removal(load(archive), folders, first.time, 0.0).folders == [first.folder]
+
+
+def test_an_unverified_state_is_not_kept_instead_of_the_next_base(
+    archive: Path, tmp_path: Path
+) -> None:
+    end = max(e.last_index for _, e in load(archive).segments())
+    verdicts = ("Passed", "Passed", "Incomplete", "Passed", "Incomplete", "Passed")
+    made = [
+        publish(
+            archive, tmp_path / f"made{n}", n * 10.0, to_signature=end * n // 10, verdict=verdict
+        )
+        for n, verdict in enumerate(verdicts, 1)
+    ]
+    plan = plan_removal(load(archive), [one.folder for one in made], 91.0, 80.0)
+    kept = [one.time for one in made if one.folder not in plan.folders]
+    assert kept == [10.0, 40.0, 60.0]
