@@ -21,6 +21,7 @@ from qsync_spark.audit.membership import (
     configurations,
     memberships,
 )
+from qsync_spark.audit.primary_keys import trusted_keys
 from qsync_spark.audit.scan import (
     damage_of,
     list_facts,
@@ -60,7 +61,7 @@ class AuditContext:
     expected: Expectation
     end: int
     snapshot: tuple[int, str] | None
-    indexes: dict[int, list[Any]]
+    indexes: dict[int, list[Any]]  # see `trusted_keys`
     schema_changes: list[SystemChange]
     origin: int = 0  # the index at which this replica set was restored from another archive
     end_read: int = 0  # greatest index that a file contains; manifests may state a greater `end`
@@ -68,6 +69,7 @@ class AuditContext:
     hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
     secret: bytes = b""  # see `RowHash`
     spaces: dict[str, set[int]] = field(default_factory=dict)  # ids that had a name
+    defined: frozenset[int] = frozenset()  # spaces of the first snapshot
     # Ranges that proofs 1 and 2 found wrong: the replay reads those rows from another member.
     unusable: dict[str, list[IndexRange]] = field(default_factory=dict)
 
@@ -102,10 +104,13 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     coverage = _coverage_of(archive, listed)
     end = max(one.end for one in coverage.values())
     decisions = _decisions_of(listed, coverage)
-    snapshot = first_snapshot(archive, damaged_snapshots(listed))
+    damaged = damaged_snapshots(listed)
+    snapshot = first_snapshot(archive, damaged)
     start, basis = 0, Basis()
+    indexes: dict[int, list[Any]] = {}
     if snapshot is not None:
         start, basis = snapshot[0], read_basis(spark, archive, snapshot[1])
+        indexes = trusted_keys(archive, listed, snapshot, basis.indexes, damaged)
     changes = _member_changes(listed, coverage, decisions)
     found = configurations(start, basis.members, [c for c in changes if c.at > start])
     registered = memberships(found, end)
@@ -122,8 +127,8 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     spaces = _spaces_of(basis, schema_changes, decisions)
     context = AuditContext(
         archive, facts, listed, coverage, found, registered, decisions, expected, end, snapshot,
-        basis.indexes, schema_changes, basis.origin, end_read(archive, listed), cut, uuids[BITS:],
-        secret, spaces,
+        indexes, schema_changes, basis.origin, end_read(archive, listed), cut, uuids[BITS:],
+        secret, spaces, frozenset((*basis.indexes, *(number for _, number in basis.spaces))),
     )  # fmt: skip
     if cut:
         for uuid in coverage:

@@ -94,8 +94,8 @@ def plan_replay(context: AuditContext, reading: EventParameters, result: AuditRe
     result.counts["snapshotsReplayed"] = len(judged)
     oldest = oldest_requests(context.listed)
     read = [part for part in parts if part.key in wanted]
-    defined = frozenset(context.indexes)
-    return ReplayPlan(read, FoldedSnapshots(judged, context.snapshot, oldest, until, defined))
+    folded = FoldedSnapshots(judged, context.snapshot, oldest, until, context.defined)
+    return ReplayPlan(read, folded)
 
 
 def prove_snapshots(

@@ -112,6 +112,13 @@ class SnapshotTerms(FileFact):
     terms: tuple[tuple[int, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PrimaryKeys(FileFact):
+    """A snapshot defines these primary keys: msgpack of their parts by space."""
+
+    definitions: bytes
+
+
 # --- blocks ---------------------------------------------------------------------------------------
 
 
@@ -263,7 +270,7 @@ VotedRow = DecisionRow | PromoteRow | MemberRow | SchemaRow
 """Facts of rows on whose content the members vote."""
 
 KINDS: tuple[type[FileFact], ...] = (
-    Chunk, PartRead, ChangedFile, OldestRequest, SnapshotTerms,
+    Chunk, PartRead, ChangedFile, OldestRequest, SnapshotTerms, PrimaryKeys,
     Damage, MisnumberedSnapshot,
     MissingRows, NopRow, RepeatedRow, ReorderedRow, ForeignRow, MislabelledRow, UnreadableRow,
     ConfirmRow, StatedTerm, DecisionRow, PromoteRow, MemberRow, SchemaRow,

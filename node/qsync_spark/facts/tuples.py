@@ -1,14 +1,16 @@
 """The tuples of a snapshot: their numbers, and those that an audit needs."""
 
+from typing import Any
+
 import numpy as np
 
 from qsync_node.archive.manifest import check_number
 from qsync_node.format.keys import INSERT, KEY_TUPLE
-from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_spark.decode.columns import Columns
 from qsync_spark.decode.parts import FilePart
 from qsync_spark.decode.schema_rows import CLUSTER, INDEX, KEYS, SCHEMA, SPACE, TERMS, is_readable
-from qsync_spark.facts.kinds import MisnumberedSnapshot, OldestRequest, SnapshotTerms
+from qsync_spark.facts.kinds import MisnumberedSnapshot, OldestRequest, PrimaryKeys, SnapshotTerms
 from qsync_spark.facts.table import Facts
 
 _READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)
@@ -56,10 +58,11 @@ class Tuples:
         self._count += rows.size
 
     def _report_system(self, rows: Columns) -> None:
-        """Report the index of the oldest request (T9), from `[client, number, digest, index]`, and
-        all terms, from `[term, owner, first index]`."""
+        """Report the index of the oldest request (T9), from `[client, number, digest, index]`, all
+        terms, from `[term, owner, first index]`, and the parts of all primary keys."""
         oldest: int | None = None
         terms: list[tuple[int, ...]] = []
+        keys: dict[int, list[Any]] = {}
         for row in np.flatnonzero(np.isin(rows.space, _READ_LIST)).tolist():
             space = int(rows.space[row])
             try:
@@ -71,9 +74,13 @@ class Tuples:
                     oldest = index if oldest is None else min(oldest, index)
                 elif space == TERMS:
                     terms.append(tuple(fields[KEY_TUPLE]))
+                elif space == INDEX and fields[KEY_TUPLE][1] == 0:
+                    keys[fields[KEY_TUPLE][0]] = fields[KEY_TUPLE][5]
             except (*BAD_MSGPACK, KeyError, IndexError) as error:
                 raise TupleError(row, str(error)) from None
         if oldest is not None:
             self._facts.add(OldestRequest(*self._file, oldest))
         if terms:
             self._facts.add(SnapshotTerms(*self._file, tuple(terms)))
+        if keys:
+            self._facts.add(PrimaryKeys(*self._file, pack(keys)))

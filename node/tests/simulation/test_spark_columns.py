@@ -30,6 +30,7 @@ from qsync_node.format.walk import space_of
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.catalogue import KeyCatalogue
 from qsync_spark.audit.events import EventParameters, log_events, snapshot_events
+from qsync_spark.audit.primary_keys import definitions_in
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.audit.snapshots import oldest_requests, terms_in
 from qsync_spark.decode import columns as columns_module
@@ -39,7 +40,7 @@ from qsync_spark.decode.columns import columns_of
 from qsync_spark.decode.edges import PADDING
 from qsync_spark.decode.first_fields import first_fields
 from qsync_spark.facts import walk as walk_module
-from qsync_spark.facts.kinds import OldestRequest, SnapshotTerms
+from qsync_spark.facts.kinds import OldestRequest, PrimaryKeys, SnapshotTerms
 from qsync_spark.facts.table import FactList, facts_of
 from qsync_spark.report.findings import VIOLATED
 from qsync_spark.source import table as walk_rows_module
@@ -237,6 +238,9 @@ def test_a_row_that_goes_over_the_end_of_its_block_is_none() -> None:
     assert columns_of([BlockRows(0, good + good[:5]), BlockRows(9, good[5:])]) is None
 
 
+BY_BATCH = OldestRequest | PrimaryKeys | SnapshotTerms
+
+
 def everything_of(folder: Path) -> list[Any]:
     """Return the output of each reader for each part of an archive."""
     said: list[Any] = []
@@ -247,9 +251,9 @@ def everything_of(folder: Path) -> list[Any]:
             fact for batch in walk_module.walk(part, b"") for fact in facts_of(batch.to_pylist())
         ]
         # The number of these facts depends on the reader: one for each batch, or for each block.
-        said += [fact for fact in facts if not isinstance(fact, OldestRequest | SnapshotTerms)]
+        said += [fact for fact in facts if not isinstance(fact, BY_BATCH)]
         listed = FactList(facts)
-        said += [oldest_requests(listed), terms_in(listed)]
+        said += [oldest_requests(listed), terms_in(listed), definitions_in(listed)]
         said.append([row for b in walk_rows_module.rows_of(part) for row in b.to_pylist()])
         if part.kind == SEGMENT:
             middle = (part.after_index + part.last_index) // 2
