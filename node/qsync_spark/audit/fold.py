@@ -304,7 +304,10 @@ class Fold:
             return "" if self.fields is None or self._is_forgotten(file, at) else LACKS
         if self.fields is None:
             return INVENTED
-        return DIFFERS if repr(unpack(body)[Key.TUPLE]) != repr(self.fields) else ""
+        try:
+            return DIFFERS if repr(unpack(body)[Key.TUPLE]) != repr(self.fields) else ""
+        except (*BAD_MSGPACK, KeyError):
+            return DIFFERS  # no node writes a tuple that does not decode
 
     def _settle(self) -> None:
         """Judge the snapshots since the last change, at the next change or the end."""

@@ -33,7 +33,7 @@ from qsync_client.protocol.spaces import FIRST_USER_SPACE
 from qsync_node.errors import QsyncError
 from qsync_node.format import keys
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
-from qsync_node.format.mp import pack, unpack
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_spark.audit.context import AuditContext
 from qsync_spark.audit.events import UNKNOWN
 from qsync_spark.audit.json_values import normal_value, value_of_json
@@ -173,11 +173,21 @@ def writes_of(
             *(batch.column(n).to_pylist() for n in range(5)), strict=True
         ):
             if op in (INSERT, REPLACE, UPSERT) and space >= FIRST_USER_SPACE:
-                fields = unpack(body)[Key.TUPLE]
-                value = _digest(fields[1]) if len(fields) > 1 else None
-                whole = _digest(fields) if has_rows else None
-                rows.append((space, key, value, whole, index))
+                rows.append((space, key, *_digests_of(body, has_rows), index))
         yield batch_of(rows, WRITES)
+
+
+def _digests_of(body: bytes, has_rows: bool) -> tuple[bytes | None, bytes | None]:
+    """Return the digests of the second field, if there is one, and of the tuple, if wanted.
+
+    Those of a tuple that does not decode are equal to no value of a ledger.
+    """
+    try:
+        fields = unpack(body)[Key.TUPLE]
+        value = _digest(fields[1]) if len(fields) > 1 else None
+        return value, _digest(fields) if has_rows else None
+    except (*BAD_MSGPACK, KeyError):
+        return b"", b""
 
 
 def prove_ledger(
