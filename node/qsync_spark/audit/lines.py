@@ -1,15 +1,17 @@
 """Lines of ledgers: JSON Lines or Parquet, read in pieces by Spark's tasks (data path)."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import BufferedReader
 from itertools import accumulate, islice
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 PARQUET = ".parquet"
 PIECE_BYTES = 8 << 20
 BUFFER_BYTES = 1 << 20
+_TIMES = ("started", "ended", "time")
 COUNTS = pa.schema([pa.field("piece", pa.int64()), pa.field("lines", pa.int64())])
 COUNTS_SQL = sql_of(COUNTS)
 PIECES_SQL = sql_of(pa.schema([pa.field("piece", pa.int64())]))
@@ -100,7 +103,7 @@ def lines_of(piece: LinePiece) -> Iterator[bytes | dict[str, Any]]:
             groups = list(range(piece.start, piece.end))
             for batch in table.iter_batches(ROWS_MAX, groups):
                 for row in batch.to_pylist():
-                    yield {name: _as_json(v) for name, v in row.items() if v is not None}
+                    yield {name: _as_json(name, v) for name, v in row.items() if v is not None}
         return
     # The byte before the piece reveals whether a line begins there. The last line may continue.
     before = max(piece.start - 1, 0)
@@ -133,11 +136,34 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _as_json(value: object) -> Any:
-    """Return the JSON form of a value."""
+def _as_json(name: str, value: object) -> Any:
+    """Return the JSON form of a column's value: times are numbers, and values keep all digits."""
+    if name not in _TIMES:
+        return _value_as_json(value)
+    if isinstance(value, datetime):
+        return _with_zone(value).timestamp()
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _value_as_json(value: object) -> Any:
+    """Return the JSON form of a value, which `value_of_json` decodes."""
+    if isinstance(value, list):
+        return [_value_as_json(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _value_as_json(one) for name, one in value.items()}
     if isinstance(value, Decimal):
-        return float(value)
-    return value.timestamp() if isinstance(value, datetime) else value
+        is_whole = value.is_finite() and value == value.to_integral_value()
+        return int(value) if is_whole else {"$decimal": str(value)}
+    if isinstance(value, datetime):
+        return {"$datetime": _with_zone(value).isoformat()}
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    return {"$uuid": str(value)} if isinstance(value, UUID) else value
+
+
+def _with_zone(moment: datetime) -> datetime:
+    """Return a time in UTC if it has no zone: that of the machine must not change a ledger."""
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 @contextmanager

@@ -1,12 +1,16 @@
 """Lines of an audit's ledger: which row of the log each one asks for."""
 
 import json
+import time
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgpack import ExtType
 
@@ -127,3 +131,47 @@ def test_only_an_incomplete_last_line_is_left_out(tmp_path: Path, rest: str) -> 
 
 def test_decimals_are_those_of_the_wire() -> None:
     assert value_of_json({"$decimal": str(Decimal("9.99"))}) == DECIMAL
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run a test on a machine outside of UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize("moment", [MOMENT, MOMENT.replace(tzinfo=None)])
+def test_times_of_parquet_without_a_zone_are_utc(tmp_path: Path, moment: datetime) -> None:
+    columns = {"key": 1, "started": moment, "ended": Decimal("1769860800.5"), "row": [moment]}
+    (found,) = rows_of_parquet(tmp_path, columns)
+    assert found["started"] == MOMENT.timestamp()
+    assert found["ended"] == 1769860800.5
+    assert value_of_json(found["row"][0]) == ExtType(4, SECONDS + bytes(8))
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (Decimal(2**64 - 1), 2**64 - 1),
+        (Decimal("9.99"), DECIMAL),
+        (b"\xff\x00", b"\xff\x00"),
+    ],
+)
+def test_values_of_parquet_are_those_of_json(tmp_path: Path, value: object, wanted: object) -> None:
+    """Numbers beyond 53 bits keep all digits."""
+    (found,) = rows_of_parquet(tmp_path, {"key": value, "value": [value], "outcome": "committed"})
+    asked = line(found)
+    assert asked["problem"] is None
+    assert asked["key"] == pack([normal_key(wanted)])
+    assert normal_value(value_of_json(found["value"])) == [normal_value(wanted)]
+
+
+def rows_of_parquet(folder: Path, columns: dict[str, object]) -> list[dict[str, Any]]:
+    pq.write_table(pa.Table.from_pylist([columns]), folder / "ledger.parquet")
+    (file,) = find_files(str(folder / "ledger.parquet"), ".parquet")
+    found = [one for piece in pieces_of(file) for one in lines_of(piece)]
+    return [one for one in found if isinstance(one, dict)]
