@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _BITS = {"&": int.__and__, "|": int.__or__, "^": int.__xor__}
+_DELETED_MASK = (1 << 32) - 1  # the engine counts deleted fields in 32 bits
 
 
 class Unsupported(Exception):  # noqa: N818  # a fact about the operation
@@ -22,11 +23,12 @@ class Impossible(Exception):  # noqa: N818  # the operation's own failure
 def apply_operations(
     fields: list[Any], operations: list[Any], base: int, names: Mapping[str, int], is_upsert: bool
 ) -> list[Any]:
-    """Return the fields after all operations."""
+    """Return the fields after all operations. A field changes once, except by `=`."""
     result = list(fields)
+    changed = [False] * len(result)
     for operation in operations:
         try:
-            _apply(result, operation, base, names)
+            _apply(result, changed, operation, base, names)
         except Impossible:
             if not is_upsert:
                 raise
@@ -45,26 +47,41 @@ def _position(place: object, length: int, base: int, names: Mapping[str, int], n
     return place + length + (1 if name == "!" else 0)
 
 
-def _apply(fields: list[Any], operation: list[Any], base: int, names: Mapping[str, int]) -> None:
+def _apply(
+    fields: list[Any], changed: list[bool], operation: list[Any], base: int,
+    names: Mapping[str, int],
+) -> None:  # fmt: skip
     name, place, *arguments = operation
     position = _position(place, len(fields), base, names, name)
     is_append = name in ("=", "!") and position == len(fields)
     if position < 0 or (position >= len(fields) and not is_append):
         raise Impossible(f"field {place}")
-    if name == "=":
-        fields[position : position + 1] = [arguments[0]]
-    elif name == "!":
+    if name == "!" or is_append:
         fields.insert(position, arguments[0])
+        changed.insert(position, False)
     elif name == "#":
-        del fields[position : position + int(arguments[0])]
-    elif name in ("+", "-"):
-        fields[position] = _sum(fields[position], arguments[0], name)
-    elif name in _BITS:
-        fields[position] = _bits(fields[position], arguments[0], name)
-    elif name == ":":
-        fields[position] = _splice(fields[position], *arguments)
+        end = position + (int(arguments[0]) & _DELETED_MASK)
+        del fields[position:end]
+        del changed[position:end]
     else:
-        raise Unsupported(f"operation {name!r}")
+        if changed[position] and name != "=":
+            raise Impossible(f"double update of field {place}")
+        fields[position] = _changed_value(fields[position], name, arguments, base)
+        changed[position] = True
+
+
+def _changed_value(value: Any, name: str, arguments: list[Any], base: int) -> Any:
+    """Return the value of a field after an operation that keeps the number of fields."""
+    if name == "=":
+        return arguments[0]
+    if name in ("+", "-"):
+        return _sum(value, arguments[0], name)
+    if name in _BITS:
+        return _bits(value, arguments[0], name)
+    if name == ":":
+        start, cut, paste = arguments
+        return _splice(value, start - base if start >= 0 else start, cut, paste)
+    raise Unsupported(f"operation {name!r}")
 
 
 def _sum(left: Any, right: Any, name: str) -> Any:
