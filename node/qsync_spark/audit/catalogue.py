@@ -4,6 +4,7 @@ It is built from `_index` rows of the first snapshot and from the schema rows in
 space whose primary key changes its parts is not replayed: the same tuple would have two keys.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -54,6 +55,10 @@ class Use(NamedTuple):
     field: int
 
 
+FieldNames = Mapping[str, int]
+"""Numbers of fields by their names in the format of a space."""
+
+
 @dataclass(slots=True)
 class KeyCatalogue:
     """`keys`: space -> field numbers of its primary key. `clears`: space -> indexes of clearances.
@@ -63,7 +68,7 @@ class KeyCatalogue:
     """
 
     keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    names: dict[int, dict[str, int]] = field(default_factory=dict)
+    names: dict[int, list[tuple[int, FieldNames]]] = field(default_factory=dict)  # index, fields
     clears: dict[int, list[int]] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)  # of those indexes
     unsupported: dict[int, str] = field(default_factory=dict)
@@ -79,6 +84,12 @@ class KeyCatalogue:
         before = [rows for index, rows in self.windows if index <= after]
         within = [rows for index, rows in self.windows if after < index <= last]
         return min([before[-1], *within]) if before else None
+
+    def names_at(self, space: int, index: int) -> FieldNames:
+        """Return the names of fields for the row at `index`; none if the format is unknown."""
+        known = self.names.get(space, [])
+        place = bisect_left(known, index, key=lambda one: one[0])
+        return known[place - 1][1] if place else {}
 
     def left_out(self) -> list[int]:
         """Return the spaces whose rows are not replayed."""
@@ -148,21 +159,33 @@ def _take(found: KeyCatalogue, index: int, row_type: int, space: int, body: dict
         _take_put(found, index, space, body[Key.TUPLE])
     elif row_type == DELETE:
         _take_delete(found, index, space, body[Key.KEY])
-    elif space == SEQUENCE:
-        found.unsupported[SEQUENCE_DATA] = "a sequence was changed in part"
+    else:
+        _take_part(found, index, space, body)
 
 
 def _take_put(found: KeyCatalogue, index: int, space: int, fields: list[Any]) -> None:
     if space == INDEX and fields[1] == 0:
         _define(found, fields[0], fields[5])
     elif space == SPACE:
-        _name(found, fields[0], fields[6] if len(fields) > 6 else [])
+        names = _names_of(fields[6] if len(fields) > 6 else [])
+        found.names.setdefault(fields[0], []).append((index, names))
     elif space == SEQUENCE:
         counting = Counting(fields[3], fields[4], fields[5], bool(fields[8]))
         found.countings.setdefault(fields[0], []).append((index, counting))
     elif space == SPACE_SEQUENCE:
         use = Use(fields[1], fields[3] if len(fields) > 3 else 0)
         found.uses.setdefault(fields[0], []).append((index, use))
+
+
+def _take_part(found: KeyCatalogue, index: int, space: int, body: dict[int, Any]) -> None:
+    """Take an UPDATE or UPSERT: the result is not computed, so it is unknown."""
+    key = body.get(Key.KEY) or body[Key.TUPLE]
+    if space == SEQUENCE:
+        found.unsupported[SEQUENCE_DATA] = "a sequence was changed in part"
+    elif space == SPACE:
+        found.names.setdefault(key[0], []).append((index, {}))
+    elif space == INDEX and key[1:2] == [0]:
+        found.unsupported[key[0]] = "its primary key was changed in part"
 
 
 def _take_delete(found: KeyCatalogue, index: int, space: int, key: list[Any]) -> None:
@@ -184,12 +207,9 @@ def _define(found: KeyCatalogue, space: int, parts: Iterable[Any]) -> None:
         found.keys[space] = numbers
 
 
-def _name(found: KeyCatalogue, space: int, layout: object) -> None:
-    names = {
+def _names_of(layout: object) -> FieldNames:
+    return {
         str(one["name"]): number
         for number, one in enumerate(layout if isinstance(layout, list) else [])
         if isinstance(one, dict) and "name" in one
     }
-    if found.names.get(space, names) != names:
-        names = {}  # a name may refer to another field now: operations by name become unknown
-    found.names[space] = names

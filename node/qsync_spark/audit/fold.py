@@ -181,7 +181,7 @@ class Fold:
         elif op in (ADVANCE, COUNT):
             self._count(op, body)
         else:
-            self._update(op, body)
+            self._update(index, op, body)
 
     def _take_unkeyed(self, index: int, op: int, file: str, offset: int) -> None:
         """Take a row that may change any tuple of its space, or a snapshot's tuple of no space."""
@@ -210,17 +210,17 @@ class Fold:
             return "a DELETE of a tuple that does not exist"
         if op == UPDATE:
             return (
-                self._refusal_to_update(body)
+                self._refusal_to_update(index, body)
                 if is_there
                 else "an UPDATE of a tuple that does not exist"
             )
         return self._refusal_to_repeat(index, body) if op == REMEMBER and is_there else ""
 
-    def _refusal_to_update(self, body: bytes) -> str:
+    def _refusal_to_update(self, index: int, body: bytes) -> str:
         fields = self.fields
         if fields is None:
             return ""
-        names = self.catalogue.names.get(self.space, {})
+        names = self.catalogue.names_at(self.space, index)
         try:
             request = unpack(body)
             base = request.get(Key.INDEX_BASE, 0)
@@ -257,8 +257,8 @@ class Fold:
                 self._set(None)
                 self.since, self.refused = at, 0
 
-    def _update(self, op: int, body: bytes) -> None:
-        names = self.catalogue.names.get(self.space, {})
+    def _update(self, index: int, op: int, body: bytes) -> None:
+        names = self.catalogue.names_at(self.space, index)
         fields, why = self.fields, self.why_unknown
         try:
             request = unpack(body)

@@ -116,7 +116,7 @@ class Basis:
 
     members: dict[int, tuple[str, str, str, bool]] = field(default_factory=dict)  # by replica id
     indexes: dict[int, list[Any]] = field(default_factory=dict)  # parts of primary keys, by space
-    changes: list[SystemChange] = field(default_factory=list)  # sequences, window of keys
+    changes: list[SystemChange] = field(default_factory=list)  # spaces, sequences, window of keys
     origin: int = 0  # index at which the replica set was restored from an archive, if it was
     spaces: list[tuple[str, int]] = field(default_factory=list)  # names and ids
 
@@ -152,6 +152,7 @@ def read_basis(spark: "SparkSession", archive: Archive, key: str) -> Basis:
             changes.append(_as_change(row))
         elif row["space"] == SPACE:
             spaces += name_of_space(fields)
+            changes.append(_as_change(row))
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
     return Basis(members, indexes, changes, origin, spaces)

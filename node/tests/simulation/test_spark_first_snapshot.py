@@ -12,10 +12,13 @@ from qsync_node.format.keys import INSERT, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import LogRow
 from qsync_node.format.walk import space_of
+from qsync_spark.audit.catalogue import build_catalogue
 from qsync_spark.audit.primary_keys import trusted_keys
+from qsync_spark.audit.snapshots import read_basis
 from qsync_spark.decode.schema_rows import INDEX
 from qsync_spark.facts.kinds import PrimaryKeys, SchemaRow
 from qsync_spark.facts.table import FactList
+from qsync_spark.local_session import make_local_session
 from qsync_testing.archives.archive_copy import Copy
 from qsync_testing.archives.plain_audit import plain_audit
 
@@ -93,3 +96,16 @@ def test_most_snapshots_define_a_primary_key(
         facts.append(SchemaRow(*place, INSERT, INDEX, 0.0, body))
     found = trusted_keys(loaded, FactList(facts), (-1, base), {512: FIRST}, ())
     assert found == {512: wanted}
+
+
+def test_formats_of_the_first_snapshot_name_fields(copy: Copy) -> None:
+    manifest, entry = first_snapshot_of(copy)
+    session = make_local_session()
+    try:
+        archive = load_archive(f"file://{copy.folder}")
+        basis = read_basis(session, archive, f"{manifest.instance_uuid}/{entry.name}")
+    finally:
+        session.stop()
+    found = build_catalogue(basis.indexes, basis.changes, [])
+    assert found.names_at(SystemSpace.SPACE, entry.last_index + 1)["name"] == 2
+    assert not found.names_at(SystemSpace.SPACE, entry.last_index)
