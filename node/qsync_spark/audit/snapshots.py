@@ -45,12 +45,14 @@ TUPLES = pa.schema(
     ]
 )
 TUPLES_SQL = sql_of(TUPLES)
+BATCH_BYTES = 4 << 20  # of tuples: large ones fill a worker's memory before `ROWS_MAX`
 READ_HERE_BYTES = 4 << 20  # a Spark job costs more than reading this much
 
 
 def tuples_of(part: FilePart, spaces: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the bodies of a snapshot's rows, of the given spaces only; damage is a row, too."""
     rows: list[tuple[Any, ...]] = []
+    held = 0
     for item in blocks_of(part):
         if isinstance(item, Hole):
             rows.append((part.member, part.key, item.offset, part.last_index, 0, b"", item.why))
@@ -62,11 +64,12 @@ def tuples_of(part: FilePart, spaces: frozenset[int] | None = None) -> Iterator[
                     space = space_of(body)
                     if spaces is None or space in spaces:
                         rows.append((*place, space, body, None))
+                        held += len(body)
             except BAD_MSGPACK as error:
                 rows.append((*place, 0, b"", f"a block does not decode as rows: {error}"))
-        if len(rows) >= ROWS_MAX:
+        if len(rows) >= ROWS_MAX or held >= BATCH_BYTES:
             yield batch_of(rows, TUPLES)
-            rows = []
+            rows, held = [], 0
     yield batch_of(rows, TUPLES)
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 SPACE_SPACE: Final = int(SystemSpace.SPACE)
 ROWS_IN_GROUP = 16_384
+GROUP_BYTES = 32 << 20  # of values: large tuples fill a worker's memory before 16,384 rows
 FILE_BYTES = 64 << 20
 PERIOD = ("valid_from", "valid_to", "valid_from_index", "valid_to_index")
 FILES = pa.schema(
@@ -96,6 +97,7 @@ class TableWriter:
         self._url, self._table, self._folder, self._part = url, table, folder, part
         self._schema = schema
         self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0  # about the size of these rows
         self._number = self._count = 0
         self.unknown = 0
         self._done: list[tuple[Any, ...]] = []
@@ -107,7 +109,8 @@ class TableWriter:
 
     def add(self, row: tuple[Any, ...]) -> None:
         self._rows.append(row)
-        if len(self._rows) >= ROWS_IN_GROUP:
+        self._bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(self._rows) >= ROWS_IN_GROUP or self._bytes >= GROUP_BYTES:
             self._flush()
             if self._buffer.tell() >= FILE_BYTES:
                 self._end()
@@ -117,7 +120,7 @@ class TableWriter:
         if self._rows:
             self._file.write_batch(batch_of(self._rows, self._schema))
             self._count += len(self._rows)
-            self._rows = []
+            self._rows, self._bytes = [], 0
 
     def _end(self) -> None:
         self._file.close()
