@@ -136,7 +136,7 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _as_json(name: str, value: object) -> Any:
+def _as_json(name: str, value: object) -> object:
     """Return the JSON form of a column's value: times are numbers, and values keep all digits."""
     if name not in _TIMES:
         return _value_as_json(value)
@@ -145,7 +145,7 @@ def _as_json(name: str, value: object) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _value_as_json(value: object) -> Any:
+def _value_as_json(value: object) -> object:
     """Return the JSON form of a value, which `value_of_json` decodes."""
     if isinstance(value, list):
         return [_value_as_json(one) for one in value]

@@ -70,7 +70,7 @@ def _apply(
         changed[position] = True
 
 
-def _changed_value(value: Any, name: str, arguments: list[Any], base: int) -> Any:
+def _changed_value(value: object, name: str, arguments: list[Any], base: int) -> object:
     """Return the value of a field after an operation that keeps the number of fields."""
     if name == "=":
         return arguments[0]

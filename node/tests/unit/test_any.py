@@ -16,7 +16,7 @@ MAXIMA = {
     "node/qsync_node": 35,
     "node/qsync_client": 19,
     "node/qsync_sim": 17,
-    "node/qsync_spark": 27,
+    "node/qsync_spark": 26,
     "node/qsync_broker": 32,
     "node/qsync_testing": 56,
     "node/tests": 85,
