@@ -247,9 +247,15 @@ def _take_back(archive: Archive, made: Compaction, lock: CompactionLock) -> None
     """
     try:
         lock.check()
-        delete_all(archive.url, listed(store_of(archive.url), made.folder))
+        delete_all(archive.url, _manifest_first(archive.url, made.folder))
     except ArchiveError:
         return
+
+
+def _manifest_first(url: str, folder: str) -> list[str]:
+    """Return the files of a compaction: without one of its outputs, a published one is invalid."""
+    found = listed(store_of(url), folder)
+    return sorted(found, key=lambda path: not path.endswith(f"/{COMPACTION_MANIFEST}"))
 
 
 # --- folding --------------------------------------------------------------------------------------
@@ -492,7 +498,5 @@ def remove(
         put_bytes(url, CHANGES_NAME, encode_changes(removal.changes))
     paths = [*removal.files]
     for folder in removal.folders:
-        # The manifest first: without one of its outputs, a compaction is invalid.
-        found = listed(store_of(url), folder)
-        paths += sorted(found, key=lambda path: not path.endswith(f"/{COMPACTION_MANIFEST}"))
+        paths += _manifest_first(url, folder)
     outcome.deleted_files = delete_all(url, paths)

@@ -16,6 +16,7 @@ import pytest
 
 from qsync_node.archive.compaction import (
     CHANGES_NAME,
+    COMPACTION_MANIFEST,
     LOCK_NAME,
     ChangesFile,
     Compaction,
@@ -240,6 +241,26 @@ def test_who_lost_the_lock_takes_nothing_back(archive: Path, tmp_path: Path) -> 
         put_bytes(url, LOCK_NAME, lock._contents())
         run._take_back(load(archive), made, lock)
         assert not list((archive / made.folder).glob("*"))
+
+
+def test_a_folder_that_is_taken_back_in_part_is_no_compaction(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest may be stored although the store reported an error."""
+    made = publish(archive, tmp_path / "made")
+    url = f"file://{archive}"
+    deleted: list[str] = []
+
+    def dying(_: str, paths: list[str]) -> int:
+        deleted.append(paths[0])
+        (archive / paths[0]).unlink()
+        raise ArchiveError("killed")
+
+    with CompactionLock(store_of(url), url, "first") as lock:
+        monkeypatch.setattr(run, "delete_all", dying)
+        run._take_back(load(archive), made, lock)
+    assert deleted == [f"{made.folder}/{COMPACTION_MANIFEST}"]
+    assert not load(archive).compactions
 
 
 def test_a_lock_outlives_an_archive_that_did_not_answer_once(
