@@ -4,7 +4,7 @@ It is built from `_index` rows of the first snapshot and from the schema rows in
 space whose primary key changes its parts is not replayed: the same tuple would have two keys.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -69,7 +69,7 @@ class KeyCatalogue:
 
     keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
     names: dict[int, list[tuple[int, FieldNames]]] = field(default_factory=dict)  # index, fields
-    clears: dict[int, list[int]] = field(default_factory=dict)
+    clears: dict[int, list[int]] = field(default_factory=dict)  # ascending
     times: dict[int, float] = field(default_factory=dict)  # of those indexes
     unsupported: dict[int, str] = field(default_factory=dict)
     countings: dict[int, list[tuple[int, Counting | None]]] = field(default_factory=dict)
@@ -90,6 +90,11 @@ class KeyCatalogue:
         known = self.names.get(space, [])
         place = bisect_left(known, index, key=lambda one: one[0])
         return known[place - 1][1] if place else {}
+
+    def clears_between(self, space: int, after: int, before: int) -> list[int]:
+        """Return the indexes in `after + 1 .. before - 1` at which a space was cleared."""
+        known = self.clears.get(space, [])
+        return known[bisect_right(known, after) : bisect_left(known, before)]
 
     def left_out(self) -> list[int]:
         """Return the spaces whose rows are not replayed."""

@@ -251,11 +251,10 @@ class Fold:
 
     def clear_before(self, before: int) -> None:
         """Remove the tuple if a truncation or drop lies between its last change and `before`."""
-        for at in self.catalogue.clears.get(self.space, ()):
-            if self.since < at < before:
-                self._settle()
-                self._set(None)
-                self.since, self.refused = at, 0
+        for at in self.catalogue.clears_between(self.space, self.since, before):
+            self._settle()
+            self._set(None)
+            self.since, self.refused = at, 0
 
     def _update(self, index: int, op: int, body: bytes) -> None:
         names = self.catalogue.names_at(self.space, index)

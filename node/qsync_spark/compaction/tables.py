@@ -225,8 +225,8 @@ class TableVersions:
     def _cleared(self, before_index: int) -> None:
         """End a version if a truncation or drop followed the last change."""
         fold = self.fold
-        for at in sorted(fold.catalogue.clears.get(fold.space, ())):
-            if fold.since < at < before_index and fold.fields is not None:
+        for at in fold.catalogue.clears_between(fold.space, fold.since, before_index):
+            if fold.fields is not None:
                 self._close(fold.fields, bool(fold.why_unknown), at,
                             fold.catalogue.times.get(at, 0.0))  # fmt: skip
                 fold.clear()

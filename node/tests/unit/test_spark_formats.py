@@ -1,5 +1,6 @@
 """Updates by a field's name are replayed with the format that the space had then."""
 
+import time
 from typing import Any
 
 import pytest
@@ -51,3 +52,16 @@ def test_a_primary_key_that_was_changed_in_part_is_unknown(
 ) -> None:
     found = build_catalogue({512: PARTS}, [partial(10, INDEX, key)], [])
     assert (512 not in found.unsupported) == is_supported
+
+
+def test_the_work_of_a_row_does_not_grow_with_the_number_of_truncations() -> None:
+    fold = Fold(KeyCatalogue(keys={512: (0,)}, clears={512: list(range(0, 4_000_000, 2))}))
+    fold.begin(512, pack([1]))
+    body = pack({Key.SPACE_ID: 512, Key.TUPLE: [1]})
+    began = time.thread_time()
+    for index in range(3_999_001, 3_999_201, 2):
+        fold.since = index - 2
+        fold.take(index, INSERT, body, "", 0)
+    assert fold.since == 3_999_199
+    assert not fold.odd, "each INSERT follows a truncation"
+    assert time.thread_time() - began < 1.0
