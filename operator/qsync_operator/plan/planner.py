@@ -55,6 +55,12 @@ DATA_LOST = (
     "(docs/operations.md; `qsync destroy CLUSTER --delete-data` for a local cluster) and apply it "
     "again"
 )
+VOTERS_LOST = (
+    "no voter has data any more: every volume of a voter is new or gone, and {names}, which cannot "
+    "be elected, may have the only rows. Restore the old volumes of the voters, or create a new "
+    "cluster from the archive (`qsync restore`, bootstrap.fromArchive). Otherwise keep the volumes "
+    "of {names}, and copy the rows with a client, before you delete this cluster"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ def _decide(
             return (), ClusterFinding(Reason.PAUSED, PAUSE)
         return _form(cluster, observed, wanted)
     if _is_everything_lost(observed, wanted):
-        return (), ClusterFinding(Reason.DATA_LOST, DATA_LOST, is_degraded=True)
+        return (), ClusterFinding(Reason.DATA_LOST, _data_lost(observed), is_degraded=True)
     kept: tuple[Action, ...] = () if observed.record.is_formed else (RecordFormed(),)
     actions, finding = _keep(cluster, observed, wanted, now_ns)
     if is_paused(cluster):
@@ -165,6 +171,12 @@ def _is_everything_lost(observed: Observed, wanted: dict[str, MemberKind]) -> bo
         member is not None and (member.is_empty or not member.has_disk)
         for member in (*voters, *known)
     )
+
+
+def _data_lost(observed: Observed) -> str:
+    """Return the sentence on lost voters; a member that is no voter may still have all rows."""
+    copies = [member.name for member in observed.members if member.has_disk and not member.is_empty]
+    return VOTERS_LOST.format(names=", ".join(copies)) if copies else DATA_LOST
 
 
 def _form(

@@ -5,6 +5,8 @@ Fences, pauses, hibernation, supervised rollouts, growing volumes, lost data.
 
 from dataclasses import replace
 
+import pytest
+
 from qsync_operator.api.annotations import FENCED, PAUSED
 from qsync_operator.api.status import Condition
 from qsync_operator.plan.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
@@ -232,3 +234,18 @@ def test_a_majority_of_new_volumes_is_left_to_a_person() -> None:
     said = condition(found, "Ready").message
     assert "the volumes of c-1, c-2 are new" in said
     assert "force-confirm" in said
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_asynchronous_member_with_the_only_rows_is_named_before_anything_is_deleted(
+    is_running: bool,
+) -> None:
+    world = formed(cluster_of(3, async_replicas=1), leader="")
+    for name in ("c-0", "c-1", "c-2"):
+        world.incarnations[name].uuid, world.incarnations[name].has_joined = f"new-{name}", False
+    world.incarnations["c-async-0"].is_running = is_running
+    found = planned(world)
+    degraded = condition(found, "Degraded")
+    assert (found.actions, degraded.reason) == ((), "DataLost")
+    assert "keep the volumes of c-async-0," in degraded.message
+    assert "create an empty cluster" not in degraded.message

@@ -249,7 +249,7 @@ PROBLEM_REASONS = (
     ReasonEntry(
         Reason.DATA_LOST,
         ("Ready", "Degraded"),
-        "All data of the cluster is lost: every volume is new",
+        "No voter has data any more: every volume of a voter is new or gone",
         "Restore the former volumes, or follow [Data loss](operations.md#data-loss)",
         severity=Severity.CRITICAL,
     ),
