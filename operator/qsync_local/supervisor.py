@@ -18,6 +18,7 @@ from qsync_local.platform import STOP_PATIENCE_S, LocalPlatform
 from qsync_local.store import ClusterFiles
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
+from qsync_operator.plan.status import is_calm
 from qsync_operator.reconcile.controller import Controller
 
 KEEP_DATA = "qsync.dev/keep-data"
@@ -76,8 +77,7 @@ class Supervisor:
         if observed.writable_leader() is None and memory.lost_at_ns:
             lost_ns = time.monotonic_ns() - memory.lost_at_ns
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
-        is_calm = status.is_true("Ready") and not self.controller.has_acted
-        return IDLE_S if is_calm else BUSY_S
+        return BUSY_S if self.controller.has_acted or not is_calm(status) else IDLE_S
 
     async def _rest(self, pause_s: float) -> None:
         """Return when a process ends, the manifest changes, or `pause_s` seconds have passed."""

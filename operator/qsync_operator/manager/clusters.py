@@ -29,6 +29,7 @@ from qsync_operator.kubernetes.journals import refuse_journal
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.plan.refusal import refusal_now, with_refusal
+from qsync_operator.plan.status import is_calm
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused, NameTaken
 from qsync_operator.resources.config import SPEC_KEY, SPEC_VERSION_KEY
@@ -204,8 +205,9 @@ class ClusterTask:
         if observed.writable_leader() is None and controller.memory.lost_at_ns:
             lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
-        is_calm = controller.status.is_true("Ready") and not controller.has_acted
-        return max(IDLE_S, self._count() / POLLS_PER_S) if is_calm else BUSY_S
+        if controller.has_acted or not is_calm(controller.status):
+            return BUSY_S
+        return max(IDLE_S, self._count() / POLLS_PER_S)
 
 
 def without_spec(document: dict[str, Any]) -> QsyncCluster:

@@ -48,6 +48,7 @@ _REFUSALS = {
 """Reasons of progress that the database may refuse, and the reason of such a refusal."""
 RESTING = (Reason.HIBERNATED, Reason.PAUSED)
 """Reasons for which no action is taken, as requested."""
+RESTING_PHASES = tuple(_PHASES[reason] for reason in RESTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,11 @@ def build_status(
     status.phase = _phase(finding, observed, is_well=is_well)
     status.conditions = _conditions(cluster, observed, finding, down, weaknesses, wall_s)
     return status
+
+
+def is_calm(status: ClusterStatus) -> bool:
+    """Return whether nothing is left to do, or no action is taken, as requested."""
+    return status.is_true("Ready") or status.phase in RESTING_PHASES
 
 
 def _warnings(cluster: QsyncCluster, observed: Observed) -> list[str]:
