@@ -23,7 +23,7 @@ from qsync_operator.api.jobs import (
 from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.reasons import RunReason
 from qsync_operator.jobs.results import judge, last_word, refused
-from qsync_operator.jobs.schedule import overdue_at
+from qsync_operator.jobs.schedule import overdue_at, time_of
 from qsync_operator.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.kubernetes.cache import Cache, ObjectKey
 from qsync_operator.kubernetes.dependents import run_of_cluster
@@ -220,10 +220,10 @@ def is_expired(run: KubernetesObject, spec: RunSpec, at: datetime) -> bool:
     Scheduled ones are deleted with their Jobs, some of which the CronJob keeps.
     """
     owners = run["metadata"].get("ownerReferences") or []
-    finished_at = str((run.get("status") or {}).get("finishedAt", ""))
-    if not finished_at or any(owner.get("kind") == "Job" for owner in owners):
+    finished_at = time_of((run.get("status") or {}).get("finishedAt"))
+    if finished_at is None or any(owner.get("kind") == "Job" for owner in owners):
         return False
-    age = at - datetime.fromisoformat(finished_at)
+    age = at - finished_at
     return age.total_seconds() * 1e9 > duration_ns(spec.ttl)
 
 
@@ -247,12 +247,12 @@ def audit_overdue_s(cache: Cache, key: ObjectKey, cluster: QsyncCluster) -> floa
     made = cache.get(key, "CronJob", f"{cluster.name}-audit")
     if job is None or job.suspend or cluster.spec.hibernate or made is None:
         return None
-    since = [str(made["metadata"].get("creationTimestamp", ""))]
+    since = [time_of(made["metadata"].get("creationTimestamp"))]
     for run in cache.all(key, OBJECT_KINDS["audit"]):
         said = run.get("status") or {}
         if said.get("verdict") in ("Passed", "Violated"):
-            since.append(str(said.get("finishedAt", "")))
-    times = [datetime.fromisoformat(text) for text in since if text]
+            since.append(time_of(said.get("finishedAt")))
+    times = [at for at in since if at is not None]
     due = overdue_at(job.schedule, job.time_zone, max(times)) if times else None
     return due.timestamp() if due is not None else None
 

@@ -11,7 +11,6 @@ in the message are shown.
 """
 
 import json
-from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,6 +26,7 @@ from qsync_operator.api.jobs import (
 )
 from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.reasons import RunReason
+from qsync_operator.jobs.schedule import time_of
 from qsync_operator.kubernetes.pods import container_of, failure_of
 from qsync_operator.resources.jobs import DRIVER, RunKind
 from qsync_operator.resources.labels import KubernetesObject
@@ -158,8 +158,9 @@ def _end(
     ended = state.get("completionTime") or _last_transition(state)
     status.phase, status.message = phase, why
     status.finished_at = ended
-    if status.started_at and ended:
-        took = datetime.fromisoformat(ended) - datetime.fromisoformat(status.started_at)
+    began_at, ended_at = time_of(status.started_at), time_of(ended)
+    if began_at is not None and ended_at is not None:
+        took = ended_at - began_at
         status.duration_milliseconds = int(took.total_seconds() * 1000)
     status.conditions = [_condition(type_, "True", reason, why, ended, status.observed_generation)]
 

@@ -1,6 +1,6 @@
 """Due times of a schedule: five fields as in cron, or a macro such as `@daily`."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -22,7 +22,7 @@ def overdue_at(schedule: str, time_zone: str, since: datetime) -> datetime | Non
     """Return the second time after `since` at which the schedule is due.
 
     If nothing happened until then, one due time was missed. The result is None for a schedule that
-    is never due, such as 30 February, and for an unknown time zone.
+    is never due, such as 30 February, for an unknown time zone, and after the last possible time.
 
     Args:
         schedule: schedule in cron format, or a macro.
@@ -33,5 +33,14 @@ def overdue_at(schedule: str, time_zone: str, since: datetime) -> datetime | Non
         times = CronSim(_MACROS.get(schedule, schedule), since.astimezone(ZoneInfo(time_zone)))
         next(times)
         return next(times)
-    except (CronSimError, StopIteration, ZoneInfoNotFoundError):
+    except (CronSimError, StopIteration, OverflowError, ZoneInfoNotFoundError):
         return None
+
+
+def time_of(text: object) -> datetime | None:
+    """Return the time in a field of a status, or None if it is none: others may write statuses."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -196,6 +196,9 @@ class ClusterTask:
             await runs.reconcile(self.cluster, self._spark.image)
         except ApiError as error:
             log.warning("runs of %s are waiting: %s", self.cluster.name, error)
+        except Exception:
+            # Nor does a bug, which would delay the next failover.
+            log.exception("cannot reconcile the runs of %s", self.cluster.name)
 
     async def _turn(self, controller: Controller) -> float:
         before = controller.status

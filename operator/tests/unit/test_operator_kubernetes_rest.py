@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from qsync_operator.jobs.reconciler import JobReconciler
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.manager.clusters import BUSY_S, IDLE_S, Clusters
@@ -42,3 +43,14 @@ async def test_cluster_that_rests_as_requested_is_not_polled_like_one_that_chang
     for resting in (document_of(hibernate=True), paused):
         assert (await rests(resting, monkeypatch))[-1] == IDLE_S
     assert (await rests(document_of(), monkeypatch))[-1] == BUSY_S
+
+
+@pytest.mark.asyncio
+async def test_failure_with_a_run_ends_no_turn_of_its_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(JobReconciler, "reconcile", fail)
+    assert len(await rests(document_of(), monkeypatch)) > 5

@@ -9,7 +9,7 @@ from qsync_operator.jobs.schedule import overdue_at
 from qsync_operator.resources.jobs import build_runs
 from qsync_operator.settings import SparkSupply
 from qsync_testing.operator.platforms import cluster_of
-from qsync_testing.operator.runs import ARCHIVE, ENDED, KEY, SUPPLY, RunStage, audit
+from qsync_testing.operator.runs import ARCHIVE, ENDED, KEY, STARTED, SUPPLY, RunStage, audit
 
 
 def test_schedules_are_those_of_the_cluster() -> None:
@@ -90,3 +90,24 @@ def test_new_run_with_the_name_of_an_expired_one_is_not_deleted() -> None:
     stage.api.put(new)  # no watch has shown it yet
     stage.reconcile()
     assert stage.api.named("QsyncAudit", "by-hand")["metadata"]["uid"] == "new"
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_odd_time_in_a_status_stops_no_other_run(text: str) -> None:
+    stage = RunStage(audit={"schedule": "0 * * * *"})
+    made = {"name": "orders-audit", "namespace": "ns", "creationTimestamp": STARTED}
+    stage.cache.note("CronJob", {"metadata": {**made, "labels": {"qsync.dev/cluster": "orders"}}})
+    done = {"phase": "Succeeded", "verdict": "Passed", "finishedAt": text}
+    stage.put({**audit("a-odd"), "status": done})
+    stage.put(audit("b-next"))
+    stage.reconcile()
+    assert ("Job", "ns", "b-next") in stage.api.objects
+    audit_overdue_s(stage.cache, KEY, stage.cluster)
+
+
+def test_time_without_a_zone_is_in_utc() -> None:
+    stage = RunStage()
+    done = {"phase": "Succeeded", "verdict": "Passed"}
+    stage.put({**audit("ended", ttl="1h"), "status": {**done, "finishedAt": "2026-01-01T03:00:00"}})
+    stage.reconcile()
+    assert ("QsyncAudit", "ns", "ended") not in stage.api.objects
