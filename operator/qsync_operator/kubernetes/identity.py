@@ -126,7 +126,7 @@ class ClusterIdentity:
             return
         owners = found["metadata"].get("ownerReferences") or []
         rest = [owner for owner in owners if owner.get("uid") != cluster.metadata.uid]
-        if rest != owners and is_ours(found, cluster.name, cluster.metadata.uid):
+        if rest != owners:
             change = {"metadata": {"ownerReferences": rest or None}}
             await self._api.patch("Secret", namespace, name, change)
 
