@@ -11,6 +11,13 @@ def is_paused(cluster: QsyncCluster) -> bool:
     return cluster.metadata.annotations.get(PAUSED, "").lower() == "true"
 
 
+def paused(cluster: QsyncCluster) -> QsyncCluster:
+    """Return the cluster as if its user had paused it."""
+    annotations = {**cluster.metadata.annotations, PAUSED: "true"}
+    metadata = cluster.metadata.model_copy(update={"annotations": annotations})
+    return cluster.model_copy(update={"metadata": metadata})
+
+
 def restarted_at(cluster: QsyncCluster) -> str:
     """Return the text of the annotation; each new text restarts every member once."""
     return cluster.metadata.annotations.get(RESTARTED_AT, "")

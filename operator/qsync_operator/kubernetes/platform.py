@@ -448,8 +448,10 @@ class KubernetesPlatform:
         return self._addresses.address(leader, tls_port(cluster))
 
     async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """Store the state first, then apply the objects that follow from it."""
+        """Store the state first, then apply the objects that follow from it, unless paused."""
         await self._identity.save(cluster, state)
+        if is_paused(cluster):
+            return
         objects = self._object_inputs(cluster, state).objects
         troubles = await self._apply_objects(cluster, objects)
         essential = [str(trouble) for trouble in troubles if trouble.is_essential]

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from qsync_operator import metrics
-from qsync_operator.api.annotations import is_paused
+from qsync_operator.api.annotations import is_paused, paused
 from qsync_operator.api.base import cut_text
 from qsync_operator.api.cluster import VERSION, QsyncCluster
 from qsync_operator.api.mistakes import sentence_of
@@ -345,9 +345,17 @@ class Clusters:
             ValueError: its template gives privileges that are not allowed here.
         """
         cluster = QsyncCluster.model_validate(document)
+        self._check(cluster)
+        return cluster
+
+    def _check(self, cluster: QsyncCluster) -> None:
+        """Check the template of a cluster.
+
+        Raises:
+            ValueError: it gives privileges that are not allowed here.
+        """
         if self._site.is_template_restricted:
             refuse_privileged(cluster.spec.pod_template)
-        return cluster
 
     def _start(self, key: ObjectKey, cluster: QsyncCluster) -> ClusterTask:
         task = ClusterTask(
@@ -390,7 +398,9 @@ class Clusters:
     ) -> None:
         """Continue with the specification that another operator stored; this one saw no good one.
 
-        Without a stored one, only report the error: existing nodes keep running.
+        If its template gives privileges that are not allowed here, the cluster counts as paused:
+        its members keep running and failing over, and no object is applied. Without a stored one,
+        only report the error: existing nodes keep running.
         """
         cluster = await self._last_good(document)
         if cluster is not None:
@@ -414,11 +424,18 @@ class Clusters:
             if data.get(SPEC_VERSION_KEY, VERSION) != VERSION:
                 raise ValueError(f"it has version {data[SPEC_VERSION_KEY]}")
             spec = json.loads(data.get(SPEC_KEY, "null"))
-            # Users of the namespace may be able to change the ConfigMap.
-            return self._read({**document, "spec": spec}) if spec else None
+            if not spec:
+                return None
+            cluster = QsyncCluster.model_validate({**document, "spec": spec})
         except (ApiError, ValueError) as error:
             log.warning("cannot read the last specification of %s: %s", metadata["name"], error)
             return None
+        try:
+            # Users of the namespace may be able to change the ConfigMap.
+            self._check(cluster)
+        except ValueError:
+            return paused(cluster)
+        return cluster
 
     async def _stop(self, key: ObjectKey) -> None:
         task = self._tasks.pop(key, None)

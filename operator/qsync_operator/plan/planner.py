@@ -44,7 +44,7 @@ from qsync_operator.resources.labels import KubernetesObject
 
 PAUSE = (
     "the cluster is paused: changes wait, failover continues; remove the annotation "
-    "qsync.dev/paused to resume"
+    "qsync.dev/paused, or correct a refused specification, to resume"
 )
 KEPT_FINDINGS = (Reason.NO_LEADER, Reason.HIBERNATED, Reason.PAUSED)
 """Reasons that describe a cluster better than the refusal of one of its objects."""

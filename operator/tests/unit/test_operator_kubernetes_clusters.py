@@ -1,7 +1,6 @@
 """Tasks of clusters against a fake API: invalid specifications, the Lease, a silent API server."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from qsync_operator.plan.actions import Nominate, Unregister
 from qsync_operator.plan.planner import Plan
 from qsync_operator.reconcile import controller as controller_module
 from qsync_operator.reconcile.controller import Controller
-from qsync_operator.settings import Site
 from qsync_testing.operator.fake_api import FakeApi
 from qsync_testing.operator.platforms import (
     IMAGE,
@@ -455,22 +453,6 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
 
 
 @pytest.mark.asyncio
-async def test_stored_specification_gives_no_privilege_where_templates_are_restricted() -> None:
-    api = FakeApi()
-    template = {"spec": {"hostPID": True}}
-    document = document_of(podTemplate=template)
-    api.put(document)
-    stored = {"metadata": {"name": "orders-config", "namespace": "ns"}}
-    data = {"spec.json": json.dumps({"podTemplate": template})}
-    api.put({"apiVersion": "v1", "kind": "ConfigMap", **stored, "data": data})
-    clusters = Clusters(api, Cache(), IMAGE, site=Site(is_template_restricted=True))
-    await clusters.begin()
-    await clusters.on_event(document, False)
-    assert clusters.count() == 0
-    await clusters.close()
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_members_are_configured_only_with_the_lease(
     is_held: bool, monkeypatch: pytest.MonkeyPatch
@@ -490,21 +472,3 @@ async def test_members_are_configured_only_with_the_lease(
     finally:
         await platform.close()
     assert configured == ["all"] * is_held
-
-
-@pytest.mark.asyncio
-async def test_privileged_template_is_refused_where_templates_are_restricted() -> None:
-    api = FakeApi()
-    api.put(document_of())
-    template = {"spec": {"hostPID": True}}
-    for is_restricted, started in ((True, 0), (False, 1)):
-        site = Site(is_template_restricted=is_restricted)
-        clusters = Clusters(api, Cache(), IMAGE, site=site)
-        await clusters.begin()
-        await clusters.on_event(at("a", OLD, podTemplate=template), False)
-        assert clusters.count() == started
-        await clusters.close()
-    conditions = api.named("QsyncCluster", "orders")["status"]["conditions"]
-    shown = {c["type"]: (c["status"], c["reason"]) for c in conditions}
-    assert shown["Stalled"] == ("True", "InvalidSpec")
-    assert api.named("QsyncCluster", "orders")["status"]["observedGeneration"] == 1
