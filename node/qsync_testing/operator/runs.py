@@ -31,6 +31,10 @@ class RunStage:
         self.keeper = JobReconciler(self.api, self.cache, KEY, reporter)
 
     def put(self, document: dict[str, Any]) -> dict[str, Any]:
+        for owner in document["metadata"].get("ownerReferences") or []:
+            place = owner["kind"], "ns", owner["name"]
+            if place in self.api.objects:
+                owner.setdefault("uid", self.api.objects[place]["metadata"]["uid"])
         stored = self.api.put(document)
         kind = stored["kind"]
         seen = run_of_cluster(stored, kind) if kind.startswith("Qsync") else stored
@@ -61,7 +65,9 @@ def job(name: str, owner: str = "CronJob", **status: object) -> dict[str, Any]:
             "name": name,
             "namespace": "ns",
             "labels": {"qsync.dev/cluster": "orders", RUN_LABEL: "audit"},
-            "ownerReferences": [{"kind": owner, "name": "orders-audit"}],
+            "ownerReferences": [
+                {"kind": owner, "name": "orders-audit" if owner == "CronJob" else name}
+            ],
         },
         "status": status,
     }

@@ -111,6 +111,8 @@ class JobReconciler:
         job = self._cache.get(self._key, "Job", name_of(run))
         if job is None:
             status = await self._begin(cluster, kind, run, model.spec, before, image)
+        elif not _is_of_run(job, run):
+            status = _taken(kind, before, generation, job)
         else:
             status = await self._judge(kind, before, generation, job)
         if status.stored() == before.stored() and "status" in run:
@@ -146,11 +148,7 @@ class JobReconciler:
             # Either no watch has shown the operator's own Job yet, or another Job has the name.
             live = await self._api.get("Job", self._key[0], name_of(run))
             if live is not None and not _is_of_run(live, run):
-                sentence = (
-                    f"cannot create Job {name_of(run)}: another Job has this name; delete "
-                    "it, or create the run under another name"
-                )
-                return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
+                return _taken(kind, before, generation, live)
         return before
 
     async def _judge(
@@ -233,8 +231,28 @@ def _newest(pods: list[KubernetesObject]) -> KubernetesObject | None:
 
 
 def _is_of_run(job: KubernetesObject, run: KubernetesObject) -> bool:
+    """Return whether one owns the other: a schedule creates the Job before its object."""
+    return _owns(run, job) or _owns(job, run)
+
+
+def _owns(owner: KubernetesObject, document: KubernetesObject) -> bool:
+    owners = document["metadata"].get("ownerReferences") or []
+    return any(one.get("uid") == owner["metadata"].get("uid") for one in owners)
+
+
+def _taken(kind: RunKind, before: RunStatus, generation: int, job: KubernetesObject) -> RunStatus:
+    """Return the status of a run that cannot have its Job, because another one has the name."""
+    name = name_of(job)
     owners = job["metadata"].get("ownerReferences") or []
-    return any(owner.get("uid") == run["metadata"].get("uid") for owner in owners)
+    if any((one.get("kind"), one.get("name")) == (OBJECT_KINDS[kind], name) for one in owners):
+        # An object of the same name was deleted, and its Job and result follow.
+        sentence = f"waiting for the deletion of Job {name} of an earlier run with this name"
+        return before.model_copy(update={"phase": "Pending", "message": sentence})
+    sentence = (
+        f"cannot create Job {name}: another Job has this name; delete it, or create the run under "
+        "another name"
+    )
+    return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
 
 
 def audit_overdue_s(cache: Cache, key: ObjectKey, cluster: QsyncCluster) -> float | None:

@@ -264,3 +264,31 @@ def test_run_whose_status_another_version_wrote_is_read() -> None:
     stage.put({**audit(), "status": {"phase": "Paused", "conditions": [{"type": "Odd"}]}})
     stage.reconcile()
     assert ("Job", "ns", "by-hand") in stage.api.objects
+
+
+def test_new_run_waits_for_the_job_of_an_earlier_one_with_its_name() -> None:
+    stage = RunStage()
+    stage.put(audit())
+    stage.put(job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED))
+    stage.put(driver("by-hand", "Succeeded", said(verdict="Passed")))
+    again = audit()
+    again["metadata"]["uid"] = "again"
+    stage.put(again)
+    stage.reconcile()
+    assert stage.status()["phase"] == "Pending"
+    assert "an earlier run" in stage.status()["message"]
+    stage.cache.note("Job", stage.api.objects.pop(("Job", "ns", "by-hand")), is_gone=True)
+    stage.reconcile()
+    assert stage.api.named("Job", "by-hand")["metadata"]["ownerReferences"][0]["uid"] == "again"
+
+
+def test_job_of_an_audit_is_none_of_a_compaction_with_its_name() -> None:
+    stage = RunStage()
+    stage.put(audit())
+    stage.put(job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED))
+    stage.put(driver("by-hand", "Succeeded", said(verdict="Passed")))
+    stage.put({**audit(), "kind": "QsyncCompaction"})
+    stage.reconcile()
+    found = stage.api.named("QsyncCompaction", "by-hand")["status"]
+    assert (found["phase"], found["conditions"][0]["reason"]) == ("Failed", "NameTaken")
+    assert stage.status()["verdict"] == "Passed"
