@@ -67,7 +67,7 @@ class JobReconciler:
             image: image of drivers and executors; "" if Spark is not installed.
 
         Raises:
-            ApiError: the API server cannot be reached, or a scheduled Job cannot be recorded.
+            ApiError: the API server cannot be reached.
         """
         for kind in RUN_KINDS:
             runs = self._cache.all(self._key, OBJECT_KINDS[kind])
@@ -188,12 +188,25 @@ class JobReconciler:
             if name_of(job) in known or is_recorded:
                 continue  # recorded already; a user deleted its missing object
             try:
-                run = await self._api.create(build_run(cluster, kind, job))
-                self._cache.note(OBJECT_KINDS[kind], run)
+                await self._record(cluster, kind, job)
             except ApiError as error:
-                if error.status != 409:
+                if not error.status:
                     raise
-            self._cache.note("Job", await self._api.apply(_recorded(cluster, job)))
+                log.warning("scheduled Job %s is not recorded yet: %s", name_of(job), error)
+
+    async def _record(self, cluster: QsyncCluster, kind: RunKind, job: KubernetesObject) -> None:
+        """Create the object of a scheduled Job, then mark the Job.
+
+        Raises:
+            ApiError: a request failed.
+        """
+        try:
+            run = await self._api.create(build_run(cluster, kind, job))
+            self._cache.note(OBJECT_KINDS[kind], run)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        self._cache.note("Job", await self._api.apply(_recorded(cluster, job)))
 
     async def _publish(self, kind: RunKind, run: KubernetesObject, status: RunStatus) -> None:
         document = {

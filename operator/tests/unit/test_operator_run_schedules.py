@@ -6,10 +6,10 @@ import pytest
 
 from qsync_operator.jobs.reconciler import audit_overdue_s
 from qsync_operator.jobs.schedule import overdue_at
-from qsync_operator.resources.jobs import build_runs
+from qsync_operator.resources.jobs import RUN_LABEL, build_runs
 from qsync_operator.settings import SparkSupply
 from qsync_testing.operator.platforms import cluster_of
-from qsync_testing.operator.runs import ARCHIVE, ENDED, KEY, STARTED, SUPPLY, RunStage, audit
+from qsync_testing.operator.runs import ARCHIVE, ENDED, KEY, STARTED, SUPPLY, RunStage, audit, job
 
 
 def test_schedules_are_those_of_the_cluster() -> None:
@@ -111,3 +111,16 @@ def test_time_without_a_zone_is_in_utc() -> None:
     stage.put({**audit("ended", ttl="1h"), "status": {**done, "finishedAt": "2026-01-01T03:00:00"}})
     stage.reconcile()
     assert ("QsyncAudit", "ns", "ended") not in stage.api.objects
+
+
+def test_scheduled_job_that_cannot_be_recorded_blocks_no_other_one() -> None:
+    stage = RunStage()
+    for name in ("orders-audit-1", "orders-audit-2"):
+        stage.put(job(name))
+    compaction = job("orders-compaction-1")
+    compaction["metadata"]["labels"][RUN_LABEL] = "compaction"
+    stage.put(compaction)
+    stage.api.refusing = {"QsyncAudit/orders-audit-1": 422, "Job/orders-audit-2": 409}
+    stage.reconcile()
+    made = {name for kind, _, name in stage.api.objects if kind.startswith("Qsync")}
+    assert made == {"orders-audit-2", "orders-compaction-1"}
