@@ -56,7 +56,7 @@ class IprotoConnection:
         self._stream = 0  # 0 outside a transaction
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the address of a member without a pod is empty
             raise DatabaseError(f"cannot connect to {address}: {error}") from error
         try:
             if context is not None:

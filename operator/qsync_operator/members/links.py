@@ -20,6 +20,8 @@ from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
 STATUS_TIMEOUT_S = 1.0
 SILENT_TIMEOUT_S = 0.2
 VERB_TIMEOUT_S = 15.0
+ANSWER_BYTES_MAX = 16 << 20
+"""Size of an answer that is read: another program may have the address of a member."""
 PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
@@ -173,7 +175,7 @@ class NodeLinks:
         except TimeoutError as error:
             self._silent.add(address)
             raise LinkError(f"{address} did not answer within {timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             raise LinkError(f"cannot connect to {address}: {_reason(error)}") from error
         if status >= 400:
             said = answer.get("error") if isinstance(answer, dict) else str(answer)
@@ -191,9 +193,14 @@ class NodeLinks:
             ssl=context if context is not None else True,
             timeout=aiohttp.ClientTimeout(total=request.timeout_s),
         ) as response:
-            text = await response.text()
+            body = bytearray()
+            async for piece in response.content.iter_chunked(1 << 16):
+                body += piece
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise OSError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+            text = body.decode()
             is_json = response.content_type == "application/json"
-            return response.status, await response.json() if is_json else text
+            return response.status, json.loads(text) if is_json else text
 
     def is_proven(self, address: str) -> bool:
         """Return whether the node proved its membership; without a context every answer counts."""
