@@ -212,7 +212,8 @@ class JobReconciler:
         document = {
             "apiVersion": API_VERSION,
             "kind": OBJECT_KINDS[kind],
-            "metadata": {"name": name_of(run), "namespace": self._key[0]},
+            # A new run of the same name must not get the result of an earlier one.
+            "metadata": {key: run["metadata"][key] for key in ("name", "namespace", "uid")},
             "status": status.stored(),
         }
         found = await self._api.apply(document, "status")

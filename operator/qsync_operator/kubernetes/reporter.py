@@ -35,7 +35,12 @@ class KubernetesReporter:
         document = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",
-            "metadata": {"name": cluster.name, "namespace": cluster.metadata.namespace},
+            "metadata": {
+                "name": cluster.name,
+                "namespace": cluster.metadata.namespace,
+                # A new cluster of the same name must not get the status of an earlier one.
+                **({"uid": cluster.metadata.uid} if cluster.metadata.uid else {}),
+            },
             "status": status.stored(),
         }
         try:

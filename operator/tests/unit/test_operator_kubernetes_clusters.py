@@ -82,7 +82,7 @@ async def test_second_refusal_does_not_restore_the_status_before_the_first() -> 
     api = FakeApi()
     clusters = Clusters(api, Cache(), IMAGE)
     await clusters.begin()
-    api.put(document_of())
+    api.put(at("uid", OLD))
     try:
         for generation, leader, quorum in ((1, "a", 2), (2, "a", "N-2"), (2, "b", "N-2")):
             document = at("uid", OLD, generation, replication={"quorum": quorum})
@@ -286,6 +286,16 @@ async def test_new_object_with_the_name_of_an_earlier_one_gets_a_task_of_its_own
         assert earlier._task.cancelled()
     finally:
         await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_new_cluster_does_not_get_the_status_of_an_earlier_one_with_its_name() -> None:
+    api, earlier = FakeApi(), cluster_of()
+    new = document_of()
+    new["metadata"]["uid"] = "new"
+    api.put(new)
+    assert not await KubernetesReporter(api, earlier).publish(earlier, ClusterStatus(leader="a"))
+    assert "status" not in api.named("QsyncCluster", "orders")
 
 
 @pytest.mark.asyncio

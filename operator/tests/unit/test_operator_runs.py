@@ -292,3 +292,15 @@ def test_job_of_an_audit_is_none_of_a_compaction_with_its_name() -> None:
     found = stage.api.named("QsyncCompaction", "by-hand")["status"]
     assert (found["phase"], found["conditions"][0]["reason"]) == ("Failed", "NameTaken")
     assert stage.status()["verdict"] == "Passed"
+
+
+def test_new_run_does_not_get_the_result_of_an_earlier_one_that_the_watch_still_shows() -> None:
+    stage = RunStage()
+    stage.put(audit())
+    stage.put(job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED))
+    stage.put(driver("by-hand", "Succeeded", said(verdict="Passed")))
+    again = audit()
+    again["metadata"]["uid"] = "again"
+    stage.api.put(again)  # no watch has shown it yet
+    stage.reconcile()
+    assert stage.status() == {}
