@@ -65,7 +65,7 @@ class ClusterIdentity:
             )
         try:
             state = ClusterState.from_strings(decoded(found))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ActionRefused(
                 f"cannot read Secret {identity_name(cluster.name)} ({error!r}): restore "
                 "it from a backup"

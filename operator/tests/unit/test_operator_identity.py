@@ -181,6 +181,19 @@ async def test_status_explains_why_a_cluster_is_unmanaged() -> None:
         await clusters.close()
 
 
+@pytest.mark.parametrize(
+    "state", [b"[]", b'{"members": []}', b'{"members": {"orders-0": 1}}', b"x"]
+)
+@pytest.mark.asyncio
+async def test_damaged_identity_is_reported_and_not_replaced(state: bytes) -> None:
+    api = FakeApi()
+    await formed(api)
+    damaged = secret_of("x", **{"state.json": state})["data"]
+    api.named("Secret", "orders-identity")["data"] |= damaged
+    with pytest.raises(ActionRefused, match="restore it from a backup"):
+        await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)
+
+
 # --- passwords ------------------------------------------------------------------------------------
 
 
