@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from qsync_operator.kubernetes import platform as kubernetes
+from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.manager.clusters import Clusters
@@ -149,6 +150,25 @@ async def test_identity_gets_no_owner_before_the_volumes_are_deleted_with_the_cl
         (trouble,) = await keep(platform, changed, await observed(platform, changed))
         assert trouble.is_essential
         assert not owners()
+
+
+@pytest.mark.asyncio
+async def test_identity_that_is_being_deleted_gets_no_other_owner() -> None:
+    api, cluster = FakeApi(), cluster_of(storage={"retention": "Retain"})
+    await formed(api, storage={"retention": "Delete"})
+    async with opened(api, cluster) as (platform, _):
+        api.named("Secret", "orders-identity")["metadata"]["deletionTimestamp"] = "now"
+        api.writes.clear()
+        await platform._identity.apply_retention(cluster)
+    assert api.writes == []
+
+
+@pytest.mark.asyncio
+async def test_refused_creation_of_an_identity_is_no_wait_for_an_earlier_one() -> None:
+    api = FakeApi()
+    api.refusing = {"Secret": 403}
+    with pytest.raises(ApiError):
+        await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)
 
 
 # --- clusters that cannot be reconciled -----------------------------------------------------------
