@@ -73,7 +73,9 @@ def job(name: str, owner: str = "CronJob", **status: object) -> dict[str, Any]:
     }
 
 
-def driver(run: str, phase: str = "Running", message: str = "", at: str = STARTED) -> Any:
+def driver(
+    run: str, phase: str = "Running", message: str = "", at: str = STARTED
+) -> dict[str, Any]:
     state = {"terminated": {"message": message, "exitCode": 0}} if message else {"running": {}}
     return {
         "apiVersion": "v1",

@@ -25,7 +25,7 @@ MAXIMA = {
     "operator/qsync_local": 1,
     "operator/qsync_cli": 31,
     "operator/qsync_web": 0,
-    "operator/tests": 20,
+    "operator/tests": 19,
     "e2e": 16,
 }
 
