@@ -184,3 +184,33 @@ def test_whom_a_leader_handed_over_to_has_its_turn() -> None:
     assert decide(world) == ()
     world.now_ns += 10**9
     assert decide(world) == (Nominate("c-0", 1),)
+
+
+def test_leaving_member_is_nominated_if_no_other_one_can_lead() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.incarnations["c-0"].leaving = 3
+    for name in ("c-1", "c-2"):
+        world.incarnations[name].is_fenced = True
+    assert decide(world) == (Nominate("c-0", 1),)
+
+
+def test_nomination_is_in_the_greatest_term_of_any_member() -> None:
+    world = formed(cluster_of(3, async_replicas=1), leader="")
+    observed = world.observe()
+    members = tuple(
+        replace(one, status=replace(one.status, term=7))
+        if one.kind == "async" and one.status is not None
+        else one
+        for one in observed.members
+    )
+    planned = plan(world.cluster, replace(observed, members=members), world.now_ns, 0)
+    assert planned.actions == (Nominate("c-0", 7),)
+
+
+def test_new_leader_ends_the_memory_of_nominations() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.step()
+    assert world.memory.nominations
+    world.leader, world.term = "c-1", 2
+    world.step()
+    assert (world.memory.leader, world.memory.nominations) == ("c-1", ())

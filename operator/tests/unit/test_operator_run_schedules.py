@@ -124,3 +124,12 @@ def test_scheduled_job_that_cannot_be_recorded_blocks_no_other_one() -> None:
     stage.reconcile()
     made = {name for kind, _, name in stage.api.objects if kind.startswith("Qsync")}
     assert made == {"orders-audit-2", "orders-compaction-1"}
+
+
+def test_scheduled_job_that_is_being_deleted_is_not_recorded() -> None:
+    stage = RunStage()
+    leaving = job("orders-audit-1")
+    leaving["metadata"]["deletionTimestamp"] = ENDED
+    stage.put(leaving)
+    stage.reconcile()
+    assert ("QsyncAudit", "ns", "orders-audit-1") not in stage.api.objects

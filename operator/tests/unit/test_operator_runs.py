@@ -304,3 +304,10 @@ def test_new_run_does_not_get_the_result_of_an_earlier_one_that_the_watch_still_
     stage.api.put(again)  # no watch has shown it yet
     stage.reconcile()
     assert stage.status() == {}
+
+
+def test_run_that_ended_is_not_refused_after_its_cluster_was_deleted() -> None:
+    api = FakeApi()
+    run = api.put({**audit(cluster="missing"), "status": {"phase": "Succeeded"}})
+    asyncio.run(refuse_run(api, run))
+    assert api.named("QsyncAudit", "by-hand")["status"] == {"phase": "Succeeded"}
