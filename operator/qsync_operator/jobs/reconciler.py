@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from qsync_operator.api.base import duration_ns
+from qsync_operator.api.base import cut_text, duration_ns
 from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.jobs import (
     TERMINAL,
@@ -42,6 +42,7 @@ from qsync_operator.resources.labels import KubernetesObject
 
 log = logging.getLogger(__name__)
 
+REFUSALS = (400, 403, 422)
 MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
     "audit": QsyncAudit,
     "compaction": QsyncCompaction,
@@ -143,6 +144,9 @@ class JobReconciler:
         try:
             self._cache.note("Job", await self._api.create(document))
         except ApiError as error:
+            if error.status in REFUSALS:  # a quota or a webhook, for example: retried
+                sentence = f"cannot create Job {name_of(run)}: {error}"
+                return before.model_copy(update={"message": cut_text(sentence)})
             if error.status != 409:
                 raise
             # Either no watch has shown the operator's own Job yet, or another Job has the name.

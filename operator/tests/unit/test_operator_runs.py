@@ -311,3 +311,18 @@ def test_run_that_ended_is_not_refused_after_its_cluster_was_deleted() -> None:
     run = api.put({**audit(cluster="missing"), "status": {"phase": "Succeeded"}})
     asyncio.run(refuse_run(api, run))
     assert api.named("QsyncAudit", "by-hand")["status"] == {"phase": "Succeeded"}
+
+
+def test_refused_job_is_in_the_status_of_its_run_until_it_is_created() -> None:
+    stage = RunStage()
+    stage.put(audit())
+    stage.api.refusing = {"Job": 403}
+    for _ in range(3):
+        stage.reconcile()
+    assert stage.status()["phase"] == "Pending"
+    assert stage.status()["message"].startswith("cannot create Job by-hand: ")
+    assert [one[0] for one in stage.api.writes] == ["status"]
+    stage.api.refusing = {}
+    stage.reconcile()
+    stage.reconcile()
+    assert (stage.status()["phase"], stage.status()["message"]) == ("Pending", "")
