@@ -1,4 +1,4 @@
-"""What the operator concludes about one member: settings, addresses, its process and instance."""
+"""Conclusions of the operator about one member: settings, addresses, its process and instance."""
 
 from dataclasses import replace
 from typing import Any
