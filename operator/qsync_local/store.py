@@ -237,7 +237,14 @@ class ClusterFiles:
             return 0
 
     def load_status(self) -> "ClusterStatus":
-        return status.ClusterStatus.model_validate(self._read("status.json") or {})
+        """Return the last status, or an empty one if there is none or a power failure damaged it.
+
+        It is not synced to disk, because the supervisor publishes another one soon.
+        """
+        try:
+            return status.ClusterStatus.model_validate(self._read("status.json") or {})
+        except ValueError:
+            return status.ClusterStatus()
 
     def save_status(self, status: "ClusterStatus") -> None:
         self._write("status.json", status.model_dump(mode="json", by_alias=True), is_synced=False)

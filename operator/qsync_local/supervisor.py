@@ -6,6 +6,7 @@ each cluster has one. A `qsync local` command that finds none starts it in the b
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from qsync_operator.reconcile.controller import Controller
 KEEP_DATA = "qsync.dev/keep-data"
 IDLE_S = 0.5
 BUSY_S = 0.1
+FAILED_S = 1.0
 LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 1.0
@@ -33,17 +35,24 @@ CHANGE_CHECK_S = 0.1
 
 
 class StoreReporter:
-    """A reporter that writes statuses and events to the files that the commands read."""
+    """A reporter that writes statuses and events to the files that the commands read.
+
+    While the disk is full, statuses are retried and events are lost; supervision continues.
+    """
 
     def __init__(self, store: ClusterFiles) -> None:
         self._store = store
 
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
-        self._store.save_status(status)
+        try:
+            self._store.save_status(status)
+        except OSError:
+            return False
         return True
 
     async def report(self, reason: str, subject: str, message: str) -> None:
-        self._store.add_event(reason, subject, message)
+        with contextlib.suppress(OSError):
+            self._store.add_event(reason, subject, message)
 
 
 class Supervisor:
@@ -56,6 +65,7 @@ class Supervisor:
             platform, StoreReporter(store), store.load_status(), NUMBERS_EVERY_S
         )
         self._generation_seen_ns = 0
+        self._failure = ""
 
     async def run(self, stopping: asyncio.Event) -> None:
         await self.platform.adopt()
@@ -67,8 +77,22 @@ class Supervisor:
             if cluster.metadata.deletion_timestamp is not None:
                 await self._delete(cluster)
                 return
+            await self._rest(await self._turn_or_pause(cluster))
+
+    async def _turn_or_pause(self, cluster: QsyncCluster) -> float:
+        """Do a turn; return the seconds to pause, also if a file cannot be used at the moment."""
+        try:
             pause_s = await self._turn(cluster)
-            await self._rest(pause_s)
+        except OSError as error:
+            if str(error) != self._failure:
+                sys.stderr.write(
+                    f"{self.store.name} is not supervised at the moment: {error}; correct the"
+                    " cause, and the supervisor continues\n"
+                )
+            self._failure = str(error)
+            return FAILED_S
+        self._failure = ""
+        return pause_s
 
     async def _turn(self, cluster: QsyncCluster) -> float:
         """Observe, plan and act once; return the seconds to pause."""

@@ -1,0 +1,76 @@
+"""Files of a local cluster that a full disk or a power failure has damaged."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from qsync_local import store as local_store
+from qsync_local import supervisor
+from qsync_local.platform import LocalPlatform
+from qsync_local.store import ClusterFiles, Secrets
+from qsync_local.supervisor import StoreReporter, Supervisor
+from qsync_operator.api.cluster import QsyncCluster
+from qsync_operator.api.status import ClusterStatus
+from qsync_operator.plan.observed import Memory, Observed, RecordedMember, SchemaView
+
+STATUS = ClusterStatus()
+CLUSTER = QsyncCluster.model_validate(
+    {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders"},
+    }
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ClusterFiles:
+    found = ClusterFiles(tmp_path / "orders")
+    found.directory.mkdir()
+    return found
+
+
+@pytest.mark.parametrize("text", ["", '{"phase": "Re', "\0\0\0", "[]", '{"phase": 7}'])
+def test_status_that_a_power_failure_damaged_is_written_again(
+    files: ClusterFiles, text: str
+) -> None:
+    (files.directory / "status.json").write_text(text)
+    assert files.load_status() == STATUS
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_full_disk_delays_statuses_and_prevents_no_action(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_store, "write_whole", fail)
+    monkeypatch.setattr(Path, "open", fail)
+    reporter = StoreReporter(files)
+    assert not asyncio.run(reporter.publish(CLUSTER, STATUS))
+    asyncio.run(reporter.report("Failover", "orders", "a new leader"))
+
+
+def test_supervisor_continues_after_a_full_disk(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.save_cluster(CLUSTER)
+    supervised = Supervisor(files, LocalPlatform(files, Secrets("s", "app", "p")))
+    stopping = asyncio.Event()
+    turns = 0
+
+    async def turn(_: QsyncCluster) -> Observed:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            fail()
+        stopping.set()
+        return Observed((), RecordedMember(""), SchemaView(), Memory(), STATUS)
+
+    monkeypatch.setattr(supervised.controller, "turn", turn)
+    monkeypatch.setattr(supervisor, "FAILED_S", 0.01)
+    asyncio.run(supervised.run(stopping))
+    assert turns == 2
