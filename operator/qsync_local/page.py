@@ -19,7 +19,7 @@ from typing import Any
 from qsync_local.brokerpage import LocalBrokers
 from qsync_local.observing import observe
 from qsync_local.ports import PAGE_PORTS, NoFreePort, choose_port, is_free
-from qsync_local.store import ClusterFiles, PageAddress
+from qsync_local.store import ClusterFiles, PageAddress, events_of
 from qsync_local.views import VIEW_PATH, document_of
 from qsync_operator.api.reasons import EventReason
 from qsync_operator.api.status import ClusterStatus
@@ -168,7 +168,7 @@ class RecentEvents:
         complete = [line for line in lines if line.endswith("}")]
         failover = f'"reason": "{EventReason.FAILOVER}"'
         old, new = complete[:-EVENTS_MAX], complete[-EVENTS_MAX:]
-        return [json.loads(line) for line in [*_last(old, failover, FAILOVERS_MAX), *new]]
+        return events_of([*_last(old, failover, FAILOVERS_MAX), *new])
 
 
 def _last(lines: list[str], part: str, most: int) -> list[str]:

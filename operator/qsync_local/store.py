@@ -25,7 +25,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -323,15 +323,19 @@ class ClusterFiles:
             "object": subject,
             "message": message,
         }
-        with path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        with path.open("a+b") as file:
+            # A full disk or a power failure may have left a part of a line.
+            is_torn = file.tell() > 0 and _last_byte(file) != b"\n"
+            file.write(b"\n" * is_torn + json.dumps(event).encode() + b"\n")
 
     def load_events(self) -> list[dict[str, str]]:
-        try:
-            lines = (self.directory / "events.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        """Return the events of the current file and of the one before it, oldest first."""
+        path = self.directory / "events.jsonl"
+        lines: list[str] = []
+        for one in (path.with_suffix(".old.jsonl"), path):
+            with contextlib.suppress(FileNotFoundError):
+                lines += one.read_text(errors="replace").splitlines()
+        return events_of(lines)
 
     # --- locks ------------------------------------------------------------------------------
 
@@ -405,6 +409,22 @@ def _declaration(fields: dict[str, Any]) -> Declaration:
         return Declaration(journals.QsyncJournal.model_validate(fields), "unchanged")
     journal = journals.QsyncJournal.model_validate(fields["journal"])
     return Declaration(journal, fields["result"], fields["refusal"])
+
+
+def _last_byte(file: IO[bytes]) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1)
+
+
+def events_of(lines: Iterable[str]) -> list[dict[str, str]]:
+    """Return the events of the lines of a file; a damaged line is none."""
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                found.append(event)
+    return found
 
 
 def write_whole(path: Path, text: str, is_synced: bool = True) -> None:

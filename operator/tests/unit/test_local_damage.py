@@ -8,6 +8,7 @@ import pytest
 
 from qsync_local import store as local_store
 from qsync_local import supervisor
+from qsync_local.page import RecentEvents
 from qsync_local.platform import LocalPlatform
 from qsync_local.store import ClusterFiles, Secrets
 from qsync_local.supervisor import StoreReporter, Supervisor
@@ -74,3 +75,23 @@ def test_supervisor_continues_after_a_full_disk(
     monkeypatch.setattr(supervisor, "FAILED_S", 0.01)
     asyncio.run(supervised.run(stopping))
     assert turns == 2
+
+
+@pytest.mark.parametrize("torn", ['{"time": "2026', "\0\0\0", '{"a": 1}}', "7}"])
+def test_torn_event_hides_no_other(files: ClusterFiles, torn: str) -> None:
+    files.add_event("First", "orders", "before the disk was full")
+    path = files.directory / "events.jsonl"
+    with path.open("a") as file:
+        file.write(torn)
+    files.add_event("Second", "orders", "after it")
+    for found in (files.load_events(), RecentEvents(path).read()):
+        assert [event["reason"] for event in found] == ["First", "Second"]
+
+
+def test_events_are_shown_after_their_file_was_full(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.add_event("First", "orders", "in a full file")
+    monkeypatch.setattr(local_store, "EVENTS_BYTES_MAX", 10)
+    files.add_event("Second", "orders", "in the next file")
+    assert [event["reason"] for event in files.load_events()] == ["First", "Second"]
