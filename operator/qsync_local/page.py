@@ -238,7 +238,7 @@ async def serve_page(
         schema: returns the last comparison of the spaces with the manifest.
 
     Returns:
-        The server; None, after a line in the log, if no port is available.
+        The server; None, after a line in the log, if no port is available or the disk is full.
     """
     known = store.load_page()
     token = known.token if known is not None else secrets.token_urlsafe(24)
@@ -250,8 +250,9 @@ async def serve_page(
             known.port if known is not None and is_free(known.port) else choose_port((), PAGE_PORTS)
         )
         await server.listen(port)
+        store.save_page(PageAddress(server.port, token))
     except (OSError, NoFreePort) as error:
         sys.stderr.write(f"the web page is not served: {error}\n")
+        await server.close()
         return None
-    store.save_page(PageAddress(server.port, token))
     return server

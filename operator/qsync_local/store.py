@@ -293,8 +293,12 @@ class ClusterFiles:
         self._write("manifest-secrets.json", secrets)
 
     def load_page(self) -> PageAddress | None:
-        document = self._read("page.json")
-        return PageAddress(**document) if document is not None else None
+        """Return the address of the web page; None if there is none, or its file is damaged."""
+        try:
+            document = self._read("page.json")
+            return PageAddress(**document) if document is not None else None
+        except (ValueError, TypeError):
+            return None
 
     def save_page(self, address: PageAddress) -> None:
         self._write("page.json", asdict(address))

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from qsync_local import page, supervisor
 from qsync_local import store as local_store
-from qsync_local import supervisor
-from qsync_local.page import RecentEvents
+from qsync_local.page import RecentEvents, serve_page
 from qsync_local.platform import LocalPlatform
 from qsync_local.store import ClusterFiles, Secrets
 from qsync_local.supervisor import StoreReporter, Supervisor
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.plan.observed import Memory, Observed, RecordedMember, SchemaView
+from qsync_web.server import PageServer
 
 STATUS = ClusterStatus()
 CLUSTER = QsyncCluster.model_validate(
@@ -95,3 +96,35 @@ def test_events_are_shown_after_their_file_was_full(
     monkeypatch.setattr(local_store, "EVENTS_BYTES_MAX", 10)
     files.add_event("Second", "orders", "in the next file")
     assert [event["reason"] for event in files.load_events()] == ["First", "Second"]
+
+
+def test_damaged_address_of_the_web_page_is_replaced(files: ClusterFiles) -> None:
+    (files.directory / "page.json").write_text("")
+    assert files.load_page() is None
+
+    async def serve() -> int:
+        server = await serve_page(files, lambda: STATUS)
+        assert server is not None
+        await server.close()
+        return server.port
+
+    port = asyncio.run(serve())
+    address = files.load_page()
+    assert address is not None
+    assert address.port == port
+
+
+def test_supervisor_starts_without_a_web_page_on_a_full_disk(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    class FullDiskServer(PageServer):
+        async def close(self) -> None:
+            closed.append(self.port)
+            await super().close()
+
+    monkeypatch.setattr(page, "PageServer", FullDiskServer)
+    monkeypatch.setattr(local_store, "write_whole", fail)
+    assert asyncio.run(serve_page(files, lambda: STATUS)) is None
+    assert closed
