@@ -152,7 +152,8 @@ class PageServer:
         return await handler(request)
 
     def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        # A cookie may contain bytes that are no text, which aiohttp decodes to surrogates.
+        return hmac.compare_digest(given.encode(errors="replace"), self._token.encode())
 
     # --- answers ------------------------------------------------------------------------------
 

@@ -94,6 +94,18 @@ async def test_request_without_the_token_is_refused(server: PageServer, path: st
                 assert "qsync web orders" in await answer.text()
 
 
+async def test_token_that_is_no_text_is_refused(server: PageServer) -> None:
+    for path, cookie in (("/", b"\xff"), ("/?token=%FF", b"b"), ("/page.js", b"\xed\xa0\x80")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nCookie: qsync-{server.port}=".encode()
+            + cookie
+            + b"\r\n\r\n"
+        )
+        assert (await reader.readline()).split()[1] == b"403"
+        writer.close()
+
+
 async def test_page_of_a_rebound_domain_is_refused_even_with_the_token(
     browser: aiohttp.ClientSession,
 ) -> None:
