@@ -370,7 +370,8 @@ class ClusterFiles:
             return False
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Shared: commands that look at the same time must not take each other for it.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return True
         return False
@@ -400,11 +401,25 @@ class ClusterFiles:
     def forget(self, keeps_data: bool) -> None:
         """Delete the cluster; kept data is found again when a cluster of that name is applied."""
         if not keeps_data:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self._delete()
             return
         (self.directory / "status.json").unlink(missing_ok=True)
         if self.exists():
             (self.directory / "cluster.json").replace(self.directory / "retained.json")
+
+    def _delete(self) -> None:
+        """Delete all files, in an order that lets the next supervisor continue after a kill.
+
+        While the manifest exists, a command that sees no lock starts a supervisor.
+        """
+        last = {"cluster.json", "secrets.json", "edit.lock", "supervisor.lock"}
+        for path in sorted(self.directory.glob("*")):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name not in last:
+                path.unlink(missing_ok=True)
+        (self.directory / "cluster.json").unlink(missing_ok=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _declaration(fields: dict[str, Any]) -> Declaration:

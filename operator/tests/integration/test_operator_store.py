@@ -1,6 +1,7 @@
 """Files, ports and processes of the local platform."""
 
 import asyncio
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -85,6 +87,22 @@ def test_a_torn_event_is_not_an_event(store: ClusterFiles) -> None:
     assert [event["reason"] for event in store.load_events()] == ["One"]
 
 
+def test_commands_that_look_at_the_same_time_see_no_supervisor(store: ClusterFiles) -> None:
+    store.directory.mkdir()
+    (store.directory / "supervisor.lock").touch()
+    with (store.directory / "supervisor.lock").open("r+") as other:
+        seen = fcntl.flock
+
+        def look(file: IO[str], operation: int) -> None:
+            """Hold the lock of another command that looks."""
+            seen(other, operation)
+            seen(file, operation)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fcntl, "flock", look)
+            assert not store.is_supervised()
+
+
 def _hold(directory: str, ready: str) -> None:
     lock = ClusterFiles(Path(directory)).try_lock("supervisor.lock")
     assert lock is not None
@@ -128,6 +146,33 @@ def test_forgetting_keeps_data_only_on_request(store: ClusterFiles) -> None:
     assert store.load_state().replicaset_uuid == "rs"
     store.forget(keeps_data=False)
     assert not store.directory.exists()
+
+
+def test_interrupted_deletion_can_continue(
+    store: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save_cluster(cluster())
+    store.save_secrets(Secrets("s", "app", "p"))
+    store.add_event("One", "orders", "first")
+    lock = store.try_lock("supervisor.lock")
+    for name in ("nodes", "brokers", "audits"):
+        (store.directory / name / "orders-0").mkdir(parents=True)
+        (store.directory / name / "orders-0" / "file").touch()
+    unlink = os.unlink
+
+    def unlink_and_look(*given: Any, **named: Any) -> None:
+        unlink(*given, **named)
+        has_data = any((store.directory / name).exists() for name in ("nodes", "brokers", "audits"))
+        if has_data:
+            assert store.exists(), "a command would not continue the deletion"
+        if store.exists():
+            assert store.load_secrets() is not None, "no supervisor could continue"
+            assert store.is_supervised(), "a command would start a second supervisor"
+
+    monkeypatch.setattr(os, "unlink", unlink_and_look)
+    store.forget(keeps_data=False)
+    assert not store.directory.exists()
+    assert lock is not None
 
 
 def test_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
