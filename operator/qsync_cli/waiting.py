@@ -13,7 +13,7 @@ from rich import spinner as rich_spinner
 from qsync_cli import output
 from qsync_cli.clusters import ensure_supervisor, is_settled, observe
 from qsync_cli.failure import Failure, FailureReason
-from qsync_local.supervision import last_words
+from qsync_local.supervision import last_words_in
 from qsync_operator.views import statusview
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def wait_ready(store: "ClusterFiles", timeout_s: float, is_quiet: bool) -> "Qsyn
             restarts += ensure_supervisor(store)
             if restarts > RESTARTS_MAX:
                 log = store.supervisor_log
-                cause = last_words(log.read_text(errors="replace")[-4096:])
+                cause = last_words_in(log)
                 raise Failure(
                     FailureReason.FAILED,
                     f"the supervisor of {cluster.name} ended {restarts} times: {cause}; read {log}",

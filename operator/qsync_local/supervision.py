@@ -7,6 +7,7 @@ the plan decides whether it may return empty.
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ PAUSE_MAX_S = 5.0
 STABLE_AFTER_S = 10.0
 FAILURES_TOLD = 3
 LAST_WORDS_MAX = 300
+LAST_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -183,15 +185,8 @@ class Supervision:
             return ""
         return (
             f"its process ended {watched.failures} times after its start: "
-            f"{self._last_words(member)}"
+            f"{last_words_in(self._program.log(member))}"
         )
-
-    def _last_words(self, member: str) -> str:
-        try:
-            log = self._program.log(member).read_bytes()[-4096:]
-        except OSError:
-            return "it wrote no log"
-        return last_words(log.decode(errors="replace"))
 
     def forget(self, member: str) -> None:
         self._watched.pop(member, None)
@@ -199,6 +194,20 @@ class Supervision:
 
 def _code(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def last_words_in(log: Path) -> str:
+    """Return why the process with this log ended. Only the end of the log is read: it may be large.
+
+    Args:
+        log: the file, which may be missing.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            return last_words(file.read(LAST_BYTES).decode(errors="replace"))
+    except OSError:
+        return "it wrote no log"
 
 
 def last_words(log: str) -> str:

@@ -1,9 +1,10 @@
 """`qsync local logs`: what members wrote, as `kubectl logs` shows it."""
 
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -18,6 +19,7 @@ MemberArgument = Annotated[
 ]
 FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Continue until interrupted.")]
 FOLLOW_S = 0.2
+BLOCK = 1 << 16
 
 
 TailOption = Annotated[
@@ -55,7 +57,9 @@ def logs(
         print_document(lines, output)
         return
     try:
-        _print({"" if member else f"{one}: ": path for one, path in chosen.items()}, follow, tail)
+        print_lines(
+            {"" if member else f"{one}: ": path for one, path in chosen.items()}, follow, tail
+        )
     except KeyboardInterrupt:
         return
 
@@ -64,17 +68,46 @@ def last_lines(path: Path, count: int | None) -> list[str]:
     """Return the last whole lines of a file, all of them without a count."""
     if not path.exists():
         return []
-    lines = path.read_text(errors="replace").splitlines()
-    return lines if count is None else lines[len(lines) - min(count, len(lines)) :]
+    with path.open("rb") as file:
+        file.seek(_start_of(file, count))
+        return [_text(line) for line in file if line.endswith(b"\n")]
 
 
-def _print(paths: dict[str, Path], follow: bool, tail: int | None) -> None:
+def _start_of(file: BinaryIO, count: int | None) -> int:
+    """Return where the last `count` whole lines begin; read no more than these from the end."""
+    if count is None:
+        return 0
+    end, found = file.seek(0, os.SEEK_END), -1  # the end of a line before is where one begins
+    while end > 0:
+        start = max(0, end - BLOCK)
+        file.seek(start)
+        block = file.read(end - start)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            found += 1
+            if found == count:
+                return start + at + 1
+        end = start
+    return 0
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").removesuffix("\n")
+
+
+def print_lines(paths: dict[str, Path], follow: bool, tail: int | None) -> None:
+    """Print lines of logs.
+
+    Args:
+        paths: the logs, by the prefix of their lines.
+        follow: whether to continue until interrupted.
+        tail: number of lines of each log to begin with, None for all.
+    """
     offsets = dict.fromkeys(paths, 0)
-    if tail is not None:
-        for prefix, path in paths.items():
-            for line in last_lines(path, tail):
-                sys.stdout.write(f"{prefix}{loglines.shown(line)}\n")
-            offsets[prefix] = path.stat().st_size if path.exists() else 0
+    for prefix, path in paths.items():
+        if path.exists():
+            with path.open("rb") as file:
+                offsets[prefix] = _start_of(file, tail)
     while True:
         for prefix, path in paths.items():
             offsets[prefix] = _print_from(path, prefix, offsets[prefix])
@@ -87,13 +120,14 @@ def _print(paths: dict[str, Path], follow: bool, tail: int | None) -> None:
 def _print_from(path: Path, prefix: str, offset: int) -> int:
     """Print whole lines from an offset. Return the offset after them."""
     if not path.exists():
-        return offset
+        return 0  # a member of this name that is created later begins a new log
     with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) < offset:
+            offset = 0
         file.seek(offset)
         for line in file:
             if not line.endswith(b"\n"):
                 break
             offset += len(line)
-            text = line.decode(errors="replace").removesuffix("\n")
-            sys.stdout.write(f"{prefix}{loglines.shown(text)}\n")
+            sys.stdout.write(f"{prefix}{loglines.shown(_text(line))}\n")
     return offset
