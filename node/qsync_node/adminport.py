@@ -1,5 +1,6 @@
 """Requests and signed orders to the admin port of a node."""
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -57,11 +58,22 @@ class AdminPort:
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         if self.context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=self.context))
+        opener = urllib.request.build_opener(*handlers)
         try:
-            with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as answer:
-                return answer.status, answer.read().decode(errors="replace")
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode(errors="replace")
+            return _answer(opener, request, timeout_s)
+        except http.client.HTTPException as error:  # the answer is malformed or incomplete
+            text = f"unusable answer from {self.address}: {error or type(error).__name__}"
+            raise ConnectionError(text) from error
+
+
+def _answer(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float
+) -> tuple[int, str]:
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
 
 
 def trusting(ca: Path) -> ssl.SSLContext:

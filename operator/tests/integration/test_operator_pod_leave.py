@@ -5,9 +5,12 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
+from qsync_agent import ask
 from qsync_agent import leave as pod_leave
 from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
 
@@ -73,3 +76,27 @@ def test_a_member_without_traffic_stops_immediately(
     pod_leave.leave(document, linger_s=30)
     assert time.monotonic() - started_s < 5
     assert [path for _, path, _ in handler.asked] == ["/ready"]
+
+
+@pytest.mark.parametrize("code", [200, 409])
+def test_node_that_ends_in_its_answer_is_one_that_does_not_answer(
+    code: int,
+    node: tuple[type[FakeNode], dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler, document = node
+
+    def end(self: FakeNode) -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b"{")
+
+    monkeypatch.setattr(handler, "do_POST", end)
+    pod_leave.leave(document, linger_s=0)
+    assert "cannot hand over leadership" in capsys.readouterr().err
+    (tmp_path / "node.yaml").write_text(yaml.safe_dump(document))
+    assert ask.main(["ask", "POST", "/verb/demote"], tmp_path / "node.yaml") == 1
+    assert capsys.readouterr().err.startswith("the node of this pod does not answer: ")
