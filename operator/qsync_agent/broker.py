@@ -34,11 +34,25 @@ def settled_zone(data: Path, name: str, found: str) -> str:
         found: zone of its machine, or "" if it is unknown. The broker's name then is its zone.
     """
     file = data / "zone"
-    if not file.exists():
+    settled = file.read_text() if file.exists() else ""
+    if not settled:
+        settled = (found or name)[-ZONE_MAX:]
         part = file.with_suffix(".part")
-        part.write_text((found or name)[-ZONE_MAX:])
+        with part.open("w") as written:
+            written.write(settled)
+            written.flush()
+            os.fsync(written.fileno())
         part.rename(file)
-    return file.read_text()
+        _sync(data)
+    return settled
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class BrokerRunner:

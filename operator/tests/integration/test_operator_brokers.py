@@ -1,5 +1,6 @@
 """Brokers in the pods of voters: their container, their secrets, and how they start and stop."""
 
+import os
 import signal
 import socket
 import sys
@@ -169,6 +170,18 @@ def test_a_zone_never_changes_and_is_the_name_where_none_is_known(tmp_path: Path
     assert settled_zone(tmp_path, "orders-1", "zone-a") == "zone-a"
     (tmp_path / "zone").unlink()
     assert settled_zone(tmp_path, f"{'x' * 40}-12", "").endswith("x-12")
+
+
+def test_a_zone_that_a_power_failure_emptied_is_settled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zone").touch()
+    assert settled_zone(tmp_path, "orders-1", "zone-a") == "zone-a"
+    (tmp_path / "zone").unlink()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
+    settled_zone(tmp_path, "orders-1", "zone-a")
+    assert synced == [(tmp_path / "zone").stat().st_ino, tmp_path.stat().st_ino]
 
 
 def test_a_broker_that_ends_starts_again_and_one_that_is_stopped_does_not(
