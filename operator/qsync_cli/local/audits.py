@@ -31,7 +31,17 @@ AuditOption = Annotated[
 def _finished(store: "ClusterFiles") -> "list[tuple[Path, dict[str, Any]]]":
     """Return the folders of audits with a complete report, oldest first."""
     paths = sorted((store.directory / "audits").glob("*/audit.json"))
-    return [(path.parent, json.loads(path.read_text())) for path in paths]
+    found = [(path.parent, _read(path)) for path in paths]
+    return [(folder, said) for folder, said in found if said is not None]
+
+
+def _read(path: "Path") -> dict[str, Any] | None:
+    """Return a result; None if a full disk or a power failure damaged it, or it was deleted."""
+    try:
+        said = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
 
 
 def audits(name: NameArgument, output: OutputOption = None) -> None:

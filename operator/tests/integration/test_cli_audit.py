@@ -86,7 +86,11 @@ def test_audits_are_listed_and_their_pages_found(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         said = {"verdict": verdict, "auditedIndex": 7, "violationCount": 0, "seconds": 1.0}
         (folder / "audit.json").write_text(json.dumps(said))
-    (tmp_path / "orders" / "audits" / "20260103T000000Z").mkdir()  # an audit that did not finish
+    for name, text in (("20260103T000000Z", None), ("20260104T000000Z", ""), ("20260105", "[]")):
+        folder = tmp_path / "orders" / "audits" / name
+        folder.mkdir()  # an audit that did not finish
+        if text is not None:
+            (folder / "audit.json").write_text(text)
     shown = home.do("local", "audits", "orders").splitlines()
     assert [line.split()[:2] for line in shown[1:]] == [
         ["20260101T000000Z", "Passed"], ["20260102T000000Z", "Violated"],
