@@ -89,8 +89,8 @@ FAILURES = (
     ),
     FailureEntry(
         FailureReason.DAMAGED,
-        "A log file is damaged",
-        "Copy the data directory before any change, then follow the message",
+        "A log file, or a file of a local cluster, is damaged",
+        "Copy the directory before any change, then follow the message",
     ),
     FailureEntry(
         FailureReason.FAILED,

@@ -92,7 +92,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        sys.stderr.write(f"qsync: {_sentence_of(error)} ({FailureReason.FAILED})\n")
+        sys.stderr.write(f"qsync: {_sentence_of(error)}\n")
         sys.exit(1)
     except AttributeError as error:
         if not _is_interruption(error):
@@ -120,14 +120,19 @@ def with_reason(text: str, reason: FailureReason) -> str:
 
 
 def _sentence_of(error: OSError) -> str:
-    """Return the sentence for a file that cannot be used."""
+    """Return the sentence and the reason for a file that cannot be used."""
     text = f"cannot use {error.filename}: {error.strerror}"
-    from qsync_local.store import home as home_of  # noqa: PLC0415  # heavy, and only after a failure
+    # Heavy, and only after a failure.
+    from qsync_local.store import DamagedFileError, home  # noqa: PLC0415
 
-    home = str(home_of())
-    if str(error.filename).startswith(home):
-        return f"{text}; set QSYNC_HOME to a directory that you may write, instead of {home}"
-    return f"{text}; correct the path or its permissions"
+    if isinstance(error, DamagedFileError):
+        return f"{error} ({FailureReason.DAMAGED})"
+    directory = str(home())
+    if str(error.filename).startswith(directory):
+        remedy = f"set QSYNC_HOME to a directory that you may write, instead of {directory}"
+    else:
+        remedy = "correct the path or its permissions"
+    return f"{text}; {remedy} ({FailureReason.FAILED})"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ A file is replaced as a whole, by rename of a synced one: a reader sees the old 
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -147,6 +148,23 @@ class ManifestFacts:
     password_secrets: dict[str, str]
 
 
+class DamagedFileError(OSError):
+    """A file of a cluster does not contain what was written to it."""
+
+    def __init__(self, path: Path, cause: Exception) -> None:
+        """Describe the damage.
+
+        Args:
+            path: the file.
+            cause: the error of its content.
+        """
+        line = str(cause).partition("\n")[0] or type(cause).__name__
+        super().__init__(errno.EINVAL, f"it is damaged ({line})", str(path))
+
+    def __str__(self) -> str:
+        return f"cannot use {self.filename}: {self.strerror}; restore it from a copy"
+
+
 class ClusterFiles:
     """The files of one cluster."""
 
@@ -195,8 +213,7 @@ class ClusterFiles:
     # --- documents --------------------------------------------------------------------------
 
     def load_cluster(self) -> "QsyncCluster | None":
-        document = self._read("cluster.json")
-        return clusters.QsyncCluster.model_validate(document) if document is not None else None
+        return self._load_manifest("cluster.json")
 
     def load_facts(self) -> ManifestFacts | None:
         """Return a part of the manifest, without the models, whose import takes long.
@@ -206,17 +223,25 @@ class ClusterFiles:
         document = self._read("cluster.json")
         if document is None:
             return None
-        spec = document["spec"]
-        return ManifestFacts(
-            is_hibernated=bool(spec.get("hibernate")),
-            has_archive=spec.get("archive") is not None,
-            password_secrets={one["name"]: one["passwordSecret"] for one in spec.get("users", ())},
-        )
+        with self._understanding("cluster.json"):
+            spec = document["spec"]
+            users = {one["name"]: one["passwordSecret"] for one in spec.get("users", ())}
+            return ManifestFacts(
+                is_hibernated=bool(spec.get("hibernate")),
+                has_archive=spec.get("archive") is not None,
+                password_secrets=users,
+            )
 
     def load_retained(self) -> "QsyncCluster | None":
         """Return the last manifest of a deleted cluster whose data is kept."""
-        document = self._read("retained.json")
-        return clusters.QsyncCluster.model_validate(document) if document is not None else None
+        return self._load_manifest("retained.json")
+
+    def _load_manifest(self, name: str) -> "QsyncCluster | None":
+        document = self._read(name)
+        if document is None:
+            return None
+        with self._understanding(name):
+            return clusters.QsyncCluster.model_validate(document)
 
     def save_cluster(self, cluster: "QsyncCluster") -> None:
         document = cluster.document()
@@ -243,7 +268,7 @@ class ClusterFiles:
         """
         try:
             return status.ClusterStatus.model_validate(self._read("status.json") or {})
-        except ValueError:
+        except (ValueError, DamagedFileError):
             return status.ClusterStatus()
 
     def save_status(self, status: "ClusterStatus") -> None:
@@ -251,22 +276,26 @@ class ClusterFiles:
 
     def load_state(self) -> SupervisorState:
         document = self._read("state.json") or {}
-        members = {k: MemberRecord(**v) for k, v in document.pop("members", {}).items()}
-        return SupervisorState(members=members, **document)
+        with self._understanding("state.json"):
+            members = {k: MemberRecord(**v) for k, v in document.pop("members", {}).items()}
+            return SupervisorState(members=members, **document)
 
     def save_state(self, state: SupervisorState) -> None:
         self._write("state.json", asdict(state))
 
     def load_brokers(self) -> dict[str, BrokerRecord]:
         document = self._read("brokers.json") or {}
-        return {name: BrokerRecord(**fields) for name, fields in document.items()}
+        with self._understanding("brokers.json"):
+            return {name: BrokerRecord(**fields) for name, fields in document.items()}
 
     def save_brokers(self, brokers: dict[str, BrokerRecord]) -> None:
         self._write("brokers.json", {name: asdict(one) for name, one in brokers.items()})
 
     def load_journals(self) -> list[Declaration]:
         """Return the declared journals."""
-        return [_declaration(fields) for fields in self._read("journals.json") or []]
+        found = self._read("journals.json") or []
+        with self._understanding("journals.json"):
+            return [_declaration(fields) for fields in found]
 
     def save_journals(self, declarations: list[Declaration]) -> None:
         """Replace the declared journals; both who applies and the supervisor hold `editing`."""
@@ -280,7 +309,10 @@ class ClusterFiles:
 
     def load_secrets(self) -> Secrets | None:
         document = self._read("secrets.json")
-        return Secrets(**document) if document is not None else None
+        if document is None:
+            return None
+        with self._understanding("secrets.json"):
+            return Secrets(**document)
 
     def save_secrets(self, secrets: Secrets) -> None:
         self._write("secrets.json", asdict(secrets))
@@ -297,7 +329,7 @@ class ClusterFiles:
         try:
             document = self._read("page.json")
             return PageAddress(**document) if document is not None else None
-        except (ValueError, TypeError):
+        except (TypeError, DamagedFileError):
             return None
 
     def save_page(self, address: PageAddress) -> None:
@@ -305,9 +337,19 @@ class ClusterFiles:
 
     def _read(self, name: str) -> Any:
         try:
-            return json.loads((self.directory / name).read_text())
+            text = (self.directory / name).read_bytes()
         except FileNotFoundError:
             return None
+        with self._understanding(name):
+            return json.loads(text)
+
+    @contextlib.contextmanager
+    def _understanding(self, name: str) -> Iterator[None]:
+        """Raise DamagedFileError if the content of a file is not understood."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedFileError(self.directory / name, error) from error
 
     def _write(self, name: str, document: object, is_synced: bool = True) -> None:
         write_whole(

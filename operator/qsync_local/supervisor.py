@@ -16,7 +16,7 @@ from typing import IO
 
 from qsync_local.page import serve_page
 from qsync_local.platform import STOP_PATIENCE_S, LocalPlatform
-from qsync_local.store import ClusterFiles
+from qsync_local.store import ClusterFiles, DamagedFileError
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.plan.status import is_calm
@@ -168,5 +168,9 @@ def main(arguments: list[str]) -> int:
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
-    asyncio.run(_supervise(store))
+    try:
+        asyncio.run(_supervise(store))
+    except DamagedFileError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0  # the lock is held until the process ends
