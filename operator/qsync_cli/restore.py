@@ -87,6 +87,12 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
             FailureReason.ALREADY_EXISTS,
             f"cluster {name} already exists: restore under another name",
         )
+    if clusters.is_known(name):
+        raise Failure(
+            FailureReason.ALREADY_EXISTS,
+            f"the data of a deleted cluster {name} is retained: restore under another name, or "
+            f"delete that data with `qsync destroy {name} --delete-data`",
+        )
     begin: dict[str, Any] = {
         "url": archive,
         "toTime": None if to_time is None else _moment(to_time),

@@ -113,6 +113,8 @@ def show_changes(manifest: "ClusterManifest", output: Output | None) -> None:
     if existing is not None:
         refuse_change(store, existing, wanted)
         _add_password(store, manifest, given, stored)
+    else:
+        _refuse_for_retained(store, wanted)
     old = _spec_with_tls(existing, store.has_tls) if existing is not None else None
     secrets = changes.secret_changes(stored, given)
     new = _spec_with_tls(wanted, access.wants_tls(wanted))
@@ -148,6 +150,18 @@ def refuse_change(store: "ClusterFiles", existing: "QsyncCluster", wanted: "Qsyn
         raise Failure(FailureReason.REFUSED, f"cannot change {existing.name}: {refusal}")
 
 
+def _refuse_for_retained(store: "ClusterFiles", wanted: "QsyncCluster") -> None:
+    """Raise Failure if the retained data of a deleted cluster cannot become this one."""
+    retained = store.load_retained()
+    refusal = refusal_to_change(retained, wanted) if retained is not None else ""
+    if refusal:
+        raise Failure(
+            FailureReason.REFUSED,
+            f"cannot apply {store.name} to its retained data: {refusal}, or run `qsync destroy "
+            f"{store.name} --delete-data` first",
+        )
+
+
 def bring_up(
     manifest: "ClusterManifest", no_wait: bool, timeout: float, output: Output | None
 ) -> None:
@@ -156,6 +170,7 @@ def bring_up(
     if manifest.has_cluster:
         _warn(manifest.cluster)
     if not store.exists():
+        _refuse_for_retained(store, manifest.cluster)
         _check_begin(manifest.cluster)
     _check_keys(manifest.cluster)
     with store.editing():
