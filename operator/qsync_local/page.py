@@ -223,6 +223,17 @@ async def _current_view(store: ClusterFiles, schema: SchemaView) -> dict[str, An
     return document_of(view_of(cluster))
 
 
+def _address_to_serve(store: ClusterFiles) -> PageAddress:
+    """Return the last address, or a new token without a port if another program has that port.
+
+    That program may have learned the last token, from a command that looked for the page there.
+    """
+    known = store.load_page()
+    if known is not None and is_free(known.port):
+        return known
+    return PageAddress(0, secrets.token_urlsafe(24))
+
+
 async def serve_page(
     store: ClusterFiles,
     status: Callable[[], ClusterStatus],
@@ -240,17 +251,14 @@ async def serve_page(
     Returns:
         The server; None, after a line in the log, if no port is available or the disk is full.
     """
-    known = store.load_page()
-    token = known.token if known is not None else secrets.token_urlsafe(24)
+    address = _address_to_serve(store)
     refusal = f"open the address that `qsync web {store.name}` prints: it contains a token"
     views = {VIEW_PATH: lambda: _current_view(store, schema())}
-    server = PageServer(LocalSource(store, status, context), token, refusal, views)
+    server = PageServer(LocalSource(store, status, context), address.token, refusal, views)
     try:
-        port = (
-            known.port if known is not None and is_free(known.port) else choose_port((), PAGE_PORTS)
-        )
+        port = address.port or choose_port((), PAGE_PORTS)
         await server.listen(port)
-        store.save_page(PageAddress(server.port, token))
+        store.save_page(PageAddress(server.port, address.token))
     except (OSError, NoFreePort) as error:
         sys.stderr.write(f"the web page is not served: {error}\n")
         await server.close()
