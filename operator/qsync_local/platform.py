@@ -292,6 +292,11 @@ class LocalPlatform:
         iproto, admin, tls = (port and port + place for port in first)
         return iproto, admin, tls
 
+    def _assigned_ports(self, cluster: QsyncCluster) -> set[int]:
+        """Return the ports that the manifest assigns to members, also to those not started yet."""
+        names = wanted_members(cluster.name, cluster.spec)
+        return {port for name in names for port in self._wanted_ports(cluster, name)}
+
     # --- addresses ------------------------------------------------------------------------------
 
     def _peers(self) -> dict[str, str]:
@@ -364,7 +369,7 @@ class LocalPlatform:
         iproto, admin, tls = self._wanted_ports(cluster, name)
         _refuse_ports_in_use(name, {"iproto": iproto, "admin": admin, "tls": tls})
         taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin, r.tls)}
-        taken |= self.journals.fixed_ports(cluster)
+        taken |= self.journals.fixed_ports(cluster) | self._assigned_ports(cluster)
         record.iproto = iproto or kept_or_new(record.iproto, taken)
         record.admin = admin or kept_or_new(record.admin, taken | {record.iproto})
         if self._store.has_tls:
