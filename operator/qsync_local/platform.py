@@ -13,6 +13,7 @@ import contextlib
 import ssl
 import sys
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from qsync_local.certificates import MemberCertificates
@@ -406,21 +407,18 @@ class LocalPlatform:
             case CreateMember(name, kind):
                 self._create_member(cluster, name, kind)
             case RecordBootstrap(name, instance):
-                self._state.bootstrap_member, self._state.bootstrap_uuid = name, instance
-                self._store.save_state(self._state)
+                self._record(bootstrap_member=name, bootstrap_uuid=instance)
             case Bootstrap(name):
                 await self._restoration.make(cluster, name)
                 users = {self._secrets.username: self._secrets.password}
                 await self._orders.bootstrap(action, users)
             case RecordFormed():
-                self._state.is_formed = True
-                self._store.save_state(self._state)
+                self._record(is_formed=True)
                 self._restoration.forget(self._state.bootstrap_member)
             case RemoveMember(name):
                 await self._remove_member(cluster, name)
             case RecordFenced(names):
-                self._state.fenced = list(names)
-                self._store.save_state(self._state)
+                self._record(fenced=list(names))
             case GrowStorage():
                 pass  # a directory needs no expansion
             case Configure(name):
@@ -437,6 +435,12 @@ class LocalPlatform:
                 await self._access.bring(cluster, self._database(leader))
             case _:
                 await self._orders.perform(action)
+
+    def _record(self, **changes: Any) -> None:
+        """Store changes of the state before they are used: if that fails, nothing has changed."""
+        self._store.save_state(replace(self._state, **changes))
+        for name, value in changes.items():
+            setattr(self._state, name, value)
 
     def _create_member(self, cluster: QsyncCluster, name: str, kind: str) -> None:
         record = self._state.members.get(name)

@@ -14,7 +14,9 @@ from qsync_local.store import ClusterFiles, Secrets
 from qsync_local.supervisor import StoreReporter, Supervisor
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
+from qsync_operator.plan.actions import Action, RecordBootstrap, RecordFenced, RecordFormed
 from qsync_operator.plan.observed import Memory, Observed, RecordedMember, SchemaView
+from qsync_operator.reconcile.platform import ActionRefused
 from qsync_web.server import PageServer
 
 STATUS = ClusterStatus()
@@ -128,3 +130,23 @@ def test_supervisor_starts_without_a_web_page_on_a_full_disk(
     monkeypatch.setattr(local_store, "write_whole", fail)
     assert asyncio.run(serve_page(files, lambda: STATUS)) is None
     assert closed
+
+
+@pytest.mark.parametrize(
+    "action", [RecordBootstrap("orders-0", "uuid"), RecordFormed(), RecordFenced(("orders-0",))]
+)
+def test_state_that_a_full_disk_did_not_take_is_not_used(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch, action: Action
+) -> None:
+    platform = LocalPlatform(files, Secrets("s", "app", "p"))
+    before = asyncio.run(platform.observe(CLUSTER, Memory(), STATUS)).record
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "save_state", fail)
+        with pytest.raises(ActionRefused, match="No space left"):
+            asyncio.run(platform.act(CLUSTER, action))
+    assert asyncio.run(platform.observe(CLUSTER, Memory(), STATUS)).record == before
+    asyncio.run(platform.act(CLUSTER, action))
+    after = asyncio.run(platform.observe(CLUSTER, Memory(), STATUS)).record
+    assert after != before
+    again = LocalPlatform(files, Secrets("s", "app", "p"))
+    assert asyncio.run(again.observe(CLUSTER, Memory(), STATUS)).record == after
