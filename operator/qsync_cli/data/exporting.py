@@ -9,6 +9,7 @@ same command continues an interrupted export.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import sys
@@ -73,10 +74,8 @@ def export(
             writer: RowWriter = TextWriter(sys.stdout.buffer, found, file_format, None)
             rows, index = _copy(client, endpoint, found, writer, consistent)
         elif consistent or file_format is FileFormat.parquet:
-            part = output.with_name(output.name + ".part")
-            with _whole_file(part, found, file_format) as writer:
+            with _whole_file(output, found, file_format) as writer:
                 rows, index = _copy(client, endpoint, found, writer, consistent)
-            _finish(part, output)
         else:
             rows, index = _resumable(client, found, output, file_format, restart), 0
     where = f" to {output}" if output is not None else ""
@@ -175,10 +174,10 @@ def _resumable(
     journal = output.with_name(output.name + ".part.json")
     fields = [field.name for field in space.fields]
     state = _ExportProgress(space.name, chosen.value, fields, 0, 0, "", None)
-    if not is_restart and part.exists():
-        state = _saved(journal, state)
     try:
-        with part.open("r+b" if part.exists() else "w+b") as file:
+        with _opened_alone(part) as file:
+            if not is_restart and file.seek(0, os.SEEK_END):
+                state = _saved(journal, state)
             if file.seek(0, os.SEEK_END) < state.size:
                 raise Failure(
                     FailureReason.INVALID,
@@ -187,15 +186,37 @@ def _resumable(
             file.truncate(state.size)
             file.seek(state.size)
             rows = _append_pages(client, space, file, journal, state)
+            _finish(file, part, output)
+            journal.unlink(missing_ok=True)
     except OSError as error:
         raise Failure(FailureReason.FAILED, f"cannot write {part}: {cause_of(error)}") from error
     except KeyboardInterrupt:
         raise Failure(
             FailureReason.FAILED, "the export was interrupted: repeat the same command to continue"
         ) from None
-    _finish(part, output)
-    journal.unlink(missing_ok=True)
     return rows
+
+
+@contextlib.contextmanager
+def _opened_alone(part: Path) -> Iterator[IO[bytes]]:
+    """Open the part of an export, which is created if it is missing.
+
+    Raises:
+        Failure: another export writes it, or has just finished it.
+    """
+    with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat())
+        except BlockingIOError:
+            is_alone = False
+        if not is_alone:
+            raise Failure(
+                FailureReason.NOT_READY,
+                f"cannot write {part}: another export writes it; wait for its end, or choose "
+                "another file",
+            )
+        yield file
 
 
 def _append_pages(
@@ -248,16 +269,19 @@ def _saved(journal: Path, wanted: _ExportProgress) -> _ExportProgress:
 
 
 @contextlib.contextmanager
-def _whole_file(part: Path, space: Space, chosen: FileFormat) -> Iterator[RowWriter]:
+def _whole_file(output: Path, space: Space, chosen: FileFormat) -> Iterator[RowWriter]:
     """Yield the writer of a file that is written at once."""
+    part = output.with_name(output.name + ".part")
     try:
-        if chosen is FileFormat.parquet:
-            from qsync_cli.data import parquet  # noqa: PLC0415  # pyarrow is optional and slow
+        with _opened_alone(part) as file:
+            file.truncate()
+            if chosen is FileFormat.parquet:
+                from qsync_cli.data import parquet  # noqa: PLC0415  # pyarrow is optional and slow
 
-            yield parquet.ParquetWriter(part, space)
-            return
-        with part.open("wb") as file:
-            yield TextWriter(file, space, chosen, None)
+                yield parquet.ParquetWriter(part, space)
+            else:
+                yield TextWriter(file, space, chosen, None)
+            _finish(file, part, output)
     except OSError as error:
         raise Failure(FailureReason.FAILED, f"cannot write {part}: {cause_of(error)}") from error
 
@@ -272,7 +296,7 @@ def replace_text(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _finish(part: Path, output: Path) -> None:
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
+def _finish(file: IO[bytes], part: Path, output: Path) -> None:
+    file.flush()
+    os.fsync(file.fileno())
     part.replace(output)
