@@ -46,6 +46,8 @@ from qsync_client import (
 
 DEADLINE_S = 30.0
 BATCH_BYTES = 4 << 20
+SPACE_BYTES_MAX = 100
+"""Bytes of a name of a space in the name of a file, whose length file systems limit."""
 FileArgument = Annotated[
     Path, typer.Argument(help="File, or - for standard input.", metavar="FILE")
 ]
@@ -89,7 +91,7 @@ def import_rows(  # noqa: PLR0913, PLR0917  # as many as there are options
                 for read in rows:
                     report.check(read)
             else:
-                path = None if is_stream else file.with_name(f"{file.name}.{found.name}.import")
+                path = None if is_stream else state_path(file, found)
                 state = ImportState.begin(file, found, batch, is_replace)
                 if path is not None and not restart:
                     state = state.resumed(path)
@@ -104,6 +106,14 @@ def import_rows(  # noqa: PLR0913, PLR0917  # as many as there are options
                 if path is not None:
                     path.unlink(missing_ok=True)
     _conclude(report, found, dry_run, output)
+
+
+def state_path(file: Path, space: Space) -> Path:
+    """Return the file with the state of an import; the name of a space may contain anything."""
+    name = space.name
+    if "/" in name or "\0" in name or len(name.encode(errors="replace")) > SPACE_BYTES_MAX:
+        name = f"{space.id}"
+    return file.with_name(f"{file.name}.{name}.import")
 
 
 def _conclude(report: "ImportReport", space: Space, is_dry: bool, output: Output | None) -> None:
@@ -211,11 +221,12 @@ class ImportState:
                 FailureReason.INVALID,
                 f"cannot continue from {path}: {cause_of(error)}; use --restart",
             ) from error
-        if (found.source, found.is_replace) != (self.source, self.is_replace):
+        wanted = (self.source, self.space, self.is_replace)
+        if (found.source, found.space, found.is_replace) != wanted:
             raise Failure(
                 FailureReason.INVALID,
-                f"{path} belongs to an import of another version of the file or with other "
-                "options: use --restart to begin again",
+                f"{path} belongs to an import of another version of the file, into another "
+                "space or with other options: use --restart to begin again",
             )
         typer.echo(f"continuing after {counted(found.first)}", err=True)
         return replace(found, is_repeated=True)

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +297,23 @@ def test_state_belongs_to_one_version_of_the_file(tmp_path: Path) -> None:
     file.write_text("id\n1\n2\n")
     with pytest.raises(Failure, match="--restart"):
         importing.ImportState.begin(file, SPACE, 10, False).resumed(path)
+
+
+@pytest.mark.parametrize("name", ["things", "a/b", "..", "é", "/" * 200])
+def test_state_of_an_import_is_beside_its_file(tmp_path: Path, name: str) -> None:
+    path = importing.state_path(tmp_path / "rows.csv", replace(SPACE, name=name))
+    assert path.parent == tmp_path
+    path.touch()
+    other = replace(SPACE, id=SPACE.id + 1, name=f"{name}2")
+    assert importing.state_path(tmp_path / "rows.csv", other) != path
+
+
+def test_state_of_another_space_is_not_continued(tmp_path: Path) -> None:
+    state = importing.ImportState.begin(tmp_path / "rows.csv", SPACE, 10, is_replace=False)
+    path = tmp_path / "state"
+    path.write_text(json.dumps(asdict(replace(state, space="512"))))
+    with pytest.raises(Failure, match="use --restart"):
+        state.resumed(path)
 
 
 def test_batches_have_a_bounded_size() -> None:
