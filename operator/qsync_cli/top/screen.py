@@ -28,6 +28,7 @@ LOCAL_S, KUBERNETES_S = 1.0, 3.0
 REDRAW_S = 0.2
 """Seconds after which a new size of the terminal is noticed at the latest."""
 QUIT = (b"q", b"Q", b"\x03", b"\x04")
+FoundSamples = queue.SimpleQueue[LiveSample | Failure]
 IntervalOption = Annotated[
     float | None,
     typer.Option(
@@ -66,7 +67,7 @@ def observe(sample: Callable[[], LiveSample], interval_s: float) -> None:
     """
     model = LiveModel()
     model.add(sample())
-    found: queue.SimpleQueue[LiveSample | Failure] = queue.SimpleQueue()
+    found: FoundSamples = queue.SimpleQueue()
     ended = threading.Event()
 
     def repeat() -> None:
@@ -75,6 +76,9 @@ def observe(sample: Callable[[], LiveSample], interval_s: float) -> None:
                 found.put(sample())
             except Failure as failure:
                 found.put(failure)
+            except Exception as error:  # noqa: BLE001  # else the view would show old figures
+                text = f"the observation failed: {error}"
+                found.put(Failure(FailureReason.FAILED, text))
 
     threading.Thread(target=repeat, name="observe", daemon=True).start()
     try:
@@ -84,9 +88,7 @@ def observe(sample: Callable[[], LiveSample], interval_s: float) -> None:
         ended.set()
 
 
-def _show(
-    model: LiveModel, found: "queue.SimpleQueue[LiveSample | Failure]", is_ended: Callable[[], bool]
-) -> None:
+def _show(model: LiveModel, found: FoundSamples, is_ended: Callable[[], bool]) -> None:
     console = rich.console.Console(highlight=False)
     trouble = ""
     with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
