@@ -20,7 +20,7 @@ from qsync_local.certificates import MemberCertificates
 from qsync_local.journals import JournalPlatform
 from qsync_local.ports import HOST, NoFreePort, is_free, kept_or_new
 from qsync_local.restoration import Restoration
-from qsync_local.store import ClusterFiles, MemberRecord, Secrets, write_whole
+from qsync_local.store import ClusterFiles, MemberRecord, Secrets, SupervisorState, write_whole
 from qsync_local.supervision import Program, Supervision
 from qsync_operator.api.annotations import restarted_at
 from qsync_operator.api.cluster import QsyncCluster
@@ -407,18 +407,18 @@ class LocalPlatform:
             case CreateMember(name, kind):
                 self._create_member(cluster, name, kind)
             case RecordBootstrap(name, instance):
-                self._record(bootstrap_member=name, bootstrap_uuid=instance)
+                self._become(replace(self._state, bootstrap_member=name, bootstrap_uuid=instance))
             case Bootstrap(name):
                 await self._restoration.make(cluster, name)
                 users = {self._secrets.username: self._secrets.password}
                 await self._orders.bootstrap(action, users)
             case RecordFormed():
-                self._record(is_formed=True)
+                self._become(replace(self._state, is_formed=True))
                 self._restoration.forget(self._state.bootstrap_member)
             case RemoveMember(name):
                 await self._remove_member(cluster, name)
             case RecordFenced(names):
-                self._record(fenced=list(names))
+                self._become(replace(self._state, fenced=list(names)))
             case GrowStorage():
                 pass  # a directory needs no expansion
             case Configure(name):
@@ -436,11 +436,10 @@ class LocalPlatform:
             case _:
                 await self._orders.perform(action)
 
-    def _record(self, **changes: Any) -> None:
-        """Store changes of the state before they are used: if that fails, nothing has changed."""
-        self._store.save_state(replace(self._state, **changes))
-        for name, value in changes.items():
-            setattr(self._state, name, value)
+    def _become(self, state: SupervisorState) -> None:
+        """Store a state before it is used: if that fails, nothing has changed."""
+        self._store.save_state(state)
+        self._state = state
 
     def _create_member(self, cluster: QsyncCluster, name: str, kind: str) -> None:
         record = self._state.members.get(name)

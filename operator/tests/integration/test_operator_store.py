@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 import yaml
@@ -160,8 +160,8 @@ def test_interrupted_deletion_can_continue(
         (store.directory / name / "orders-0" / "file").touch()
     unlink = os.unlink
 
-    def unlink_and_look(*given: Any, **named: Any) -> None:
-        unlink(*given, **named)
+    def unlink_and_look(path: str | Path, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
         has_data = any((store.directory / name).exists() for name in ("nodes", "brokers", "audits"))
         if has_data:
             assert store.exists(), "a command would not continue the deletion"
