@@ -1,5 +1,7 @@
 """`qsync local delete`, and `destroy` for a local cluster: stop it, and keep or delete its data."""
 
+import contextlib
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,13 +165,12 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _bytes(folder: Path) -> int:
-    """Return the size of the files below a folder; members may delete some meanwhile."""
+    """Return the size of the files below a folder; members may delete any of them meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size
-        except FileNotFoundError:
-            continue
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(parent, name)).st_size
     return total
 
 
