@@ -12,7 +12,7 @@ from qsync_operator.views.live import LiveSample
 from qsync_operator.views.statusview import ClusterHealth
 from qsync_web.journals import PART_MAX, PageBroker, PageJournal, PageJournals
 from qsync_web.page import ClusterObservation
-from qsync_web.server import FILES, PageServer, is_local
+from qsync_web.server import FILES, PENDING_MAX, PageServer, is_local
 from qsync_web.watching import (
     JOURNALS_S,
     SELECTIONS_MAX,
@@ -163,6 +163,44 @@ async def test_cause_of_a_failed_observation_is_answered(browser: aiohttp.Client
     async with browser.get("/api/cluster?cluster=other") as answer:
         assert answer.status == 502
         assert await answer.json() == {"error": "cluster other not found"}
+
+
+async def test_number_of_served_requests_is_bounded(
+    browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, released = asyncio.Event(), asyncio.Event()
+    begun = 0
+
+    async def wait(_: CountingSource) -> list[ListedCluster]:
+        nonlocal begun
+        begun += 1
+        if begun == PENDING_MAX:
+            waiting.set()
+        await released.wait()
+        return []
+
+    async def status() -> int:
+        async with browser.get("/api/clusters") as answer:
+            return answer.status
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CountingSource, "clusters", wait)
+        served = [asyncio.create_task(status()) for _ in range(PENDING_MAX)]
+        await asyncio.wait_for(waiting.wait(), 30)
+        assert await asyncio.wait_for(status(), 10) == 503
+        released.set()
+        assert set(await asyncio.gather(*served)) == {200}
+    assert await status() == 200, "ended requests are not counted"
+
+
+async def test_scripts_cannot_read_the_token(server: PageServer) -> None:
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session,
+        session.get(f"/?token={TOKEN}", allow_redirects=False) as answer,
+    ):
+        assert (answer.status, answer.headers["Location"]) == (303, "/")
+        cookie = answer.cookies[f"qsync-{server.port}"]
+    assert (cookie["httponly"], cookie["samesite"]) == (True, "Lax")
 
 
 async def test_viewers_share_observations() -> None:
