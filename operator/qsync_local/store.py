@@ -149,7 +149,7 @@ class ManifestFacts:
 
 
 class DamagedFileError(OSError):
-    """A file of a cluster does not contain what was written to it."""
+    """A file of a cluster has other content than the supervisor or a command wrote."""
 
     def __init__(self, path: Path, cause: Exception) -> None:
         """Describe the damage.

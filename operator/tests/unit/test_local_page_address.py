@@ -36,8 +36,8 @@ def test_address_stays_the_same(tmp_path: Path) -> None:
 def test_program_at_the_port_learns_no_valid_token(tmp_path: Path) -> None:
     """A command that looks for the page sends the token to the stored port."""
     files = ClusterFiles(tmp_path)
-    with socket.create_server(("127.0.0.1", choose_port((), ports.PAGE_PORTS))) as stranger:
-        known = PageAddress(stranger.getsockname()[1], "known-to-the-stranger")
+    with socket.create_server(("127.0.0.1", choose_port((), ports.PAGE_PORTS))) as program:
+        known = PageAddress(program.getsockname()[1], "known-to-the-program")
         files.save_page(known)
         address = served(files)
     assert address.port != known.port
