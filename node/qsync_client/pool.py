@@ -27,6 +27,9 @@ must not delay the connection to another one, and a busy one needs time."""
 CONNECT_MAX_S = 8.0
 DOUBT_S = 5.0
 """Time after the loss of a connection in which hints that its member leads are ignored."""
+KNOWN_S = 30.0
+"""Time after a log-in for which the uuid of an address is known. A member that lost its disk returns
+with another one."""
 AGAIN_S = 0.1
 """Pause after no address accepted a connection."""
 LEADER_S = 0.25
@@ -150,6 +153,7 @@ class Pool:
         self._near_refused_s: dict[str, float] = {}  # times at which readers were left
         self._retired: set[Link] = set()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
+        self._known_s: dict[str, float] = {}  # address -> time of the newest log-in
         self.met = 0
         """Number of connections to an unknown member, perhaps of another cluster."""
         self._lost = ("", 0.0)  # address of the last lost connection, and its time
@@ -204,8 +208,7 @@ class Pool:
         if now_s - link.refused_s.setdefault(is_read, now_s) <= REFUSED_S:
             return
         if link in self._writers:
-            self._ask_last(link.address)
-            self._lost = (link.address, now_s)
+            self._lose(link.address)
             self._retire_writers()
         elif link is self._reader:
             self._near_refused_s[link.address] = now_s
@@ -265,8 +268,7 @@ class Pool:
         alive = [link for link in self._writers if not link.is_over]
         if len(alive) < len(self._writers):
             lost = next(link for link in self._writers if link.is_over)
-            self._ask_last(lost.address)
-            self._lost = (lost.address, asyncio.get_running_loop().time())
+            self._lose(lost.address)
             self._writers = alive
         return min(alive, key=lambda link: link.pending, default=None)
 
@@ -320,6 +322,12 @@ class Pool:
             patience_s = min(patience_s * 2, CONNECT_MAX_S)
             await asyncio.sleep(AGAIN_S)
 
+    def _lose(self, address: str) -> None:
+        """Record that the connection to `address` has ended: its member may return with any uuid."""
+        self._ask_last(address)
+        self._lost = (address, asyncio.get_running_loop().time())
+        self._known_s.pop(address, None)
+
     def _ask_last(self, address: str) -> None:
         """Move `address` to the end of the list."""
         if address in self.addresses:
@@ -361,9 +369,11 @@ class Pool:
     async def _connect_to_leader(self, uuid: str, patience_s: float) -> Link | None:
         """Return a connection to the member `uuid`, or None if it cannot be reached."""
         address = self._uuids.get(uuid)
+        now_s = asyncio.get_running_loop().time()
         lost, lost_s = self._lost
+        doubtful = lost if now_s - lost_s < DOUBT_S else ""
         if address is not None:
-            if address == lost and asyncio.get_running_loop().time() - lost_s < DOUBT_S:
+            if address == doubtful:
                 return None
             with contextlib.suppress(*_FAILURES):
                 direct = await self._connect(address, patience_s)
@@ -372,8 +382,9 @@ class Pool:
                 direct.close()
                 self._uuids.pop(uuid, None)  # the address now belongs to another member
             return None
-        known = set(self._uuids.values())
-        unknown = [one for one in self.addresses if one not in known and one != lost]
+        known = {one for one, known_s in self._known_s.items() if now_s - known_s < KNOWN_S}
+        known |= {link.address for link in self._writers if not link.is_over}
+        unknown = [one for one in self.addresses if one not in known and one != doubtful]
         found: Link | None = None
         attempts = [asyncio.ensure_future(self._connect(one, patience_s)) for one in unknown]
         try:
@@ -432,6 +443,7 @@ class Pool:
         # A member that lost its disk has another uuid at the same address.
         self._uuids = {uuid: one for uuid, one in self._uuids.items() if one != address}
         self._uuids[link.uuid] = address
+        self._known_s[address] = asyncio.get_running_loop().time()
         return link
 
     # --- following the leader -------------------------------------------------------------------
