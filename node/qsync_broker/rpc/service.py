@@ -129,8 +129,8 @@ class JournalService(Specifications):
                 resolution = result.resolution
                 header = self._header(resolution.broker, resolution.route, resolution.revision)
                 first.header.CopyFrom(header)
-                upstream = self._proxies.stub(core.keys, resolution.broker).Append(
-                    metadata=forwarded_metadata(context)
+                upstream = self._proxies.call(
+                    core.keys, resolution.broker, "Append", metadata=forwarded_metadata(context)
                 )
                 answer: pb.AppendResponse = await forward_stream(context, upstream, first, stream)
                 return answer
@@ -350,8 +350,8 @@ class JournalService(Specifications):
             near = [one for one in found.route.members if one.zone == me.zone]
             broker = (near or list(found.route.members))[0]
         request.header.CopyFrom(self._header(broker, found.route, found.revision))
-        call = getattr(self._proxies.stub(keys, broker), method)
-        return call(request, metadata=forwarded_metadata(context))
+        metadata = forwarded_metadata(context)
+        return self._proxies.call(keys, broker, method, request, metadata=metadata)
 
 
 def _preamble_problem(message: pb.AppendRequest) -> str:

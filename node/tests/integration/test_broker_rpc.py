@@ -14,14 +14,11 @@ from qsync_broker import persister
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.grouping import Grouped
-from qsync_broker.keyspace import KeySpace
 from qsync_broker.requests import Append
 from qsync_broker.rpc import content as early_content
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import service
-from qsync_broker.rpc.proxies import Proxies
 from qsync_broker.status import Status
-from qsync_node.format.journals import BrokerId, BrokerRow
 from qsync_sim.journals.keys import SimKeySpace
 from qsync_testing.brokers.grpc_client import JOURNAL, LOST, GrpcClient
 from qsync_testing.brokers.servers import BrokerNode, brokers, start_broker
@@ -743,37 +740,6 @@ async def test_refusal_that_grpc_lost_is_asked_for_again(tmp_path: Path) -> None
         client._stub = Losing(client._stub, 3)
         with pytest.raises(JournalError, match="must have 4 to 512 bytes"):
             await client.append("abc", [b"content"])
-
-
-async def test_broker_that_was_killed_gets_requests_soon_after_its_return() -> None:
-    """The pause of gRPC between two connections would otherwise last longer than the failure."""
-    (port,) = free_ports(1)
-    keys, killed = KeySpace(), BrokerId("zone", "killed")
-    row = BrokerRow(killed, f"http://127.0.0.1:{port}", "", 10, False, 1000, "process", 0, 1, 1)
-    keys.brokers[killed] = row
-    proxies = Proxies(None)
-
-    async def status() -> grpc.StatusCode:
-        try:
-            await proxies.stub(keys, killed).Apply(pb.ApplyRequest(), timeout=5)
-        except grpc.aio.AioRpcError as error:
-            return error.code()
-        return grpc.StatusCode.OK
-
-    end_s = time.monotonic() + 1.2
-    while time.monotonic() < end_s:
-        assert await status() is grpc.StatusCode.UNAVAILABLE
-        await asyncio.sleep(0.02)
-    server = grpc.aio.server()
-    server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
-        async with asyncio.timeout(0.7):
-            while await status() is not grpc.StatusCode.UNIMPLEMENTED:
-                await asyncio.sleep(0.02)
-    finally:
-        await proxies.close()
-        await server.stop(None)
 
 
 async def test_socket_of_a_killed_process_is_removed_at_the_next_start(tmp_path: Path) -> None:
