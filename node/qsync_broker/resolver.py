@@ -10,6 +10,8 @@ from qsync_node.format.journals import BrokerId, JournalRow, Route
 
 SUSPEND_FULL = 2
 NO_BROKER = BrokerId("", "")
+REVISION_S = 30.0
+"""Time in which a broker must know the revision that a request names."""
 
 
 class Resolution(NamedTuple):

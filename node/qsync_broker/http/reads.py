@@ -16,13 +16,10 @@ from qsync_broker.problems import refused
 from qsync_broker.reader import JournalReader
 from qsync_broker.refusals import explain_not_yet
 from qsync_broker.replica import JournalReplica
-from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
+from qsync_broker.resolver import NO_BROKER, REVISION_S, Resolution, broker_for_read, resolve
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec
 from qsync_broker.status import Status, refusal
-
-REVISION_S = 30.0
-"""Time in which this broker must know the revision at which another one has forwarded a read."""
 
 
 class _WantedBytes(NamedTuple):

@@ -1,12 +1,13 @@
 """The parts that all requests of the service share: tokens, headers, and resolution."""
 
+import asyncio
 from typing import Any
 
 import grpc
 
 from qsync_broker.auth import AuthError, Authorizer, Capability, Claims
 from qsync_broker.labels import with_name
-from qsync_broker.resolver import Resolution, resolve
+from qsync_broker.resolver import REVISION_S, Resolution, resolve
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.answers import CallContext, abort, check
@@ -56,7 +57,13 @@ class Servicer(pb_grpc.JournalServicer):
         if wanted.suffix and (wanted.zone, wanted.suffix) != tuple(me):
             text = f"the request is for broker {wanted.zone}/{wanted.suffix}, not for {me.suffix}"
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
-        await server.revision(max(least, header.etcd.revision))
+        revision = max(least, header.etcd.revision)
+        try:
+            async with asyncio.timeout(REVISION_S):
+                await server.revision(revision)
+        except TimeoutError:
+            text = f"this broker does not know revision {revision}: repeat the request"
+            await abort(context, grpc.StatusCode.UNAVAILABLE, text)
 
     async def _resolve(self, context: CallContext, request: Any, claims: Claims) -> Resolution:
         """Resolve a request that any broker of the journal can serve."""

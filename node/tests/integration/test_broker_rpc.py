@@ -15,9 +15,9 @@ from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.grouping import Grouped
 from qsync_broker.requests import Append
+from qsync_broker.rpc import base, service
 from qsync_broker.rpc import content as early_content
 from qsync_broker.rpc import journal_pb2 as pb
-from qsync_broker.rpc import service
 from qsync_broker.status import Status
 from qsync_sim.journals.keys import SimKeySpace
 from qsync_testing.brokers.grpc_client import JOURNAL, LOST, GrpcClient
@@ -259,6 +259,19 @@ async def test_request_for_another_cluster_or_broker_is_refused(tmp_path: Path) 
         header.process_id.suffix = "broker-9"
         code, text = await error_of(client.read(header=header))
         assert (code, "broker" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+async def test_request_for_a_revision_that_does_not_come_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "REVISION_S", 0.1, raising=False)
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
+        header = pb.Header(etcd=pb.Header.Etcd(revision=1 << 40))
+        for fields in ({"min_etcd_revision": 1 << 40}, {"header": header}):
+            for call in (client.append(b"content", **fields), client.read(**fields)):
+                code, text = await error_of(asyncio.wait_for(call, 5))
+                assert code is grpc.StatusCode.UNAVAILABLE
+                assert text.endswith("does not know revision 1099511627776: repeat the request")
 
 
 async def test_large_append_passes_through_another_broker(tmp_path: Path) -> None:
