@@ -51,6 +51,8 @@ _COUNTED = {
 }
 CALL_TYPES = frozenset({int(Type.CALL), int(Type.CALL_16)})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
+CLOSED_MAX = 1000
+"""Closed sessions that are remembered in addition to two for each call in the queue."""
 
 
 class Clients:
@@ -367,6 +369,9 @@ class Clients:
         self.builds.drop(owner)
         if self.queue:
             self._closed.add(owner)  # its calls are dropped when their turn comes
+        if len(self._closed) > 2 * len(self.queue) + CLOSED_MAX:
+            # Under load, the queue may never be empty, and most sessions have no call in it.
+            self._closed.intersection_update({call.owner for call in self.queue})
 
     def on_link_down(self, link: int) -> None:
         self.queue.keep(lambda call: call.link != link)

@@ -3,6 +3,7 @@
 from msgpack import packb
 
 from qsync_node.consensus import effects as fx
+from qsync_node.transactions.clients import CLOSED_MAX
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
@@ -55,6 +56,24 @@ def test_requests_that_wait_at_the_leader_end_with_their_session() -> None:
     member.step([fx.SessionClosed(OTHER)])
     driven.run(100)
     assert held_for_clients(leader) == [0, 0, 0, 0]
+
+
+def test_sessions_without_requests_are_forgotten_while_others_wait() -> None:
+    """Under load the queue may never be empty, and clients connect again and again."""
+    driven, leader, member = with_a_pending_schema_change()
+    dropped = driven.send(leader, INSERT, put(1, "closed"), session=SESSION)
+    kept = driven.send(leader, INSERT, put(2, "kept"), session=OTHER)
+    clients = node_of(leader).clients
+    assert len(clients.queue) == 2
+    leader.step([fx.SessionClosed(SESSION)])
+    for session in range(OTHER + 1, OTHER + 3 * CLOSED_MAX):
+        leader.step([fx.SessionClosed(session)])
+        assert len(clients._closed) <= CLOSED_MAX + 4
+    member.disk_delay_ns = 200_000
+    driven.run(2_000)
+    assert driven.answers[kept].code == 0
+    assert dropped not in driven.answers
+    assert driven.ask(leader, SELECT, get(1)).tuples == []
 
 
 def test_leader_loses_its_term_after_the_session_of_a_build_closed() -> None:
