@@ -28,8 +28,8 @@ CONNECT_MAX_S = 8.0
 DOUBT_S = 5.0
 """Time after the loss of a connection in which hints that its member leads are ignored."""
 KNOWN_S = 30.0
-"""Time after a log-in for which the uuid of an address is known. A member that lost its disk returns
-with another one."""
+"""Time after a log-in for which the uuid of an address is known. A member that lost its disk
+returns with another one."""
 AGAIN_S = 0.1
 """Pause after no address accepted a connection."""
 LEADER_S = 0.25
@@ -323,7 +323,7 @@ class Pool:
             await asyncio.sleep(AGAIN_S)
 
     def _lose(self, address: str) -> None:
-        """Record that the connection to `address` has ended: its member may return with any uuid."""
+        """Record the end of the connection to `address`: its member may return with any uuid."""
         self._ask_last(address)
         self._lost = (address, asyncio.get_running_loop().time())
         self._known_s.pop(address, None)

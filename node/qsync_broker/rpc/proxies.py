@@ -46,7 +46,7 @@ class Proxies:
         self._channels: dict[str, list[_ProxyChannel]] = {}
 
     def call(
-        self, keys: KeySpace, broker: BrokerId, method: str, *request: Any, **options: Any
+        self, keys: KeySpace, broker: BrokerId, method: str, *request: object, **options: object
     ) -> Any:
         """Send a request to a broker; one that left has an address in vain.
 
