@@ -8,12 +8,15 @@ from typing import Any
 
 import msgpack
 
+from qsync_client import Client
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import Frame, FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
 from qsync_client.protocol.packing import unpack
+from qsync_client.schema import VINDEX, VSPACE
 
 FIRST = "11111111-1111-4111-8111-111111111111"
+SPACE = 512
 SECOND = "22222222-2222-4222-8222-222222222222"
 ERROR = 0x8000
 
@@ -141,6 +144,22 @@ async def serving(*members: FakeMember) -> AsyncIterator[list[str]]:
         await asyncio.sleep(0)
 
 
+@contextlib.asynccontextmanager
+async def client_of_two(
+    first: FakeMember, second: FakeMember, *, deadline_s: float = 5.0, pool_size: int = 1
+) -> AsyncIterator[Client]:
+    """Run two members, the second with uuid `SECOND`, and return a client of both.
+
+    The members are in the order in which the client asks them.
+    """
+    second.uuid = SECOND
+    async with (
+        serving(first, second) as addresses,
+        Client(addresses, "app", "secret", deadline_s=deadline_s, pool_size=pool_size) as client,
+    ):
+        yield client
+
+
 def committed(asked: Asked) -> MemberAnswer:
     """Answer as a cluster that commits each request."""
     if asked.body.get(Key.FUNCTION_NAME) == "qsync.mark":
@@ -151,3 +170,45 @@ def committed(asked: Asked) -> MemberAnswer:
 def refused(code: int, reason: str = "reason") -> MemberAnswer:
     """Return the answer of a refusal."""
     return ERROR + code, {Key.ERROR_24: reason}
+
+
+def is_mark(asked: Asked) -> bool:
+    return bool(asked.body.get(Key.FUNCTION_NAME) == "qsync.mark")
+
+
+def answering(*answers: MemberAnswer) -> Callable[[Asked], MemberAnswer]:
+    """Return a function that answers requests in turn, and repeats the last answer."""
+    left = list(answers)
+
+    def answer(asked: Asked) -> MemberAnswer:
+        if is_mark(asked):
+            return None
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return answer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, and return in the step of the event loop after the one that met it."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def with_names(answer: Callable[[Asked], MemberAnswer]) -> Callable[[Asked], MemberAnswer]:
+    """Return a function that answers as a cluster with the space `accounts`."""
+    tables = {
+        VSPACE: [SPACE, 1, "accounts", "memtx", 0, {}, []],
+        VINDEX: [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]],
+    }
+
+    def named(asked: Asked) -> MemberAnswer:
+        space = asked.body.get(Key.SPACE_ID)
+        return (0, {Key.DATA: [tables[space]]}) if space in tables else answer(asked)
+
+    return named
+
+
+def changed_schema(asked: Asked) -> MemberAnswer:
+    """Answer as a cluster whose schema changed after the client had read it."""
+    return refused(109) if asked.schema_version else committed(asked)

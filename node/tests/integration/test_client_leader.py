@@ -5,9 +5,15 @@ import asyncio
 import pytest
 
 from qsync_client import Client, Committed
-from qsync_testing.fake_member import FIRST, SECOND, FakeMember, committed, serving
+from qsync_testing.fake_member import (
+    FIRST,
+    SECOND,
+    SPACE,
+    FakeMember,
+    client_of_two,
+    committed,
+)
 
-SPACE = 512
 THIRD = "33333333-3333-4333-8333-333333333333"
 
 
@@ -24,15 +30,14 @@ def test_leader_with_a_new_uuid_at_a_known_address_is_found(
     monkeypatch.setattr("qsync_client.pool.KNOWN_S", 0.1)
 
     async def main() -> None:
-        first = FakeMember(committed, uuid=FIRST, leader=SECOND)
-        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(first, second) as addresses:
-            async with Client(addresses, "app", "secret") as client:
-                await client.insert(SPACE, [1])
-                await until_writing_to(client, SECOND)
-                first.uuid = first.leader = THIRD
-                second.report_leader(THIRD)
-                await until_writing_to(client, THIRD)
+        first = FakeMember(committed, leader=SECOND)
+        second = FakeMember(committed, leader=SECOND)
+        async with client_of_two(first, second) as client:
+            await client.insert(SPACE, [1])
+            await until_writing_to(client, SECOND)
+            first.uuid = first.leader = THIRD
+            second.report_leader(THIRD)
+            await until_writing_to(client, THIRD)
 
     asyncio.run(main())
 
@@ -44,22 +49,21 @@ def test_leader_with_a_new_uuid_is_found_soon_after_its_connection_was_lost(
     monkeypatch.setattr("qsync_client.pool.DOUBT_S", 0.1)
 
     async def main() -> None:
-        first = FakeMember(committed, uuid=FIRST, leader=FIRST)
-        second = FakeMember(committed, uuid=SECOND, leader=FIRST)
-        async with serving(first, second) as addresses:
-            async with Client(addresses, "app", "secret") as client:
-                await client.insert(SPACE, [1])
-                second.leader = SECOND
-                first.uuid = THIRD
-                (link,) = client._session.pool._writers
-                first.drop()
-                while not link.is_over:
-                    await asyncio.sleep(0)
-                assert isinstance(await client.insert(SPACE, [2]), Committed)
-                await until_writing_to(client, SECOND)
-                first.leader = THIRD
-                second.report_leader(THIRD)
-                await until_writing_to(client, THIRD)
+        first = FakeMember(committed)
+        second = FakeMember(committed, leader=FIRST)
+        async with client_of_two(first, second) as client:
+            await client.insert(SPACE, [1])
+            second.leader = SECOND
+            first.uuid = THIRD
+            (link,) = client._session.pool._writers
+            first.drop()
+            while not link.is_over:
+                await asyncio.sleep(0)
+            assert isinstance(await client.insert(SPACE, [2]), Committed)
+            await until_writing_to(client, SECOND)
+            first.leader = THIRD
+            second.report_leader(THIRD)
+            await until_writing_to(client, THIRD)
 
     asyncio.run(main())
 
@@ -71,15 +75,14 @@ def test_known_addresses_are_not_asked_for_a_leader_at_an_unknown_one(
     monkeypatch.setattr("qsync_client.pool.DOUBT_S", 0.01)
 
     async def main() -> None:
-        first = FakeMember(committed, uuid=FIRST, leader=SECOND)
-        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(first, second) as addresses:
-            async with Client(addresses, "app", "secret") as client:
-                await client.insert(SPACE, [1])
-                await until_writing_to(client, SECOND)
-                before = len(first.writers)
-                second.report_leader(THIRD)
-                await asyncio.sleep(0.1)  # several attempts
-                assert len(first.writers) == before
+        first = FakeMember(committed, leader=SECOND)
+        second = FakeMember(committed, leader=SECOND)
+        async with client_of_two(first, second) as client:
+            await client.insert(SPACE, [1])
+            await until_writing_to(client, SECOND)
+            before = len(first.writers)
+            second.report_leader(THIRD)
+            await asyncio.sleep(0.1)  # several attempts
+            assert len(first.writers) == before
 
     asyncio.run(main())

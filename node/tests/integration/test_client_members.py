@@ -1,13 +1,8 @@
 """The client finds working members, leaves others, and closes all of its connections."""
 
 import asyncio
-import concurrent.futures
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -17,36 +12,25 @@ from qsync_client import (
     ClientClosed,
     Committed,
     ErrorCode,
-    Outcome,
-    QsyncError,
     Refused,
-    RolledBack,
-    SyncClient,
-    Transaction,
     Unknown,
 )
 from qsync_client.pool import Member
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.schema import VINDEX, VSPACE
-from qsync_client.sync import _Loop
 from qsync_testing.fake_member import (
     FIRST,
     SECOND,
+    SPACE,
     Asked,
     FakeMember,
     MemberAnswer,
+    client_of_two,
     committed,
     refused,
     serving,
+    until,
 )
-
-SPACE = 512
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def test_silent_address_does_not_delay_the_connection_to_the_leader() -> None:
@@ -99,15 +83,13 @@ def test_isolated_member_is_left_for_another_one(code: int) -> None:
         return refused(code) if asked.kind == Type.INSERT else committed(asked)
 
     async def main() -> None:
-        isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
-        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(isolated, other) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=5)
+        isolated = FakeMember(isolated_answer)
+        other = FakeMember(committed, leader=SECOND)
+        async with client_of_two(isolated, other) as client:
             key = await client.new_key()
             outcome = await client.insert(SPACE, [1], request_key=key)
             assert isinstance(outcome, Committed), outcome
             assert other.kinds() == [Type.INSERT]
-            await client.close()
 
     asyncio.run(main())
 
@@ -122,15 +104,13 @@ def test_member_that_refuses_transactions_or_marks_is_left_for_another_one(
         return refused(226) if asked.kind == kind else committed(asked)
 
     async def main() -> None:
-        isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
-        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(isolated, other) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=5)
+        isolated = FakeMember(isolated_answer)
+        other = FakeMember(committed, leader=SECOND)
+        async with client_of_two(isolated, other) as client:
             async with client.transaction() as transaction:
                 await transaction.insert(SPACE, [1])
             assert isinstance(transaction.outcome, Committed)
             assert other.kinds() == [Type.BEGIN, Type.INSERT, Type.COMMIT]
-            await client.close()
 
     asyncio.run(main())
 
@@ -292,13 +272,11 @@ def test_member_that_refuses_the_schema_is_left() -> None:
         return refused(ErrorCode.LOADING) if asked.kind == Type.SELECT else committed(asked)
 
     async def main() -> None:
-        loading = FakeMember(loading_answer, uuid=FIRST, leader=FIRST)
-        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(loading, other) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=5)
+        loading = FakeMember(loading_answer)
+        other = FakeMember(committed, leader=SECOND)
+        async with client_of_two(loading, other) as client:
             await client.schema()
             assert other.kinds() == [Type.SELECT, Type.SELECT]
-            await client.close()
 
     asyncio.run(main())
 
@@ -308,10 +286,9 @@ def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
         return refused(ErrorCode.NOT_LEADER) if asked.kind == Type.INSERT else committed(asked)
 
     async def main() -> None:
-        isolated = FakeMember(isolated_answer, uuid=FIRST, leader=FIRST)
-        other = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(isolated, other) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=5)
+        isolated = FakeMember(isolated_answer)
+        other = FakeMember(committed, leader=SECOND)
+        async with client_of_two(isolated, other) as client:
 
             async def reading() -> None:
                 while True:
@@ -321,7 +298,6 @@ def test_reads_do_not_keep_a_member_that_refuses_all_else() -> None:
             read = asyncio.create_task(reading())
             assert isinstance(await client.insert(SPACE, [1]), Committed)
             read.cancel()
-            await client.close()
 
     asyncio.run(main())
 
@@ -376,10 +352,9 @@ def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
         def answer(asked: Asked) -> MemberAnswer:
             return None if asked.kind == Type.INSERT and is_held else committed(asked)
 
-        first = FakeMember(answer, uuid=FIRST, leader=FIRST)
-        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(first, second) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=10, pool_size=2)
+        first = FakeMember(answer)
+        second = FakeMember(committed, leader=SECOND)
+        async with client_of_two(first, second, deadline_s=10, pool_size=2) as client:
             pool = client._session.pool
             held = asyncio.create_task(client.insert(SPACE, [1]))
             await until(lambda: Type.INSERT in first.kinds())
@@ -390,7 +365,6 @@ def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
             assert isinstance(await held, Committed)
             first.report_leader(SECOND)
             await until(lambda: [link.uuid for link in pool._writers] == [SECOND])
-            await client.close()
 
     asyncio.run(main())
 
@@ -399,17 +373,15 @@ def test_watch_leaves_a_member_that_answers_no_more() -> None:
     """A machine that loses its power sends nothing, so its connection stays open."""
 
     async def main() -> None:
-        first = FakeMember(committed, uuid=FIRST, leader=FIRST)
-        second = FakeMember(committed, uuid=SECOND, leader=SECOND)
-        async with serving(first, second) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=2)
+        first = FakeMember(committed)
+        second = FakeMember(committed, leader=SECOND)
+        async with client_of_two(first, second, deadline_s=2) as client:
             client._session.pool.silence_s = 0.1
             watching = client.watch("box.election")
             assert (await anext(watching))["leader_uuid"] == FIRST
             first.is_silent = True
             async with asyncio.timeout(10):
                 assert (await anext(watching))["leader_uuid"] == SECOND
-            await client.close()
 
     asyncio.run(main())
 
@@ -443,189 +415,6 @@ def test_retries_of_a_refused_request_become_rarer() -> None:
             await client.close()
 
     asyncio.run(main())
-
-
-# --- threads --------------------------------------------------------------------------------------
-
-
-class Served:
-    """Fake members in a thread, for the synchronous client."""
-
-    def __init__(self, member: FakeMember) -> None:
-        self.member = member
-        self.ready = threading.Event()
-        self.end: asyncio.Event
-        self.loop: asyncio.AbstractEventLoop
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.main()))
-
-    async def main(self) -> None:
-        self.loop, self.end = asyncio.get_running_loop(), asyncio.Event()
-        async with serving(self.member):
-            self.ready.set()
-            await self.end.wait()
-
-    def __enter__(self) -> str:
-        self.thread.start()
-        self.ready.wait(10)
-        return self.member.address
-
-    def __exit__(self, *_: object) -> None:
-        self.loop.call_soon_threadsafe(self.end.set)
-        self.thread.join(10)
-
-
-def test_close_wakes_other_threads() -> None:
-    member = FakeMember(lambda one: None if one.kind == Type.INSERT else committed(one))
-    results: dict[str, Outcome | Exception | list[Any]] = {}
-
-    def run(name: str, body: Any) -> None:
-        try:
-            results[name] = body()
-        except (QsyncError, OSError) as error:
-            results[name] = error
-
-    with Served(member) as address:
-        client = SyncClient(address, "app", "secret")
-        bodies = {
-            "write": lambda: client.insert(SPACE, [1]),
-            "watch": lambda: list(client.watch("box.status")),
-        }
-        threads = [threading.Thread(target=run, args=one, daemon=True) for one in bodies.items()]
-        for thread in threads:
-            thread.start()
-        for _ in range(1000):
-            if Type.INSERT in member.kinds():
-                break
-            time.sleep(0.005)  # until the thread has sent its request
-        time.sleep(0.1)  # the watch has no request to wait for
-        client.close()
-        for thread in threads:
-            thread.join(5)
-        assert isinstance(results["write"], Unknown), results
-        assert isinstance(results["watch"], ClientClosed), results
-        with pytest.raises(ClientClosed):
-            client.insert(SPACE, [1])
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
-def test_exception_of_a_signal_handler_cancels_the_request(kind: type[BaseException]) -> None:
-    """For example the handler of a time limit: the request must not be repeated any more."""
-    has_ended = threading.Event()
-    loop = _Loop()
-
-    def interrupt(number: int, frame: object) -> None:
-        raise kind
-
-    async def request() -> None:
-        try:
-            await asyncio.sleep(0.1)  # the thread waits for the result by then
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-            await asyncio.Event().wait()
-        finally:
-            has_ended.set()
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with pytest.raises(kind):
-            loop.run(request())
-        assert has_ended.wait(5)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        loop.stop()
-
-
-def test_close_wakes_a_thread_that_connects() -> None:
-    with Served(FakeMember(committed, is_silent=True)) as address:
-        client = SyncClient(address, "app", "secret")
-        errors: list[Exception] = []
-
-        def write() -> None:
-            try:
-                client.insert(SPACE, [1])
-            except (QsyncError, OSError) as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=write, daemon=True)
-        thread.start()
-        time.sleep(0.2)
-        client.close()
-        thread.join(5)
-        assert [type(one) for one in errors] == [ClientClosed]
-
-
-def test_synchronous_client_refuses_requests_after_a_fork(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    client = SyncClient("127.0.0.1:1", "app", "secret", deadline_s=0.2)
-    own = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: own + 1)
-    with pytest.raises(QsyncError, match="fork"):
-        client.insert(SPACE, [1])
-    client.close()  # nothing to close in the child
-    monkeypatch.setattr(os, "getpid", lambda: own)
-    client.close()
-
-
-def test_commit_that_was_sent_is_unknown_to_a_closed_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("qsync_client.sync.FINISH_S", 0.05)
-    committing = threading.Event()
-
-    async def commit(*_: object) -> Outcome:
-        committing.set()
-        await asyncio.Event().wait()  # longer than a closed client waits
-        raise AssertionError("the event is never set")
-
-    monkeypatch.setattr(Transaction, "_commit", commit)
-    with Served(FakeMember(committed)) as address:
-        client = SyncClient(address, "app", "secret")
-        outcomes: list[Outcome | None] = []
-
-        def write() -> None:
-            with client.transaction() as transaction:
-                transaction.insert(SPACE, [1])
-            outcomes.append(transaction.outcome)
-
-        thread = threading.Thread(target=write, daemon=True)
-        thread.start()
-        assert committing.wait(10)
-        client.close()
-        thread.join(10)
-        assert [type(one) for one in outcomes] == [Unknown]
-
-
-def test_interrupted_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it would be tried again after the user has interrupted the program."""
-    client = SyncClient("127.0.0.1:1", "app", "secret")
-    started, ended = threading.Event(), threading.Event()
-
-    async def request() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    def interrupt(_: object) -> None:
-        assert started.wait(10)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr(concurrent.futures.Future, "result", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            client._loop.run(request())
-    assert ended.wait(5)
-    client.close()
-
-
-def test_transaction_of_a_closed_client_is_rolled_back() -> None:
-    with Served(FakeMember(committed)) as address:
-        client = SyncClient(address, "app", "secret")
-        with client.transaction() as transaction:
-            transaction.insert(SPACE, [1])
-            client.close()
-        assert isinstance(transaction.outcome, RolledBack)
 
 
 def test_close_after_an_expired_deadline_succeeds() -> None:
