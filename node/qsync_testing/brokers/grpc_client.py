@@ -1,9 +1,10 @@
 """A client of one broker's gRPC interface."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import grpc
+import pytest
 
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
@@ -63,3 +64,31 @@ class GrpcClient:
     async def apply(self, *changes: Any) -> Any:
         request = pb.ApplyRequest(changes=changes)
         return await self.stub.Apply(request, metadata=self.metadata)
+
+
+def spec(name: str, **fields: Any) -> pb.JournalSpec:
+    """Return a specification with one replica."""
+    fragment = pb.JournalSpec.Fragment(length=1 << 20, compression_codec=pb.SNAPPY)
+    fragment.refresh_interval.seconds = 60
+    return pb.JournalSpec(**{"name": name, "replication": 1, "fragment": fragment, **fields})
+
+
+def selector(**labels: str) -> pb.LabelSelector:
+    include = [pb.Label(name=name, value=value) for name, value in labels.items()]
+    return pb.LabelSelector(include=pb.LabelSet(labels=include))
+
+
+def label_set(**labels: str) -> pb.LabelSet:
+    return pb.LabelSet(labels=[pb.Label(name=name, value=labels[name]) for name in labels])
+
+
+def sum_bytes(message: pb.SHA1Sum) -> bytes:
+    parts = ((message.part1, 8), (message.part2, 8), (message.part3, 4))
+    return b"".join(part.to_bytes(size, "big") for part, size in parts)
+
+
+async def error_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str]:
+    """Return the code and the text of the error with which a call ends."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), str(caught.value.details())

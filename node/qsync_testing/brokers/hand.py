@@ -11,7 +11,7 @@ from qsync_broker.index import LocalFragment
 from qsync_broker.keyspace import KeyChange, KeySpace, Written
 from qsync_broker.operations import SpoolOperation
 from qsync_broker.replica import JournalReplica, ReplicaSettings
-from qsync_broker.requests import Append
+from qsync_broker.requests import Append, AppendInput, Finish, Piece
 from qsync_broker.spool import Spool
 from qsync_broker.states import AppendState
 from qsync_node.format.journals import (
@@ -177,3 +177,18 @@ def ready(hand: Hand, **fields: object) -> AppendMachine:
     append = begin(hand, **fields)
     append.advance()
     return append
+
+
+def give(append: AppendMachine, *received: AppendInput) -> None:
+    """Let an append receive inputs of its client."""
+    for one in received:
+        append.content.inputs.append(one)
+        append.advance()
+
+
+def acknowledge(hand: Hand, append: AppendMachine, data: bytes) -> None:
+    """Let an append receive its content, and all brokers acknowledge it."""
+    give(append, Piece(data), Finish())
+    hand.stored()
+    hand.answer(msg.Acked(append.content.sequence))
+    append.advance()
