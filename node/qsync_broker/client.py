@@ -234,6 +234,7 @@ class JournalClient:
         Raises:
             JournalError: the append was refused; without a status, its outcome is unknown.
             AppendLedgerError: the append was carried out, but the ledger lacks it.
+            Exception: `content` raised it; nothing was appended.
         """
         request = pb.AppendRequest(journal=journal, offset=offset, suspend=enum_value(suspend))
         if check is not None:
@@ -286,14 +287,29 @@ class JournalClient:
         return Status((await self._append(request, ())).status)
 
     async def _append(self, request: object, content: Iterable[bytes]) -> Any:
+        failures: list[Exception] = []
+
         async def requests() -> AsyncIterator[Any]:
             yield request
-            for part in content:
-                for begin in range(0, len(part), CHUNK):
-                    yield pb.AppendRequest(content=part[begin : begin + CHUNK])
+            try:
+                for part in content:
+                    for begin in range(0, len(part), CHUNK):
+                        yield pb.AppendRequest(content=part[begin : begin + CHUNK])
+            except Exception as error:  # noqa: BLE001  # the content is the caller's
+                failures.append(error)
+                call.cancel()  # gRPC would do the same, and forget the error
+                return
             yield pb.AppendRequest()
 
-        return await self._ask(self._stub.Append, requests())
+        call = self._stub.Append(requests(), metadata=self._metadata)
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+        except asyncio.CancelledError:
+            if failures:
+                raise failures[0] from None
+            raise
 
     async def head(self, journal: str) -> int:
         """Return the write head of a journal.
