@@ -247,7 +247,7 @@ class JournalClient:
         sent = _Sent(content)
         try:
             answer = await self._append(request, content if self._ledger is None else sent)
-        except JournalError:
+        except (JournalError, asyncio.CancelledError):
             await self._record(unknown_append(journal, sent.size, sent.hashed.digest()))
             raise
         status = Status(answer.status)

@@ -1,7 +1,8 @@
 """The gRPC client of journals: content that cannot be read, and appends that are cancelled."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,34 @@ async def test_error_of_the_content_is_raised_and_nothing_is_appended(tmp_path: 
     ledger.close()
     (line,) = map(json.loads, path.read_text().splitlines())
     assert (line["begin"], line["end"]) == (0, 5)
+
+
+async def test_cancelled_append_is_recorded_as_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has the bytes. An audit would otherwise find an append of no client."""
+    path, has_answer = tmp_path / "ledger", asyncio.Event()
+    send = JournalClient._append
+
+    async def append(client: JournalClient, request: object, content: Iterable[bytes]) -> object:
+        answer: object = await send(client, request, content)
+        if content:
+            has_answer.set()
+            await asyncio.Event().wait()
+        return answer
+
+    monkeypatch.setattr(JournalClient, "_append", append)
+    ledger = AppendLedger(path)
+    async with (
+        brokers(tmp_path, 1) as nodes,
+        JournalClient(nodes[0].url, ledger=ledger) as client,
+    ):
+        appending = asyncio.ensure_future(client.append(JOURNAL, [b"content"]))
+        await has_answer.wait()
+        appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
+        assert await client.head(JOURNAL) == 7
+    ledger.close()
+    (line,) = map(json.loads, path.read_text().splitlines())
+    assert (line["outcome"], line["size"]) == ("unknown", 7)
