@@ -213,9 +213,27 @@ def decode_outcomes(body: bytes) -> list[BatchOutcome]:
     unpacker = msgpack.Unpacker(max_buffer_size=len(body) or 1)
     unpacker.feed(body)
     try:
-        return [BatchOutcome(*value) for value in unpacker]
+        outcomes = [BatchOutcome(*value) for value in unpacker]
     except (msgpack.UnpackException, TypeError) as error:
         raise ValueError(f"the answer to a batch is invalid: {error}") from None
+    for one in outcomes:
+        if not _is_valid(one):
+            raise ValueError(f"the answer to a batch is invalid: it has {one!s:.200}")
+    return outcomes
+
+
+def _is_valid(outcome: BatchOutcome) -> bool:
+    """Return whether an outcome can be used: a later version may add statuses, for example."""
+    status, begin, end, checksum, registers, error = outcome
+    return (
+        (status == "" or (isinstance(status, str) and status in Status.__members__))
+        and type(begin) is int
+        and type(end) is int
+        and isinstance(checksum, bytes)
+        and isinstance(registers, dict)
+        and all(isinstance(text, str) for pair in registers.items() for text in pair)
+        and isinstance(error, str)
+    )
 
 
 def outcome_of(item: BatchItem, found: tuple[Appended, bool]) -> BatchOutcome:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgpack import packb
 
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.ledger import (
@@ -142,6 +143,39 @@ async def test_refused_batch_is_not_recorded_as_unknown(tmp_path: Path, status: 
     assert str(raised.value).count(JOURNAL) == 1
     if status is not None:
         assert str(raised.value) == f"{JOURNAL}: HTTP status {status}: the cause"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ["STATUS_OF_A_LATER_VERSION"],
+        [None],
+        [[]],
+        ["OK", "0"],
+        ["OK", 0, None],
+        ["OK", 0, 1, "sum"],
+        ["OK", 0, 1, b"", ["register"]],
+        ["OK", 0, 1, b"", {"lock": 1}],
+        ["", 0, 0, b"", {}, 7],
+    ],
+)
+@pytest.mark.asyncio
+async def test_invalid_answer_to_a_batch_is_an_unknown_outcome(
+    tmp_path: Path, outcome: list[object]
+) -> None:
+    """The append would otherwise wait forever."""
+    body, ledger = packb(outcome), AppendLedger(tmp_path / "ledger")
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    async with (
+        asyncio.timeout(5),
+        answering(head + body) as url,
+        AppendPipeline(url, JOURNAL, ledger=ledger) as pipeline,
+    ):
+        with pytest.raises(JournalError, match="answer to a batch is invalid") as raised:
+            await pipeline.append(b"content")
+    ledger.close()
+    assert not raised.value.is_refused
+    assert [one.is_known for one in recorded(tmp_path / "ledger")] == [False]
 
 
 @pytest.mark.asyncio
