@@ -27,6 +27,7 @@ To resolve an unknown COMMIT, the client repeats the recorded requests in a new 
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Sequence
 from enum import Enum, auto
 from types import TracebackType
@@ -51,6 +52,7 @@ from qsync_client.outcomes import (
     outcome_of,
 )
 from qsync_client.protocol.codes import ErrorCode
+from qsync_client.protocol.connection import Answered
 from qsync_client.protocol.constants import Iterator
 from qsync_client.requests import (
     COMMIT,
@@ -71,6 +73,14 @@ QUERY_S = 0.3
 """Timeout of the transaction that only looks for the key of an unknown COMMIT."""
 PAGE_ROWS = 1000
 """Rows that `count` reads at once."""
+
+
+_AnswerDigest = tuple[int, bytes]
+"""Type of an answer, and digest of its body: the rows that a transaction reads need no memory."""
+
+
+def _digest_of(answer: Answered) -> _AnswerDigest:
+    return answer.kind, hashlib.blake2b(answer.body, digest_size=32).digest()
 
 
 class TransactionState(Enum):
@@ -103,7 +113,7 @@ class Transaction:
         self._key: RequestKey | None = None
         self._stream = 0
         self._link: Link | None = None
-        self._recorded: list[tuple[ClientRequest, tuple[int, bytes] | None] | None] = []
+        self._recorded: list[tuple[ClientRequest, _AnswerDigest | None] | None] = []
 
     # --- begin and end --------------------------------------------------------------------------
 
@@ -250,17 +260,18 @@ class Transaction:
 
     async def _replay(self, link: Link, stream: int, deadline: float) -> bool:
         """Send the recorded requests; return whether all answers are those of the first attempt."""
+
+        async def is_same(request: ClientRequest, before: _AnswerDigest | None) -> bool:
+            answer = await link.ask(request, stream=stream, is_checked=False)
+            return _digest_of(answer) == before
+
         recorded = [one for one in self._recorded if one is not None]
         try:
             async with asyncio.timeout_at(deadline):
-                answers = await asyncio.gather(
-                    *(link.ask(request, stream=stream, is_checked=False) for request, _ in recorded)
-                )
+                return all(await asyncio.gather(*(is_same(*one) for one in recorded)))
         except BaseException:
             link.send_unanswered(ROLLBACK, stream=stream)
             raise
-        before = [answer for _, answer in recorded]
-        return [(answer.kind, answer.body) for answer in answers] == before
 
     # --- statements -----------------------------------------------------------------------------
 
@@ -318,7 +329,7 @@ class Transaction:
         if isinstance(outcome, Refused) and outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
             self._recorded[place] = None  # the server did not count it as a statement
         else:
-            self._recorded[place] = (request, (answer.kind, answer.body))
+            self._recorded[place] = (request, _digest_of(answer))
         return outcome
 
     def _lose(self, reason: str) -> TransactionLost:

@@ -267,6 +267,30 @@ def test_replay_is_not_refused_after_a_change_of_the_schema() -> None:
     asyncio.run(main())
 
 
+def test_rows_that_a_transaction_reads_are_not_kept() -> None:
+    """An unknown COMMIT needs to know only whether they are the same in the next attempt."""
+    commits = 0
+
+    def answer(asked: Asked) -> MemberAnswer:
+        nonlocal commits
+        commits += asked.kind == Type.COMMIT
+        if asked.kind == Type.COMMIT and commits == 1:
+            return refused(295)
+        return (0, {Key.DATA: [["x" * 100_000]]}) if asked.kind == Type.SELECT else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.select(SPACE)
+                assert len(repr(transaction._recorded)) < 2_000
+            assert isinstance(transaction.outcome, Committed)
+            kinds = [Type.BEGIN, Type.SELECT, Type.COMMIT]
+            assert member.kinds() == 2 * kinds, "the repeated read had the same rows"
+
+    asyncio.run(main())
+
+
 def test_begin_without_an_answer_is_rolled_back() -> None:
     async def main() -> None:
         member = FakeMember(lambda one: None)
