@@ -151,6 +151,7 @@ class Pool:
         self._reader: Link | None = None
         self._reader_failed_s = -DOUBT_S
         self._near_refused_s: dict[str, float] = {}  # times at which readers were left
+        self._grow_failed_s = -DOUBT_S  # time at which the member accepted no further connection
         self._retired: set[Link] = set()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
         self._known_s: dict[str, float] = {}  # address -> time of the newest log-in
@@ -273,7 +274,10 @@ class Pool:
         return min(alive, key=lambda link: link.pending, default=None)
 
     def _can_grow(self, link: Link) -> bool:
-        return link.pending > 0 and len(self._writers) < self._size
+        if link.pending == 0 or len(self._writers) >= self._size:
+            return False
+        # Otherwise, each request would wait for one more attempt.
+        return asyncio.get_running_loop().time() - self._grow_failed_s >= DOUBT_S
 
     async def _grow(self, link: Link) -> Link:
         """Return one more connection to the member of `link`, or `link` if it accepts no more."""
@@ -281,6 +285,7 @@ class Pool:
             more = await self._connect(link.address, self.connect_s)
             watcher = more.watch(_ELECTION)  # the first connection may end before this one
         except _FAILURES:
+            self._grow_failed_s = asyncio.get_running_loop().time()
             return link
         self._writers.append(more)
         self._begin_following(more, watcher, "")
@@ -459,6 +464,7 @@ class Pool:
             raise ClientClosed("the client is closed")
         self._retire_writers()
         self._writers = [link]
+        self._grow_failed_s = -DOUBT_S
         self._begin_following(link, watcher, leader)
 
     def _begin_following(self, link: Link, watcher: Watcher, leader: str) -> None:

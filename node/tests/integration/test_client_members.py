@@ -369,6 +369,33 @@ def test_pool_follows_the_leader_after_its_first_connection_ended() -> None:
     asyncio.run(main())
 
 
+def test_member_that_accepts_no_further_connection_is_not_asked_by_each_request() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: None if one.body.get(Key.TUPLE) == [0] else committed(one))
+        attempts = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                await member.serve(reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = Client(address, "app", "secret", deadline_s=5, pool_size=2)
+        held = asyncio.create_task(client.insert(SPACE, [0]))
+        await until(lambda: Type.INSERT in member.kinds())
+        for number in range(1, 11):
+            assert isinstance(await client.insert(SPACE, [number]), Committed)
+        assert attempts == 2
+        held.cancel()
+        await client.close()
+        server.close()
+
+    asyncio.run(main())
+
+
 def test_watch_leaves_a_member_that_answers_no_more() -> None:
     """A machine that loses its power sends nothing, so its connection stays open."""
 
