@@ -176,6 +176,7 @@ def test_member_that_does_not_know_the_user_yet_is_left_for_another_one() -> Non
         async with serving(lagging, other) as addresses:
             async with Client(addresses, "app", "secret") as client:
                 assert isinstance(await client.insert(SPACE, [1]), Committed)
+                assert client.addresses == addresses[::-1]
             other.denied = 45
             client = Client(addresses, "app", "secret", deadline_s=5)
             with pytest.raises(AccessDenied):
@@ -263,6 +264,39 @@ def test_member_that_refuses_each_read_is_left(near: int) -> None:
         while True:
             await client.insert(SPACE, [1])
             await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+
+
+def test_unreachable_member_of_the_zone_is_not_tried_by_each_read() -> None:
+    async def main() -> None:
+        attempts = 0
+
+        def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal attempts
+            attempts += 1
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        near = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with serving(FakeMember(committed)) as (address,):
+            members = [Member(address), Member(near, "near")]
+            async with Client(members, "app", "secret", zone="near") as client:
+                for _ in range(3):
+                    assert isinstance(await client.select(SPACE), Committed)
+        assert attempts == 1
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_tasks_that_need_the_schema_share_one_read() -> None:
+    async def main() -> None:
+        member = FakeMember(committed)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            first, second = await asyncio.gather(client.schema(), client.schema())
+            assert first is second
+            assert member.kinds() == [Type.SELECT, Type.SELECT]
 
     asyncio.run(main())
 

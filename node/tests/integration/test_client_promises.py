@@ -294,3 +294,4 @@ def test_second_event_loop_is_refused_before_the_write() -> None:
         asyncio.run(write())
     with pytest.raises(QsyncError, match="create one client per loop"):
         asyncio.run(write())
+    asyncio.run(client.close())  # its loop has closed the connections
