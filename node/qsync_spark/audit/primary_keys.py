@@ -36,11 +36,11 @@ def trusted_keys(
         indexes: the definitions in it.
         damaged: snapshots that are unreadable or changed.
     """
-    redefined = _redefined(listed)
+    redefined = _redefined(listed, base[0])
     votes: dict[int, list[tuple[str, bytes]]] = {}
     for at, file, stated in _others(archive, listed, base, damaged):
         for space in {*indexes, *stated}:
-            if not base[0] < redefined.get(space, at + 1) <= at:
+            if redefined.get(space, at + 1) > at:
                 votes.setdefault(space, []).append((file, pack(stated.get(space))))
     found = dict(indexes)
     for space, files in votes.items():
@@ -71,11 +71,11 @@ def _others(
             yield entry.last_index, file, stated[file]
 
 
-def _redefined(listed: FactList) -> dict[int, int]:
-    """Return for each space the index of the first row that concerns its primary key."""
+def _redefined(listed: FactList, after: int) -> dict[int, int]:
+    """Return for each space the index of the first row after `after` that may change its key."""
     found: dict[int, int] = {}
     for row in listed.of(SchemaRow, SEGMENT):
-        if row.space == INDEX:
+        if row.space == INDEX and row.index > after:
             body = unpack(row.body)
             space = (body.get(Key.KEY) or body[Key.TUPLE])[0]
             found[space] = min(row.index, found.get(space, row.index))

@@ -68,17 +68,22 @@ FIRST, OTHER = [[0, "unsigned"]], [[1, "string"]]
 
 
 @pytest.mark.parametrize(
-    ("stated", "created_at", "wanted"),
+    ("stated", "defined_at", "wanted"),
     [
-        ([OTHER, OTHER], 0, OTHER),
-        ([OTHER, FIRST], 0, FIRST),  # no majority
-        ([OTHER], 0, FIRST),  # nor is one other snapshot
-        ([OTHER, OTHER], 5, FIRST),  # the log changed it
-        ([OTHER, OTHER], 5000, OTHER),  # but not before the snapshots
+        ([OTHER, OTHER], (), OTHER),
+        ([OTHER, FIRST], (), FIRST),  # no majority
+        ([OTHER], (), FIRST),  # nor is one other snapshot
+        ([OTHER, OTHER], (5,), FIRST),  # the log changed it
+        ([OTHER, OTHER], (5000,), OTHER),  # but not before the snapshots
+        ([OTHER, OTHER], (-2,), OTHER),  # nor after the first one
+        ([OTHER, OTHER], (-2, 5), FIRST),
     ],
 )
 def test_most_snapshots_define_a_primary_key(
-    archive: Path, stated: list[list[list[object]]], created_at: int, wanted: list[list[object]]
+    archive: Path,
+    stated: list[list[list[object]]],
+    defined_at: tuple[int, ...],
+    wanted: list[list[object]],
 ) -> None:
     loaded: Archive = load_archive(f"file://{archive}")
     chosen = [
@@ -90,9 +95,9 @@ def test_most_snapshots_define_a_primary_key(
         PrimaryKeys(uuid, SNAPSHOT, file, pack({512: parts}))
         for (uuid, file), parts in zip(others, stated, strict=False)
     ]
-    if created_at:
+    for at in defined_at:
         body = pack({Key.SPACE_ID: INDEX, Key.TUPLE: [512, 0, "p", "tree", {}, OTHER]})
-        place = (chosen[0][0], "segment", "", 0, created_at, 1, 1, created_at)
+        place = (chosen[0][0], "segment", "", 0, at, 1, 1, at)
         facts.append(SchemaRow(*place, INSERT, INDEX, 0.0, body))
     found = trusted_keys(loaded, FactList(facts), (-1, base), {512: FIRST}, ())
     assert found == {512: wanted}
