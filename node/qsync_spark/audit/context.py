@@ -117,13 +117,11 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
     uuids = sorted({*coverage, *registered})
     uuids.sort(key=lambda uuid: -_last_known(uuid, coverage, registered))
     expected = _expectation_of(uuids[:BITS], coverage, found, end)
-    schema_changes = [
-        *basis.changes,
-        *(
-            SystemChange(one.index, one.row_type, one.space, one.body, one.time)
-            for one in one_of_each(listed.of(SchemaRow, SEGMENT), coverage)
-        ),
+    logged = [
+        SystemChange(one.index, one.row_type, one.space, one.body, one.time)
+        for one in one_of_each(listed.of(SchemaRow, SEGMENT), coverage)
     ]
+    schema_changes = in_order(basis.changes, logged, start)
     spaces = _spaces_of(basis, schema_changes, decisions)
     context = AuditContext(
         archive, facts, listed, coverage, found, registered, decisions, expected, end, snapshot,
@@ -134,6 +132,20 @@ def build_context(spark: "SparkSession", archive: Archive) -> AuditContext:
         for uuid in coverage:
             context.distrust(uuid, cut - 1, end)
     return context
+
+
+def in_order(
+    basis: list[SystemChange], logged: list[SystemChange], start: int
+) -> list[SystemChange]:
+    """Return all changes of the schema in their order.
+
+    Args:
+        basis: tuples of the first snapshot.
+        logged: rows of the log, in their order. The first file may begin before the snapshot.
+        start: index of the snapshot.
+    """
+    earlier = [one for one in logged if one.at <= start]
+    return [*earlier, *basis, *logged[len(earlier) :]]
 
 
 def _spaces_of(

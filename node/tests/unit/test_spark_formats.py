@@ -8,6 +8,7 @@ import pytest
 from qsync_node.format.keys import INSERT, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack
 from qsync_spark.audit.catalogue import KeyCatalogue, SystemChange, build_catalogue
+from qsync_spark.audit.context import in_order
 from qsync_spark.audit.fold import Fold
 from qsync_spark.decode.schema_rows import INDEX, SPACE
 
@@ -44,6 +45,15 @@ def test_a_name_is_that_of_the_format_at_the_row(at: int, wanted: list[Any] | No
         format_of(30, "id", "a"),
     ]  # fmt: skip
     assert after_update(build_catalogue({512: PARTS}, changes, []), at) == wanted
+
+
+def test_rows_before_the_first_snapshot_precede_its_formats() -> None:
+    """The oldest file of a compacted archive begins before the snapshot of the compaction."""
+    basis = [format_of(10, "id", "a", "b")]
+    logged = [format_of(3, "id", "x"), partial(10, SPACE, [512]), format_of(20, "id", "b", "a")]
+    changes = in_order(basis, logged, 10)
+    assert after_update(build_catalogue({512: PARTS}, changes, []), 15) == [1, 7, 0]
+    assert after_update(build_catalogue({512: PARTS}, changes, []), 25) == [1, 0, 7]
 
 
 @pytest.mark.parametrize(("key", "is_supported"), [([512, 0], False), ([512, 1], True)])
