@@ -76,7 +76,9 @@ class FakeApi:
         if wanted and (found is None or found["metadata"]["resourceVersion"] != wanted):
             raise ApiError("it was changed meanwhile", 409)
         uid = document["metadata"].get("uid")
-        if uid and (found is None or found["metadata"]["uid"] != uid):
+        # A status changes no metadata: the API server takes those of the stored object.
+        is_other = found is None or (not subresource and found["metadata"]["uid"] != uid)
+        if uid and is_other:
             raise ApiError("it is another one", 409)
         self.writes.append(("status" if subresource else "apply", kind, key[2]))
         # Like server-side apply, remove fields that were applied before and now are not.
@@ -84,6 +86,8 @@ class FakeApi:
         base = _without(found or {}, self._applied.get(place, {}), document) if found else {}
         self._applied[place] = copy.deepcopy(document)
         merged = _merged(base, copy.deepcopy(document))
+        if found is not None and subresource:
+            merged["metadata"] = copy.deepcopy(found["metadata"])
         return copy.deepcopy(self._store(merged))
 
     async def patch(

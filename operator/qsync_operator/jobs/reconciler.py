@@ -216,8 +216,11 @@ class JobReconciler:
         document = {
             "apiVersion": API_VERSION,
             "kind": OBJECT_KINDS[kind],
-            # A new run of the same name must not get the result of an earlier one.
-            "metadata": {key: run["metadata"][key] for key in ("name", "namespace", "uid")},
+            # A new run of the same name must not get the result of an earlier one. The API server
+            # ignores the uid of a status that is applied, but not the version.
+            "metadata": {
+                key: run["metadata"][key] for key in ("name", "namespace", "resourceVersion")
+            },
             "status": status.stored(),
         }
         found = await self._api.apply(document, "status")

@@ -8,7 +8,7 @@ from qsync_operator.api.cluster import API_VERSION, QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes.api import Api, ApiError
 from qsync_operator.plan.refusal import PlanRefusal, with_refusal
-from qsync_operator.resources.labels import MANAGER
+from qsync_operator.resources.labels import MANAGER, KubernetesObject
 
 MESSAGE_MAX = 1000
 
@@ -21,6 +21,7 @@ class KubernetesReporter:
     def __init__(self, api: Api, cluster: QsyncCluster) -> None:
         self._api = api
         self.refusal: PlanRefusal | None = None  # of the newest specification, if it is unusable
+        self._version = ""  # of the object that was read or stored last
         self._reference = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",
@@ -35,20 +36,42 @@ class KubernetesReporter:
         document = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",
-            "metadata": {
-                "name": cluster.name,
-                "namespace": cluster.metadata.namespace,
-                # A new cluster of the same name must not get the status of an earlier one.
-                **({"uid": cluster.metadata.uid} if cluster.metadata.uid else {}),
-            },
+            "metadata": {"name": cluster.name, "namespace": cluster.metadata.namespace},
             "status": status.stored(),
         }
         try:
-            await self._api.apply(document, "status")
+            await self._store(document)
         except ApiError as error:
             log.warning("cannot store the status of %s: %s", cluster.name, error)
             return False
         return True
+
+    async def _store(self, document: KubernetesObject) -> None:
+        """Store a status, but never in a new cluster that has the name of this one.
+
+        The API server ignores the uid of a status that is applied, but not the version.
+
+        Raises:
+            ApiError: a request failed, or the cluster was deleted.
+        """
+        try:
+            await self._store_at(self._version or await self._read_version(), document)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            await self._store_at(await self._read_version(), document)  # changed meanwhile
+
+    async def _store_at(self, version: str, document: KubernetesObject) -> None:
+        metadata = {**document["metadata"], "resourceVersion": version}
+        found = await self._api.apply({**document, "metadata": metadata}, "status")
+        self._version = str(found["metadata"]["resourceVersion"])
+
+    async def _read_version(self) -> str:
+        name, namespace = self._reference["name"], self._reference["namespace"]
+        found = await self._api.get("QsyncCluster", namespace, name)
+        if found is None or found["metadata"]["uid"] != self._reference["uid"]:
+            raise ApiError(f"cluster {name} was deleted", 404)
+        return str(found["metadata"]["resourceVersion"])
 
     async def report(self, reason: str, subject: str, message: str) -> None:
         log.info("%s %s: %s", subject, reason, message)

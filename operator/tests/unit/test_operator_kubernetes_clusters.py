@@ -299,6 +299,21 @@ async def test_new_cluster_does_not_get_the_status_of_an_earlier_one_with_its_na
 
 
 @pytest.mark.asyncio
+async def test_status_reaches_a_cluster_that_changed_but_not_its_successor() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    reporter = KubernetesReporter(api, cluster)
+    for leader in ("a", "b"):
+        changed = {**document_of(), "status": {}}
+        api.put(changed)
+        assert await reporter.publish(cluster, ClusterStatus(leader=leader))
+        assert api.named("QsyncCluster", "orders")["status"]["leader"] == leader
+    changed["metadata"]["uid"] = "new"
+    api.put(changed)
+    assert not await reporter.publish(cluster, ClusterStatus(leader="c"))
+    assert api.named("QsyncCluster", "orders")["status"] == {}
+
+
+@pytest.mark.asyncio
 async def test_cluster_that_is_being_deleted_is_no_longer_reconciled() -> None:
     clusters = Clusters(FakeApi(), Cache(), IMAGE)
     await clusters.begin()
