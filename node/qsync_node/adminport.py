@@ -62,8 +62,7 @@ class AdminPort:
         try:
             return _answer(opener, request, timeout_s)
         except http.client.HTTPException as error:  # the answer is malformed or incomplete
-            text = f"unusable answer from {self.address}: {error or type(error).__name__}"
-            raise ConnectionError(text) from error
+            raise ConnectionError(f"unusable answer from {self.address}: {error}") from error
 
 
 def _answer(

@@ -76,13 +76,13 @@ class Proxies:
         """Return a channel that takes one more request."""
         # A channel with an earlier certificate stays: requests under way may use it.
         generation = self._tls.generation if self._tls is not None else 0
-        channels = self._channels.setdefault(f"{method} {url.scheme}://{url.netloc}", [])
-        for one in channels:
+        key = f"{method} {url.scheme}://{url.netloc}"
+        for one in self._channels.get(key, ()):
             if one.generation == generation and one.calls < CALLS_MAX:
                 return one
         self._forget_unused(keys, generation)
         added = _ProxyChannel(self._open(url.scheme, url.netloc), url.netloc, generation)
-        self._channels.setdefault(f"{method} {url.scheme}://{url.netloc}", []).append(added)
+        self._channels.setdefault(key, []).append(added)
         return added
 
     def _forget_unused(self, keys: KeySpace, generation: int) -> None:
