@@ -55,22 +55,23 @@ class KubernetesReporter:
             ApiError: a request failed, or the cluster was deleted.
         """
         try:
-            await self._store_at(self._version or await self._read_version(), document)
+            await self._store_at(self._version or await self._read_version(document), document)
         except ApiError as error:
             if error.status != 409:
                 raise
-            await self._store_at(await self._read_version(), document)  # changed meanwhile
+            # It was changed meanwhile.
+            await self._store_at(await self._read_version(document), document)
 
     async def _store_at(self, version: str, document: KubernetesObject) -> None:
         metadata = {**document["metadata"], "resourceVersion": version}
         found = await self._api.apply({**document, "metadata": metadata}, "status")
         self._version = str(found["metadata"]["resourceVersion"])
 
-    async def _read_version(self) -> str:
-        name, namespace = self._reference["name"], self._reference["namespace"]
-        found = await self._api.get("QsyncCluster", namespace, name)
+    async def _read_version(self, document: KubernetesObject) -> str:
+        metadata = document["metadata"]
+        found = await self._api.get(document["kind"], metadata["namespace"], metadata["name"])
         if found is None or found["metadata"]["uid"] != self._reference["uid"]:
-            raise ApiError(f"cluster {name} was deleted", 404)
+            raise ApiError(f"cluster {metadata['name']} was deleted", 404)
         return str(found["metadata"]["resourceVersion"])
 
     async def report(self, reason: str, subject: str, message: str) -> None:
