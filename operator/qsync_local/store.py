@@ -241,7 +241,7 @@ class ClusterFiles:
         if document is None:
             return None
         with self._understanding(name):
-            return clusters.QsyncCluster.model_validate(document)
+            return _as_cluster(document)
 
     def save_cluster(self, cluster: "QsyncCluster") -> None:
         document = cluster.document()
@@ -462,6 +462,25 @@ class ClusterFiles:
                 path.unlink(missing_ok=True)
         (self.directory / "cluster.json").unlink(missing_ok=True)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _as_cluster(document: object) -> "QsyncCluster":
+    """Return the cluster of a stored manifest.
+
+    Raises:
+        ValueError: it has mistakes, such as a field that this version does not know.
+    """
+    try:
+        return clusters.QsyncCluster.model_validate(document)
+    except ValueError as error:
+        # Heavy, and only after a failure.
+        from pydantic import ValidationError  # noqa: PLC0415
+
+        from qsync_operator.api.mistakes import sentence_of  # noqa: PLC0415
+
+        if not isinstance(error, ValidationError):
+            raise
+        raise ValueError(sentence_of(error, clusters.QsyncCluster)) from error
 
 
 def _declaration(fields: dict[str, Any]) -> Declaration:

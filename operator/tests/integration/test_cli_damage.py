@@ -46,6 +46,13 @@ def test_command_names_a_damaged_manifest(tmp_path: Path, text: str) -> None:
         assert said.endswith("restore it from a copy (Damaged)\n")
 
 
+def test_manifest_of_another_version_names_its_field(tmp_path: Path) -> None:
+    document = {**CLUSTER, "spec": {"replicas": 3, "later": 1}}
+    (tmp_path / "cluster.json").write_text(json.dumps(document))
+    with pytest.raises(DamagedFileError, match=r"it is damaged \(spec\.later is not a known"):
+        ClusterFiles(tmp_path).load_cluster()
+
+
 def test_supervisor_names_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps({**CLUSTER, "spec": {}}))
     (tmp_path / "secrets.json").write_text("")
