@@ -216,11 +216,7 @@ class JobReconciler:
         document = {
             "apiVersion": API_VERSION,
             "kind": OBJECT_KINDS[kind],
-            # A new run of the same name must not get the result of an earlier one. The API server
-            # ignores the uid of a status that is applied, but not the version.
-            "metadata": {
-                key: run["metadata"][key] for key in ("name", "namespace", "resourceVersion")
-            },
+            "metadata": _place_of(run),
             "status": status.stored(),
         }
         found = await self._api.apply(document, "status")
@@ -231,6 +227,14 @@ class JobReconciler:
         verdict = status.verdict if isinstance(status, AuditStatus) else ""
         reason = f"{what}{verdict or status.phase}"
         await self._reporter.report(reason, name, status.message)
+
+
+def _place_of(run: KubernetesObject) -> KubernetesObject:
+    """Return the metadata for a status: a new run of the same name must not get it.
+
+    The API server ignores the uid of a status that is applied, but not the version.
+    """
+    return {key: run["metadata"][key] for key in ("name", "namespace", "resourceVersion")}
 
 
 def is_expired(run: KubernetesObject, spec: RunSpec, at: datetime) -> bool:
@@ -315,7 +319,7 @@ async def refuse_run(api: Api, run: KubernetesObject) -> None:
         {
             "apiVersion": API_VERSION,
             "kind": run["kind"],
-            "metadata": {"name": name_of(run), "namespace": metadata["namespace"]},
+            "metadata": _place_of(run),
             "status": status.stored(),
         },
         "status",

@@ -92,7 +92,7 @@ async def test_run_of_a_missing_cluster_is_refused_by_the_acting_operator_alone(
     api = FakeApi()
     metadata = {"name": "by-hand", "namespace": "ns"}
     run = {"kind": "QsyncAudit", "metadata": metadata, "spec": {"cluster": "missing"}}
-    api.put({"apiVersion": "qsync.dev/v1alpha1", **run})
+    run = api.put({"apiVersion": "qsync.dev/v1alpha1", **run})
     clusters = Clusters(api, Cache(), IMAGE)
     await clusters.on_run(run)
     assert api.writes == []

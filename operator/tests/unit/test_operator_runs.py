@@ -7,6 +7,7 @@ import pytest
 
 from qsync_operator.api.status import Condition
 from qsync_operator.jobs.reconciler import refuse_run
+from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.dependents import last_run, run_of_cluster
 from qsync_operator.resources.jobs import RECORDED
 from qsync_testing.operator.fake_api import FakeApi
@@ -234,6 +235,15 @@ def test_a_run_of_a_cluster_that_is_not_there_is_refused() -> None:
     assert (
         "QsyncCluster missing not found" in api.named("QsyncAudit", "by-hand")["status"]["message"]
     )
+
+
+def test_refusal_does_not_reach_a_new_run_with_the_name() -> None:
+    api = FakeApi()
+    run = api.put(audit(cluster="missing"))
+    api.put(audit())
+    with pytest.raises(ApiError):
+        asyncio.run(refuse_run(api, run))
+    assert "status" not in api.named("QsyncAudit", "by-hand")
 
 
 def test_foreign_job_with_the_runs_name_is_an_error() -> None:
