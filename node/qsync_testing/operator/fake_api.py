@@ -94,8 +94,12 @@ class FakeApi:
         self, kind: str, namespace: str, name: str, change: dict[str, Any]
     ) -> dict[str, Any]:
         self._check(kind)
+        found = self.objects[kind, namespace, name]
+        wanted = change.get("metadata", {}).get("resourceVersion")
+        if wanted and found["metadata"]["resourceVersion"] != wanted:
+            raise ApiError("it was changed meanwhile", 409)
         self.writes.append(("patch", kind, name))
-        return copy.deepcopy(self._store(_patched(self.objects[kind, namespace, name], change)))
+        return copy.deepcopy(self._store(_patched(found, change)))
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False

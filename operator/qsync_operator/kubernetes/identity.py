@@ -88,8 +88,7 @@ class ClusterIdentity:
             if error.status == 409 and await self._live(cluster) is None:
                 await self._put_back(cluster)
             elif error.status == 409:
-                fresh = await ClusterIdentity.open(self._api, cluster, self.state.image)
-                self.state, self._version = fresh.state, fresh._version
+                await self._reload(cluster)
             raise
         self.state, self._version = state, str(found["metadata"]["resourceVersion"])
 
@@ -97,7 +96,8 @@ class ClusterIdentity:
         """Recreate a deleted Secret, and set its owner reference as `storage.retention` requires.
 
         Raises:
-            ApiError: the Secret cannot be read or written.
+            ApiError: the Secret cannot be read or written, or changes meanwhile.
+            ActionRefused: the Secret was changed, and cannot be used any more.
         """
         found = await self._live(cluster)
         if found is None:
@@ -108,9 +108,13 @@ class ClusterIdentity:
         wanted = build_identity(cluster, self.state)["metadata"].get("ownerReferences") or []
         if _uids(wanted) == _uids(found["metadata"].get("ownerReferences") or []):
             return
+        if str(found["metadata"]["resourceVersion"]) != self._version:
+            # The next save would overwrite the state that another operator has stored.
+            await self._reload(cluster)
         # An apply does not help: it cannot remove fields that the creation of the Secret owns.
         namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
-        change = {"metadata": {"ownerReferences": wanted or None}}
+        metadata = {"ownerReferences": wanted or None, "resourceVersion": self._version}
+        change = {"metadata": metadata}
         found = await self._api.patch("Secret", namespace, name, change)
         self._version = str(found["metadata"]["resourceVersion"])
 
@@ -133,6 +137,16 @@ class ClusterIdentity:
     async def _live(self, cluster: QsyncCluster) -> KubernetesObject | None:
         namespace = cluster.metadata.namespace or ""
         return await self._api.get("Secret", namespace, identity_name(cluster.name))
+
+    async def _reload(self, cluster: QsyncCluster) -> None:
+        """Take over the state that another operator has stored.
+
+        Raises:
+            ApiError: the Secret cannot be read.
+            ActionRefused: the Secret cannot be used.
+        """
+        fresh = await ClusterIdentity.open(self._api, cluster, self.state.image)
+        self.state, self._version = fresh.state, fresh._version
 
     async def _put_back(self, cluster: QsyncCluster) -> None:
         """Recreate the Secret from the known state.

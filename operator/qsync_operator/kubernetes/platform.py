@@ -239,7 +239,7 @@ class KubernetesPlatform:
         with contextlib.suppress(ApiError):  # the certificates read before stay valid for days
             await self._certificates.observe(cluster)
         if time.monotonic() - self._resynced_s > RESYNC_AFTER_S and not is_paused(cluster):
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(ApiError, ActionRefused):
                 await self._objects.resync()
                 if self._applied_retention == cluster.spec.storage.retention:
                     await self._identity.apply_retention(cluster)
@@ -429,7 +429,7 @@ class KubernetesPlatform:
                 await self._orders.bootstrap(action, users)
             case GrowStorage():
                 await self._volumes.grow(cluster, state)
-                await self._change(cluster, state)
+                await self._change(cluster, self._state)
             case Configure(name):
                 await self._configuration.change(cluster, name, state.members[name])
             case Restart(name):

@@ -8,6 +8,7 @@ import pytest
 from qsync_operator.kubernetes import platform as kubernetes
 from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.kubernetes.cache import Cache
+from qsync_operator.kubernetes.identity import ClusterIdentity
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.manager.clusters import Clusters
 from qsync_operator.members.access import bring, differing, password_of
@@ -161,6 +162,41 @@ async def test_identity_that_is_being_deleted_gets_no_other_owner() -> None:
         api.writes.clear()
         await platform._identity.apply_retention(cluster)
     assert api.writes == []
+
+
+@pytest.mark.asyncio
+async def test_change_of_the_owner_overwrites_no_state_of_another_operator() -> None:
+    """The earlier operator's last write may arrive after its successor read the identity."""
+    api = FakeApi()
+    await formed(api, storage={"retention": "Retain"})
+    before, changed = (cluster_of(storage={"retention": how}) for how in ("Retain", "Delete"))
+    earlier, later = [await ClusterIdentity.open(api, changed, IMAGE) for _ in range(2)]
+    await earlier.save(before, earlier.state.with_member("orders-3", "voter"))
+    await later.apply_retention(changed)
+    await later.save(changed, later.state.with_fenced(("orders-1",)))
+    stored = (await ClusterIdentity.open(api, changed, IMAGE)).state
+    assert ("orders-3" in stored.members, stored.fenced) == (True, ("orders-1",))
+    assert api.named("Secret", "orders-identity")["metadata"]["ownerReferences"]
+
+
+@pytest.mark.asyncio
+async def test_owner_changes_only_with_the_state_that_was_read() -> None:
+    api = FakeApi()
+    await formed(api, storage={"retention": "Retain"})
+    before, changed = (cluster_of(storage={"retention": how}) for how in ("Retain", "Delete"))
+    earlier, later = [await ClusterIdentity.open(api, changed, IMAGE) for _ in range(2)]
+    patch = api.patch
+
+    async def late(kind: str, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+        await earlier.save(before, earlier.state.with_member("orders-3", "voter"))
+        return await patch(kind, namespace, name, change)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(api, "patch", late)
+        with pytest.raises(ApiError, match="changed meanwhile"):
+            await later.apply_retention(changed)
+    await later.apply_retention(changed)
+    assert "orders-3" in later.state.members
 
 
 @pytest.mark.asyncio
