@@ -266,6 +266,8 @@ class Clusters:
         self._locks: dict[
             ObjectKey, tuple[asyncio.Lock, int]
         ] = {}  # a lock, and the number of its users
+        # Unusable documents whose last good specification could not be read, and the next attempts.
+        self._unread: dict[ObjectKey, tuple[dict[str, Any], asyncio.Task[None]]] = {}
 
     async def begin(self) -> None:
         """Start to act. Events that arrive meanwhile are queued, because they are newer."""
@@ -306,6 +308,11 @@ class Clusters:
 
     async def _handle(self, key: ObjectKey, document: dict[str, Any], is_gone: bool) -> None:
         metadata = document["metadata"]
+        unread = self._unread.get(key)
+        if unread is not None:
+            if _is_late(document, is_gone, unread[0]["metadata"]):
+                return
+            self._unread.pop(key)[1].cancel()
         task = self._tasks.get(key)
         if task is not None:
             known = task.cluster.metadata.model_dump(mode="json", by_alias=True)
@@ -402,7 +409,13 @@ class Clusters:
         its members keep running and failing over, and no object is applied. Without a stored one,
         only report the error: existing nodes keep running.
         """
-        cluster = await self._last_good(document)
+        cluster = None
+        try:
+            cluster = await self._last_good(document)
+        except ApiError as error:
+            log.warning("cannot read the last specification of %s: %s", key[1], error)
+            again = asyncio.create_task(self._read_again(key, document, sentence))
+            self._unread[key] = (document, again)
         if cluster is not None:
             await self._start(key, cluster).refuse(document, sentence)
             return
@@ -414,21 +427,42 @@ class Clusters:
         await reporter.report(Reason.INVALID_SPEC, cluster.name, sentence)
         await reporter.publish(cluster, cluster.status)
 
+    async def _read_again(self, key: ObjectKey, document: dict[str, Any], sentence: str) -> None:
+        """Read the last good specification until that succeeds, then continue with it."""
+        pause_s = FAILURE_FIRST_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, FAILURE_MAX_S)
+            try:
+                cluster = await self._last_good(document)
+            except ApiError as error:
+                log.warning("cannot read the last specification of %s: %s", key[1], error)
+            else:
+                break
+        del self._unread[key]
+        if cluster is not None:
+            await self._start(key, cluster).refuse(document, sentence)
+
     async def _last_good(self, document: dict[str, Any]) -> QsyncCluster | None:
+        """Return the cluster with the stored specification, or None without a usable one.
+
+        Raises:
+            ApiError: the API server did not perform the request.
+        """
         metadata = document["metadata"]
+        found = await self._api.get(
+            "ConfigMap", str(metadata["namespace"]), config_name(str(metadata["name"]))
+        )
+        data = (found or {}).get("data", {})
         try:
-            found = await self._api.get(
-                "ConfigMap", str(metadata["namespace"]), config_name(str(metadata["name"]))
-            )
-            data = (found or {}).get("data", {})
             if data.get(SPEC_VERSION_KEY, VERSION) != VERSION:
                 raise ValueError(f"it has version {data[SPEC_VERSION_KEY]}")
             spec = json.loads(data.get(SPEC_KEY, "null"))
             if not spec:
                 return None
             cluster = QsyncCluster.model_validate({**document, "spec": spec})
-        except (ApiError, ValueError) as error:
-            log.warning("cannot read the last specification of %s: %s", metadata["name"], error)
+        except ValueError as error:
+            log.warning("cannot use the last specification of %s: %s", metadata["name"], error)
             return None
         try:
             # Users of the namespace may be able to change the ConfigMap.
@@ -448,5 +482,9 @@ class Clusters:
         return len(self._tasks)
 
     async def close(self) -> None:
+        attempts = [attempt for _, attempt in self._unread.values()]
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
         for key in list(self._tasks):
             await self._stop(key)

@@ -197,6 +197,49 @@ async def test_the_last_valid_specification_stays_in_effect_after_a_restart_of_t
         await second.close()
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_stored_specification_that_cannot_be_read_is_read_again(
+    is_deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the members of the cluster have no supervision until the next list."""
+    monkeypatch.setattr(clusters_module, "FAILURE_FIRST_S", 0.01)
+    api = FakeApi()
+    api.put(document_of())
+    bad = document_of(replicas=2, replication={"quorum": "N-2"})
+    first = Clusters(api, Cache(), IMAGE)
+    await first.begin()
+    await first.on_event(document_of(replicas=2), False)
+    await settled(lambda: "orders-1" in str(api.objects.get(("ConfigMap", "ns", "orders-config"))))
+    await first.close()
+    second = Clusters(api, Cache(), IMAGE)
+    await second.begin()
+    asked = 0
+    getting = api.get
+
+    async def get(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        nonlocal asked
+        asked += kind == "ConfigMap"
+        return await getting(kind, namespace, name)
+
+    monkeypatch.setattr(api, "get", get)
+    api.failing = {"ConfigMap"}
+    try:
+        await second.on_event(bad, False)
+        await settled(lambda: asked > 2)
+        assert second.count() == 0
+        if is_deleted:
+            await second.on_event(bad, True)
+        api.failing, asked = set(), 0
+        if is_deleted:
+            await asyncio.sleep(0.1)
+            assert (second.count(), asked) == (0, 0)
+        else:
+            await settled(lambda: second.count() == 1)
+    finally:
+        await second.close()
+
+
 @pytest.mark.parametrize(
     ("quorum", "reports"),
     [pytest.param(2, 2, id="changed-specification"), pytest.param("N-2", 1, id="unusable-one")],
