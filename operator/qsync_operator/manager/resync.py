@@ -54,5 +54,5 @@ async def _resync_clusters(api: Api, clusters: Clusters, namespace: str) -> None
             await clusters.on_event(gone, True)
     for document in listed:
         metadata = document["metadata"]
-        if (metadata["namespace"], metadata["name"]) not in before:
+        if before.get((metadata["namespace"], metadata["name"])) != metadata["uid"]:
             await clusters.on_event({**document, "kind": "QsyncCluster"}, False)
