@@ -18,6 +18,7 @@ from qsync_operator import metrics
 from qsync_operator.api.annotations import is_paused, paused
 from qsync_operator.api.base import cut_text
 from qsync_operator.api.cluster import VERSION, QsyncCluster
+from qsync_operator.api.jobs import TERMINAL
 from qsync_operator.api.mistakes import sentence_of
 from qsync_operator.api.podsecurity import refuse_privileged
 from qsync_operator.api.reasons import Reason
@@ -25,6 +26,7 @@ from qsync_operator.api.status import ClusterStatus
 from qsync_operator.jobs.reconciler import JobReconciler, audit_overdue_s, refuse_run
 from qsync_operator.kubernetes.api import Api, ApiError
 from qsync_operator.kubernetes.cache import Cache, ObjectKey
+from qsync_operator.kubernetes.journals import KIND as JOURNAL_KIND
 from qsync_operator.kubernetes.journals import refuse_journal
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
@@ -33,6 +35,7 @@ from qsync_operator.plan.status import is_calm
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import ActionRefused, NameTaken
 from qsync_operator.resources.config import SPEC_KEY, SPEC_VERSION_KEY
+from qsync_operator.resources.jobs import OBJECT_KINDS
 from qsync_operator.resources.labels import config_name
 from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
@@ -43,6 +46,8 @@ BUSY_S = 0.25
 LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 10.0
+RUN_KINDS = (*OBJECT_KINDS.values(), JOURNAL_KIND)
+"""Kinds of objects that name their cluster in their specification."""
 WAITING = (ActionRefused.reason, NameTaken.reason)
 """Reasons why a cluster is not reconciled yet."""
 FAILURE_FIRST_S = 0.5
@@ -276,6 +281,7 @@ class Clusters:
             key = next(iter(self._waiting))
             await self._handle_safely(key, *self._waiting.pop(key))
         self._waiting = None
+        await self.refuse_orphans()  # their events were ignored until now
 
     async def on_event(self, document: dict[str, Any], is_gone: bool) -> None:
         """Handle a watched QsyncCluster; before `begin`, queue its newest event."""
@@ -393,12 +399,23 @@ class Clusters:
         namespace = str(document["metadata"]["namespace"])
         if self._waiting is not None or (namespace, cluster) in self._tasks:
             return
+        if (document.get("status") or {}).get("phase") in TERMINAL:
+            return
         try:
             if await self._api.get("QsyncCluster", namespace, cluster) is None:
-                refuse = refuse_journal if document["kind"] == "QsyncJournal" else refuse_run
+                refuse = refuse_journal if document["kind"] == JOURNAL_KIND else refuse_run
                 await refuse(self._api, document)
         except ApiError as error:
             log.warning("run %s is waiting: %s", document["metadata"]["name"], error)
+
+    async def refuse_orphans(self) -> None:
+        """Refuse all known audits, compactions and journals whose cluster does not exist."""
+        for document in [one for kind in RUN_KINDS for one in self._cache.of_kind(kind)]:
+            try:
+                await self.on_run(document)
+            except Exception:
+                # A bug that affects one document must not end the operator.
+                log.exception("cannot refuse run %s", document["metadata"]["name"])
 
     async def _refuse_unknown(
         self, key: ObjectKey, document: dict[str, Any], sentence: str

@@ -6,7 +6,7 @@ Therefore all objects are listed periodically, and a known object that is not li
 
 from qsync_operator.kubernetes.api import Api
 from qsync_operator.kubernetes.cache import Cache
-from qsync_operator.manager.clusters import Clusters
+from qsync_operator.manager.clusters import RUN_KINDS, Clusters
 from qsync_operator.resources.labels import MANAGED_BY_LABEL, MANAGER
 
 RESYNC_S = 300.0
@@ -20,11 +20,12 @@ MANAGED_KINDS = (
     "CronJob",
     "Job",
 )
-RUN_KINDS = ("QsyncAudit", "QsyncCompaction", "QsyncJournal")
 
 
 async def resync(api: Api, cache: Cache, clusters: Clusters, namespaces: tuple[str, ...]) -> None:
     """Remove known objects, by uid, that the API server does not list, and handle new clusters.
+
+    Runs and journals whose cluster was deleted are refused: no task of a cluster would end them.
 
     The known objects are collected before each list, so an object created later is never removed.
 
@@ -42,6 +43,7 @@ async def resync(api: Api, cache: Cache, clusters: Clusters, namespaces: tuple[s
                 if document["metadata"]["uid"] not in listed:
                     cache.note(kind, document, is_gone=True)
         await _resync_clusters(api, clusters, namespace)
+    await clusters.refuse_orphans()
 
 
 async def _resync_clusters(api: Api, clusters: Clusters, namespace: str) -> None:
