@@ -103,7 +103,7 @@ class JobReconciler:
             return
         before: RunStatus = model.status
         if before.phase in TERMINAL:
-            if is_expired(run, model.spec, datetime.now(UTC)):
+            if not _is_leaving(run) and is_expired(run, model.spec, datetime.now(UTC)):
                 await self._api.delete(
                     OBJECT_KINDS[kind], self._key[0], name_of(run), run["metadata"]["uid"]
                 )
@@ -137,6 +137,8 @@ class JobReconciler:
                 return before  # the watch is late
             sentence = "its Job was deleted: create the run again"
             return refused(before, generation, RunReason.JOB_DELETED, sentence, now())
+        if _is_leaving(run):
+            return before  # its Job may have been deleted before it: a new one would run in vain
         sentence = why_not(cluster, image)
         if sentence:
             return refused(before, generation, RunReason.REFUSED, sentence, now())
@@ -248,6 +250,10 @@ def is_expired(run: KubernetesObject, spec: RunSpec, at: datetime) -> bool:
         return False
     age = at - finished_at
     return age.total_seconds() * 1e9 > duration_ns(spec.ttl)
+
+
+def _is_leaving(run: KubernetesObject) -> bool:
+    return "deletionTimestamp" in run["metadata"]
 
 
 def _newest(pods: list[KubernetesObject]) -> KubernetesObject | None:

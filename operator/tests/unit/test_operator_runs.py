@@ -228,6 +228,28 @@ def test_a_running_job_that_is_deleted_ends_its_run() -> None:
     assert "its Job was deleted" in stage.status()["message"]
 
 
+def test_run_that_is_being_deleted_gets_no_job_again_and_may_still_end() -> None:
+    """Foreground deletion and finalizers keep an object, some of them after its Job."""
+    stage = RunStage()
+    run = {**audit(), "status": {"phase": "Pending"}}
+    run["metadata"]["deletionTimestamp"] = ENDED
+    stage.put(run)
+    stage.reconcile()
+    assert stage.api.writes == []
+    stage.put(job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED))
+    stage.put(driver("by-hand", "Succeeded", said(verdict="Passed")))
+    stage.reconcile()
+    assert stage.status()["verdict"] == "Passed"
+
+
+def test_ended_run_that_a_finalizer_keeps_is_deleted_once() -> None:
+    stage = RunStage()
+    run = {**audit(ttl="1s"), "status": {"phase": "Succeeded", "finishedAt": ENDED}}
+    stage.put({**run, "metadata": {**run["metadata"], "deletionTimestamp": ENDED}})
+    stage.reconcile()
+    assert stage.api.writes == []
+
+
 def test_a_run_of_a_cluster_that_is_not_there_is_refused() -> None:
     api = FakeApi()
     run = api.put(audit(cluster="missing"))
