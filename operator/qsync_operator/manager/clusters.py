@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -98,10 +99,12 @@ class ClusterTask:
     async def refuse(self, document: dict[str, Any], sentence: str) -> None:
         """Report an unusable specification, and continue with the last good one."""
         self.cluster = self.cluster.model_copy(update={"status": without_spec(document).status})
-        if self.reporter.refusal is not None and self.reporter.refusal.sentence == sentence:
+        generation, known = int(document["metadata"].get("generation", 0)), self.reporter.refusal
+        if known is None or known.sentence != sentence:
+            known = refusal_now(sentence, generation)
+        elif known.generation == generation:
             return
-        generation = int(document["metadata"].get("generation", 0))
-        self.reporter.refusal = refusal_now(sentence, generation)
+        self.reporter.refusal = replace(known, generation=generation)
         if not is_reported(self.cluster, sentence):
             await self.reporter.report(Reason.INVALID_SPEC, self.cluster.name, sentence)
         controller, status = self._controller, self.cluster.status
@@ -437,11 +440,13 @@ class Clusters:
             await self._start(key, cluster).refuse(document, sentence)
             return
         cluster = without_spec(document)
-        if is_reported(cluster, sentence):
+        generation = int(document["metadata"].get("generation", 0))
+        if is_reported(cluster, sentence) and cluster.status.observed_generation >= generation:
             return
         reporter = KubernetesReporter(self._api, cluster)
-        reporter.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
-        await reporter.report(Reason.INVALID_SPEC, cluster.name, sentence)
+        reporter.refusal = refusal_now(sentence, generation)
+        if not is_reported(cluster, sentence):
+            await reporter.report(Reason.INVALID_SPEC, cluster.name, sentence)
         await reporter.publish(cluster, cluster.status)
 
     async def _read_again(self, key: ObjectKey, document: dict[str, Any], sentence: str) -> None:

@@ -113,6 +113,29 @@ async def test_refusal_is_added_to_the_latest_status_of_the_controller() -> None
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_refusal_of_the_same_cause_names_the_newest_generation(is_known: bool) -> None:
+    """Tools that know kstatus wait until the newest generation was observed."""
+    api = FakeApi()
+    clusters = Clusters(api, Cache(), IMAGE)
+    await clusters.begin()
+    api.put(at("uid", OLD))
+    try:
+        if is_known:
+            await clusters.on_event(at("uid", OLD), False)
+        for generation, image in ((2, "a:1"), (3, "a:2")):
+            bad = at("uid", OLD, generation, image=image, replication={"quorum": "N-N"})
+            status = api.named("QsyncCluster", "orders").get("status", {})
+            await clusters.on_event({**bad, "status": status}, False)
+        shown = api.named("QsyncCluster", "orders")["status"]
+        stalled = next(c for c in shown["conditions"] if c["type"] == "Stalled")
+        assert (shown["observedGeneration"], stalled["observedGeneration"]) == (3, 3)
+        assert [e["reason"] for e in api.events].count("InvalidSpec") == 1
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
 async def test_a_bad_specification_of_an_unknown_cluster_starts_nothing() -> None:
     api = FakeApi()
     clusters = Clusters(api, Cache(), IMAGE)
