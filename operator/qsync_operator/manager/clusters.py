@@ -120,6 +120,7 @@ class ClusterTask:
         pause_s = FAILURE_FIRST_S
         while True:
             started_s = time.monotonic()
+            self._changed.clear()  # a change from now on may be too late for this attempt
             try:
                 await self._reconcile()
             except ActionRefused as error:
@@ -155,7 +156,6 @@ class ClusterTask:
         metrics.note_status(namespace, self.cluster.name, before, now)
 
     async def _rest(self, pause_s: float) -> None:
-        self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
