@@ -157,6 +157,9 @@ def test_failing_archive_is_a_warning_and_degrades_once_rows_wait() -> None:
     assert view.health is ClusterHealth.DEGRADED
     assert view.lines[1] == "c-1 archives nothing: 403 Forbidden; check spec.archive"
     assert len(view.lines) == 2, "the warning repeats nothing"
+    members = with_archive(world, "c-1", archive_error="403 Forbidden", archive_lag_s=0.0)
+    view = view_in(world, **members)
+    assert "warning: c-1 archives nothing: 403 Forbidden; check spec.archive" in view.lines
 
 
 def test_change_of_the_schema_that_is_refused_again_is_degraded() -> None:
@@ -165,6 +168,9 @@ def test_change_of_the_schema_that_is_refused_again_is_degraded() -> None:
     observed = replace(world.observe(), memory=memory)
     first = plan(world.cluster, observed, world.now_ns, 0).status
     assert first.phase == "Creating", "it may be a passing error"
+    other = plan(world.cluster, replace(observed, memory=world.memory), world.now_ns, 0).status
+    again = plan(world.cluster, replace(observed, previous=other), world.now_ns, 0).status
+    assert again.phase == "Creating", "the status before had another message"
     ready = first.condition("Ready")
     assert ready is not None
     assert ready.message == memory.refusal, "the action is named once"

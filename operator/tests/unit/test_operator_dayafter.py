@@ -124,6 +124,27 @@ def test_a_cluster_that_sleeps_is_neither_degraded_nor_elected() -> None:
     assert run(world) == ["nominate c-0 in term 1"]
 
 
+def test_hibernation_neither_hides_a_split_brain_nor_waits_for_a_cluster() -> None:
+    world = formed(cluster_of(3))
+    world.cluster.spec.hibernate = True
+    observed = world.observe()
+    leader, *others = observed.members
+    assert leader.status is not None
+    torn = replace(leader, status=replace(leader.status, split_brain="two histories"))
+    found = plan(world.cluster, replace(observed, members=(torn, *others)), 0, 0)
+    assert (found.actions, condition(found, "SplitBrain").status) == ((), "True")
+    empty = ModelWorld(world.cluster)
+    assert (planned(empty).actions, planned(empty).status.phase) == ((), "Hibernated")
+
+
+def test_leaving_member_that_is_down_does_not_degrade_the_cluster() -> None:
+    world = formed(cluster_of(3), cluster_of(5))
+    world.incarnations["c-4"].is_running, world.incarnations["c-4"].is_dead = False, True
+    assert condition(planned(world), "Degraded").status == "False"
+    world.cluster = cluster_of(5)
+    assert condition(planned(world), "Degraded").reason == "MemberDown"
+
+
 def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
     world = formed(cluster_of(3))
     world.incarnations["c-1"].disk = "its disk is nearly full"

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from qsync_operator.api.reasons import FailoverReason
 from qsync_operator.plan.actions import Nominate
-from qsync_operator.plan.failover import after_nomination
+from qsync_operator.plan.failover import after_nomination, track_leader
+from qsync_operator.plan.observed import Memory, Observed
 from qsync_operator.plan.planner import plan
 from qsync_testing.operator.plan_worlds import cluster_of, decide, formed
 
@@ -98,6 +99,42 @@ def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
     assert failover is not None
     assert (failover.from_, failover.to, failover.reason) == ("c-0", "c-1", "ProcessEnded")
     assert failover.unavailable_milliseconds == 100
+
+
+def test_end_of_an_earlier_process_is_not_the_loss_of_its_successor() -> None:
+    world = formed(cluster_of(3))
+    leader, *others = world.observe().members
+    leader = replace(leader, ended_at_ns=3)
+    seen = Observed((leader, *others), world.record, memory=Memory("c-0", 1, seen_at_ns=5))
+    silent = replace(seen, members=(replace(leader, status=None), *others))
+    lost = track_leader(silent, 9, 0.0)
+    assert (lost.reason, lost.lost_at_ns) == ("Unreachable", 9)
+
+
+def test_failover_between_two_observations_began_with_the_end_of_the_process() -> None:
+    world = formed(cluster_of(3))
+    world.leader, world.term = "c-1", 2
+    old, *others = world.observe().members
+    seen = Observed(
+        (replace(old, ended_at_ns=7_000_000), *others),
+        world.record,
+        memory=Memory("c-0", 1, seen_at_ns=5_000_000),
+    )
+    failover = track_leader(seen, 9_000_000, 0.0).last_failover
+    assert failover is not None
+    assert (failover.reason, failover.unavailable_milliseconds) == ("ProcessEnded", 2)
+
+
+def test_end_of_a_process_after_it_stepped_down_does_not_shorten_the_failover() -> None:
+    world = formed(cluster_of(3))
+    world.leader, world.term = "c-1", 2
+    old, *others = world.observe().members
+    stepped_down = FailoverReason.STEPPED_DOWN
+    memory = Memory("c-0", 1, seen_at_ns=1_000_000, lost_at_ns=2_000_000, reason=stepped_down)
+    seen = Observed((replace(old, ended_at_ns=7_000_000), *others), world.record, memory=memory)
+    failover = track_leader(seen, 9_000_000, 0.0).last_failover
+    assert failover is not None
+    assert (failover.reason, failover.unavailable_milliseconds) == ("SteppedDown", 7)
 
 
 def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:

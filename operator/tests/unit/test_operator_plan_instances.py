@@ -134,3 +134,14 @@ def test_removal_that_is_refused_is_reported_after_the_member_that_joins() -> No
     world.cluster = cluster_of(3)
     world.cluster.spec.replication.quorum = "3"
     assert shown(plan(world.cluster, world.observe(), 0, 0), "Ready").reason == "ScaleRefused"
+
+
+def test_member_that_joins_and_leaves_again_hides_no_refusal() -> None:
+    world = formed(cluster_of(3), cluster_of(5), leader="c-4")
+    del world.registered["uuid-c-3"]
+    world.incarnations["c-3"] = Incarnation("voter", "new")
+    for name in ("c-0", "c-1", "c-2"):
+        world.incarnations[name].is_fenced = True  # c-4 leads, and cannot hand over
+    degraded = shown(plan(world.cluster, world.observe(), 0, 0), "Degraded")
+    assert (degraded.status, degraded.reason) == ("True", "ScaleRefused")
+    assert degraded.message.startswith("c-4 leads, and no other voter is available")

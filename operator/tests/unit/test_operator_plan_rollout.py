@@ -221,6 +221,21 @@ def test_voter_that_only_the_leader_hears_is_not_restarted_without_a_quorum() ->
     assert "cannot restart c-2: 1 other voter is available" in degraded.message
 
 
+def test_voter_that_the_leader_does_not_hear_restarts_without_a_quorum_of_others() -> None:
+    """Its process has no vote that a restart could take, and may need the new configuration."""
+    world = formed(cluster_of(3))
+    world.incarnations["c-2"].is_running, world.incarnations["c-2"].is_dead = False, True
+    for name in ("c-1", "c-2"):
+        world.incarnations[name].drift = "restart"
+    observed = world.observe()
+    members = [
+        replace(member, status=None) if member.name == "c-1" else member
+        for member in observed.members
+    ]
+    planned = plan(world.cluster, replace(observed, members=tuple(members)), 0, 0)
+    assert planned.actions == (Restart("c-2"),)
+
+
 def test_voter_that_restarts_is_not_counted_in_the_quorum_that_remains() -> None:
     world = formed(cluster_of(3))
     world.incarnations["c-2"].drift = "restart"
@@ -311,6 +326,16 @@ def test_outdated_member_without_a_known_process_stays_while_the_leader_hears_it
     leader = replace(leader, status=replace(leader.status, registered=registered))
     seen = replace(observed, members=(leader, silent, idle))
     assert Restart("c-2") in plan(world.cluster, seen, 0, 0).actions
+
+
+def test_member_that_never_started_is_restarted_once_in_a_turn() -> None:
+    world = formed(cluster_of(5))
+    world.incarnations["c-4"].is_running, world.incarnations["c-4"].is_dead = False, True
+    world.incarnations["c-4"].drift = "restart"
+    observed = world.observe()
+    members = tuple(replace(one, has_process=one.is_running) for one in observed.members)
+    planned = plan(world.cluster, replace(observed, members=members), 0, 0)
+    assert planned.actions == (Restart("c-4"),)
 
 
 def test_member_that_never_started_is_not_replaced_from_a_refused_template() -> None:
