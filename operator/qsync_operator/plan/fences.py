@@ -13,7 +13,7 @@ from qsync_operator.plan.observed import Observed
 def plan_fences(cluster: QsyncCluster, observed: Observed) -> tuple[Action, ...]:
     """Return the actions for fences, also without a leader: a fence may be the reason for that."""
     known = {member.name for member in observed.members}
-    wanted = fenced_members(cluster) & known
+    wanted = fenced_members(cluster)
     recorded = frozenset(observed.record.fenced)
     actions: list[Action] = []
     kept = wanted | recorded
