@@ -95,6 +95,7 @@ class FakeApi:
     ) -> dict[str, Any]:
         self._check(kind)
         found = self.objects[kind, namespace, name]
+        self._refuse(found)
         wanted = change.get("metadata", {}).get("resourceVersion")
         if wanted and found["metadata"]["resourceVersion"] != wanted:
             raise ApiError("it was changed meanwhile", 409)

@@ -306,6 +306,53 @@ async def test_retention_releases_secrets_before_volumes_are_kept() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("refused", ["orders-identity", "orders-app"])
+async def test_volumes_are_not_kept_while_a_secret_still_goes_with_the_cluster(
+    refused: str,
+) -> None:
+    api = FakeApi()
+    deleting, keeping = (cluster_of(storage={"retention": how}) for how in ("Delete", "Retain"))
+    async with opened(api, deleting) as (platform, _):
+        await platform.act(deleting, CreateMember("orders-0", "voter"))
+        observe = await observed(platform, deleting)
+        assert not await keep(platform, deleting, observe)
+        api.refusing = {f"Secret/{refused}": 403}
+        (trouble,) = await keep(platform, keeping, observe)
+        assert (trouble.reason, trouble.is_essential) == ("ObjectRefused", True)
+        policy = api.named("StatefulSet", "orders")["spec"]["persistentVolumeClaimRetentionPolicy"]
+        assert policy["whenDeleted"] == "Delete"
+
+
+@pytest.mark.asyncio
+async def test_secrets_go_with_the_cluster_although_a_side_object_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = FakeApi()
+    deleting, keeping = (cluster_of(storage={"retention": how}) for how in ("Delete", "Retain"))
+    async with opened(api, keeping) as (platform, cache):
+        for number in range(3):
+            await platform.act(keeping, CreateMember(f"orders-{number}", "voter"))
+        observe = await observed(platform, keeping)
+        api.refusing = {"PodDisruptionBudget": 403}
+        budget = next(one for one in api.objects.values() if one["kind"] == "PodDisruptionBudget")
+        cache.note("PodDisruptionBudget", budget, is_gone=True)
+        del api.objects["PodDisruptionBudget", "ns", budget["metadata"]["name"]]
+        assert await keep(platform, deleting, observe)
+        assert owned(api, "orders-identity")
+        # The Secrets are not read again in each turn.
+        reads: list[str] = []
+        getting = api.get
+
+        async def get(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+            reads.append(name)
+            return await getting(kind, namespace, name)
+
+        monkeypatch.setattr(api, "get", get)
+        await keep(platform, deleting, observe)
+        assert "orders-identity" not in reads
+
+
+@pytest.mark.asyncio
 async def test_corrected_manifest_reaches_pods_that_never_started() -> None:
     """While the cluster is being formed, nothing else would ever restart these pods."""
     api, wrong, right = FakeApi(), cluster_of(image="wrong:1"), cluster_of(image="right:1")

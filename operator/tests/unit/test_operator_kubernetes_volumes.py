@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from qsync_operator.kubernetes import objects
+from qsync_operator.kubernetes import objects, volumes
 from qsync_operator.kubernetes.api import ApiError
 from qsync_operator.plan.actions import CreateMember, GrowStorage
 from qsync_operator.plan.observed import StorageView
@@ -96,6 +96,45 @@ async def test_volumes_that_cannot_grow_stay_and_are_reported() -> None:
         storage = (await observed(platform, larger)).storage
     assert "cannot grow to 2Gi" in storage.refusal
     assert ("delete", "StatefulSet", "orders") not in api.writes
+
+
+@pytest.mark.asyncio
+async def test_refusal_to_grow_ends_with_its_size_its_cause_and_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, cluster = NoExpansion(), cluster_of(storage={"size": "1Gi"})
+    larger, smaller = (cluster_of(storage={"size": size}) for size in ("3Gi", "2Gi"))
+    async with opened(api, cluster) as (platform, cache):
+        api.put(claim_of("data-orders-0", "1Gi"))
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        with pytest.raises(ActionRefused):
+            await platform.act(larger, GrowStorage("3Gi"))
+        assert (await observed(platform, larger)).storage.refusal
+        assert not (await observed(platform, smaller)).storage.refusal
+        with monkeypatch.context() as patch:
+            patch.setattr(volumes, "ASK_AGAIN_S", -1.0)
+            assert not (await observed(platform, larger)).storage.refusal
+        by_hand = api.named("StatefulSet", "orders")
+        template = by_hand["spec"]["volumeClaimTemplates"][0]
+        template["spec"]["resources"]["requests"]["storage"] = "3Gi"
+        cache.note("StatefulSet", by_hand)
+        assert (await observed(platform, larger)).storage == StorageView(size="3Gi")
+
+
+@pytest.mark.asyncio
+async def test_claim_that_was_restored_with_its_former_size_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, cluster = FakeApi(), cluster_of(storage={"size": "2Gi"})
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        await platform._poll(cluster)
+        api.put(claim_of("data-orders-0", "1Gi"))
+        await platform._poll(cluster)
+        assert (await observed(platform, cluster)).storage.outgrown == ()
+        monkeypatch.setattr(volumes, "LIST_AGAIN_S", -1.0)
+        await platform._poll(cluster)
+        assert (await observed(platform, cluster)).storage.outgrown == ("data-orders-0",)
 
 
 @pytest.mark.asyncio
