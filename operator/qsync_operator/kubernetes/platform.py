@@ -341,13 +341,16 @@ class KubernetesPlatform:
         self, cluster: QsyncCluster, observed: Observed, objects: list[KubernetesObject]
     ) -> tuple[Trouble, ...]:
         self._cluster = cluster
+        troubles: list[Trouble] = []
         try:
             await self._labels.reconcile(observed)
         except ApiError as error:
-            return (trouble_of("cannot change the role labels of pods", error, False),)
+            troubles.append(trouble_of("cannot change the role labels of pods", error, False))
+            if not error.status:  # each further request would wait for its deadline
+                return tuple(troubles)
         if is_paused(cluster):
-            return ()
-        troubles = list(await self._apply_objects(cluster, objects))
+            return tuple(troubles)
+        troubles += await self._apply_objects(cluster, objects)
         if self._certificates.is_taken:
             troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
         leader = observed.writable_leader()

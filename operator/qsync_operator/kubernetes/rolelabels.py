@@ -22,9 +22,12 @@ class RoleLabels:
 
         The admin-scheme label makes a PodMonitor use HTTP for members that run an earlier image.
 
+        A refusal concerns one pod, so the others get their labels all the same.
+
         Raises:
             ApiError: a label cannot be changed.
         """
+        refusal: ApiError | None = None
         leader = observed.writable_leader()
         if leader is None:
             return
@@ -43,7 +46,14 @@ class RoleLabels:
             if member is not None and not member.takes_orders:  # no TLS on its admin port
                 labels[ADMIN_SCHEME_LABEL] = "http"
             if not labels.items() <= pod["metadata"].get("labels", {}).items():
-                await self._apply(pod, labels)
+                try:
+                    await self._apply(pod, labels)
+                except ApiError as error:
+                    if not error.status:
+                        raise
+                    refusal = error
+        if refusal is not None:
+            raise refusal
 
     async def _apply(self, pod: KubernetesObject, labels: dict[str, str]) -> None:
         metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}

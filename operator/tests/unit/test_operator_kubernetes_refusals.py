@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qsync_operator.api.annotations import PAUSED
 from qsync_operator.api.cluster import QsyncCluster
 from qsync_operator.api.status import ClusterStatus
 from qsync_operator.kubernetes import objects
@@ -16,11 +17,12 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.kubernetes.reporter import KubernetesReporter
 from qsync_operator.plan.actions import Configure, CreateMember, RecordFormed
+from qsync_operator.plan.observed import MemberView, NodeStatus, Observed, RecordedMember
 from qsync_operator.plan.planner import Plan
 from qsync_operator.reconcile import controller as controller_module
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.reconcile.platform import NameTaken
-from qsync_operator.resources.labels import INPUTS_ANNOTATION
+from qsync_operator.resources.labels import INPUTS_ANNOTATION, ROLE_LABEL
 from qsync_operator.resources.nodeconfig import Drift
 from qsync_operator.settings import SparkSupply
 from qsync_testing.operator.fake_api import FakeApi
@@ -167,6 +169,34 @@ async def test_refused_object_stops_no_other(refused: str) -> None:
     assert wanted - kinds == {refused}
     assert condition(api, "Reconciled") == ("False", "ObjectRefused")
     assert condition(api, "Degraded") == ("True", "ObjectRefused")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_refused_role_label_stops_neither_other_labels_nor_objects(is_paused: bool) -> None:
+    """A webhook may refuse each change of one pod, permanently."""
+    api, cluster = FakeApi(), cluster_of()
+    if is_paused:
+        cluster.metadata.annotations[PAUSED] = "true"
+    async with opened(api, cluster) as (platform, cache):
+        names = [f"orders-{number}" for number in range(2)]
+        for name in names:
+            cache.note("Pod", api.put(pod_of(name)))
+        roles = ("leader", "follower")
+        members = tuple(
+            MemberView(name, "voter", status=NodeStatus(name, role, is_writable=role == "leader"))
+            for name, role in zip(names, roles, strict=True)
+        )
+        api.refusing = {"Pod/orders-0": 403}
+        (trouble,) = await keep(platform, cluster, Observed(members, RecordedMember("rs")))
+        assert trouble.message.startswith("cannot change the role labels of pods: ")
+        assert not trouble.is_essential
+        assert api.named("Pod", "orders-1")["metadata"]["labels"][ROLE_LABEL] == "replica"
+        assert (("Service", "ns", "orders") in api.objects) == (not is_paused)
+        api.failing = {"Pod"}
+        api.objects.pop(("Service", "ns", "orders"), None)
+        (trouble,) = await keep(platform, cluster, Observed(members, RecordedMember("rs")))
+        assert trouble.reason == "ApiUnavailable"
 
 
 @pytest.mark.asyncio
