@@ -1,4 +1,4 @@
-"""What the watches of an operator missed, or reported before it had the Lease."""
+"""Changes that the watches of an operator missed, or reported before it had the Lease."""
 
 from typing import Any
 
