@@ -277,6 +277,17 @@ async def test_a_given_password_is_needed_to_found_a_cluster_and_not_to_keep_it(
 
 
 @pytest.mark.asyncio
+async def test_given_password_that_is_lost_is_not_replaced_by_a_new_one() -> None:
+    """The next turn would give the user a password that no client of the application knows."""
+    api, cluster = FakeApi(), cluster_of(auth={"passwordSecret": "mine"})
+    api.put(secret_of("mine", password=b"first"))
+    await formed(api, auth={"passwordSecret": "mine"})
+    del api.objects["Secret", "ns", "mine"], api.objects[APP]
+    with pytest.raises(ActionRefused, match="has no key `password`"):
+        await KubernetesPlatform.open(api, Cache(), cluster, IMAGE)
+
+
+@pytest.mark.asyncio
 async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
     api, cluster = FakeApi(), cluster_of()
     await formed(api)

@@ -66,6 +66,9 @@ def test_only_a_verdict_puts_off_that_an_audit_is_overdue() -> None:
     assert overdue() == "2026-01-01T07:00:00+00:00"
     stage.cluster = cluster_of(archive=ARCHIVE, audit={"schedule": "0 * * * *", "suspend": True})
     assert overdue() == ""
+    audited = {"schedule": "0 * * * *"}
+    stage.cluster = cluster_of(archive=ARCHIVE, audit=audited, hibernate=True)
+    assert overdue() == ""
 
 
 def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_not() -> None:

@@ -30,6 +30,7 @@ def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
     stage = RunStage()
     run = stage.put(audit(deadline="90s", spark={"instances": 3}))
     stage.reconcile()
+    assert stage.status()["phase"] == "Pending"
     stage.reconcile()
     made = stage.api.named("Job", "by-hand")
     assert [write for write in stage.api.writes if write[1] == "Job"] == [
