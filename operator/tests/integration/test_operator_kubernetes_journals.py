@@ -18,6 +18,7 @@ from qsync_node.format.journals import (
     AssignmentRow,
     BrokerId,
     BrokerRow,
+    decode_row,
     encode_row,
 )
 from qsync_operator.api.journals import QsyncJournalSpec
@@ -288,6 +289,9 @@ def test_a_broker_holds_journals_that_another_one_could_take(node: ProcessCluste
         journals.drain(database, "orders-2")
         view = journals.observe(database, voters)
         assert view.exiting == {"orders-2"}
+        # The other brokers see the change by its revision.
+        changed = decode_row(BROKER_SPACE, database.select(BROKER_SPACE, ["orders-2"] * 2)[0])
+        assert changed.mod_revision > 1
         database.replace(BROKER_SPACE, broker_row("orders-0", is_drained=True))
         assert journals.observe(database, voters).undrained == {"orders-1", "orders-2"}
         for name in ("orders-0", "orders-1"):

@@ -251,6 +251,8 @@ async def test_stored_specification_that_cannot_be_read_is_read_again(
         await second.on_event(bad, False)
         await settled(lambda: asked > 2)
         assert second.count() == 0
+        earlier = {**bad, "metadata": {**bad["metadata"], "uid": "earlier"}}
+        await second.on_event(earlier, True)  # late: it ends no attempt
         if is_deleted:
             await second.on_event(bad, True)
         api.failing, asked = set(), 0
