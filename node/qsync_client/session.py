@@ -162,13 +162,12 @@ class Session:
                 if not isinstance(outcome, Committed):
                     return None
                 tables.append(outcome.tuples)
-        if self.pool.met != met:
-            return None
-        self._schema_met = met
         try:
-            return decode_schema(version, tables[0], tables[1])
+            found = decode_schema(version, tables[0], tables[1])
         except INVALID as error:
             raise ConnectionError(f"the server sent an invalid schema: {text_of(error)}") from error
+        self._schema_met = met  # if the client has met another member meanwhile, names are not used
+        return found
 
     async def request(self, space: int | str, make: Make, deadline: float) -> ClientRequest:
         """Return a request with its names replaced by ids.

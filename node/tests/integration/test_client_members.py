@@ -15,7 +15,8 @@ from qsync_client import (
     Refused,
     Unknown,
 )
-from qsync_client.pool import Member
+from qsync_client.link import Link
+from qsync_client.pool import Member, Pool
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.schema import VINDEX, VSPACE
 from qsync_testing.fake_member import (
@@ -235,6 +236,29 @@ def test_busy_member_gets_more_time_in_each_round() -> None:
     asyncio.run(main())
 
 
+def test_time_limit_of_an_address_stops_growing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, one unavailable machine delays each later round by minutes."""
+    monkeypatch.setattr("qsync_client.pool.CONNECT_MAX_S", 0.35)
+    limits: list[float] = []
+
+    async def connect(_: Pool, address: str, patience_s: float) -> Link:
+        limits.append(patience_s)
+        if len(limits) == 5:
+            raise AccessDenied(ErrorCode.ACCESS_DENIED, address)
+        raise TimeoutError
+
+    monkeypatch.setattr(Pool, "_connect", connect)
+
+    async def main() -> None:
+        client = Client("127.0.0.1:1", "app", "secret", deadline_s=20)
+        client._session.pool.connect_s = 0.1
+        with pytest.raises(AccessDenied):
+            await client.insert(SPACE, [1])
+
+    asyncio.run(main())
+    assert limits == [0.1, 0.2, 0.35, 0.35, 0.35]
+
+
 @pytest.mark.parametrize("near", [0, 1, 2])
 def test_member_that_refuses_each_read_is_left(near: int) -> None:
     """Another member of the zone answers, or the member that takes writes."""
@@ -286,6 +310,45 @@ def test_unreachable_member_of_the_zone_is_not_tried_by_each_read() -> None:
                     assert isinstance(await client.select(SPACE), Committed)
         assert attempts == 1
         server.close()
+
+    asyncio.run(main())
+
+
+def test_unreachable_member_of_the_zone_is_the_last_that_a_later_search_tries() -> None:
+    async def main() -> None:
+        silent, other = FakeMember(committed, is_silent=True), FakeMember(committed)
+        async with serving(silent, other) as addresses:
+            members = [Member(one, "near") for one in addresses]
+            async with Client([members[1], members[0]], "app", "secret", zone="near") as client:
+                pool = client._session.pool
+                pool._near = list(addresses)
+                pool.connect_s = 0.05
+                assert isinstance(await client.select(SPACE), Committed)
+                reader = pool._reader
+                assert reader is not None and reader.address == other.address
+                reader.close()
+                assert isinstance(await client.select(SPACE), Committed)
+                assert len(silent.writers) == 1
+
+    asyncio.run(main())
+
+
+def test_late_refusal_of_a_former_reader_does_not_end_its_successor() -> None:
+    async def main() -> None:
+        async with serving(FakeMember(committed)) as (address,):
+            members = [Member(address, "near")]
+            async with Client(members, "app", "secret", zone="near") as client:
+                await client.select(SPACE)
+                pool = client._session.pool
+                former = pool._reader
+                assert former is not None
+                former.close()
+                await client.select(SPACE)
+                successor = pool._reader
+                assert successor not in (None, former)
+                former.refused_s[True] = -3600.0
+                pool.observe(former, Refused(ErrorCode.LOADING, "loading"), is_read=True)
+                assert pool._reader is successor
 
     asyncio.run(main())
 
@@ -372,6 +435,30 @@ def test_names_and_marks_of_a_former_cluster_are_forgotten(retry: bool) -> None:
                 assert member.asked[-1].body[Key.SPACE_ID] == SPACE
                 if retry:
                     assert member.asked[-1].key[2] <= 50
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_names_of_a_former_cluster_are_not_used_if_those_of_the_new_one_are_invalid() -> None:
+    def invalid(asked: Asked) -> MemberAnswer:
+        return (0, {Key.DATA: [[SPACE]]}) if asked.kind == Type.SELECT else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(cluster_of("accounts", "orders", mark=5000))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.4)
+            await client.insert("orders", [1])
+            member.answer = invalid
+            member.uuid = member.leader = SECOND
+            (link,) = client._session.pool._writers
+            member.drop()
+            await until(lambda: link.is_over)
+            member.asked.clear()
+            for _ in range(2):
+                with pytest.raises(ClientClosed, match="schema"):
+                    await client.insert("orders", [1])
+            assert Type.INSERT not in member.kinds()
             await client.close()
 
     asyncio.run(main())
