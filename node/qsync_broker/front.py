@@ -64,7 +64,9 @@ class Lobby:
         if self.count >= self._most:
             return False
         if len(self._undecided) >= self._undecided_most:
-            next(iter(self._undecided)).abort()
+            oldest = next(iter(self._undecided))
+            self.decide(oldest)  # its end is reported later, and the next one replaces another one
+            oldest.abort()
         self._undecided[front] = None
         self.count += 1
         return True

@@ -249,6 +249,30 @@ def test_many_silent_connections_leave_room_for_others(tmp_path: Path) -> None:
     with_front(echo, tmp_path, test)
 
 
+class FrontTransport(asyncio.Transport):
+    """A transport that reports the end of an aborted connection later, as event loops do."""
+
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_each_of_many_connections_of_one_turn_replaces_another_one() -> None:
+    async def run() -> None:
+        lobby = Lobby(100, 2)
+        transports = [FrontTransport() for _ in range(5)]
+        fronts = [Front(FrontGateway, "", lobby) for _ in transports]
+        for one, transport in zip(fronts, transports, strict=True):
+            one.connection_made(transport)
+        assert [one.is_aborted for one in transports] == [True, True, True, False, False]
+        for one in fronts:
+            one.connection_lost(None)
+        assert lobby.count == 0
+
+    asyncio.run(run())
+
+
 def test_one_connection_too_many_is_closed_until_another_ends(tmp_path: Path) -> None:
     async def test(port: int) -> None:
         request = b"GET / HTTP/1.1\r\n\r\n"
