@@ -254,6 +254,8 @@ class Broker:
                 self._pulser.add(journal)
             self._copier.note(journal)
             self.wake_journal(journal)
+        self._outgoing.close_absent()  # the pipelines to them have ended
+        self._admission.let(self._now_ns)
         for journal in {**published, **touched}:
             self.publisher.note(journal, self._now_ns)
         self._incoming.retry()

@@ -202,6 +202,12 @@ class OpenLink(NamedTuple):
     address: str
 
 
+class CloseBrokerLink(NamedTuple):
+    """Close the connection to a peer, or end the attempt; nothing answers."""
+
+    peer: BrokerId
+
+
 class SendLink(NamedTuple):
     """Send to a peer on a stream that this broker opened."""
 
@@ -320,6 +326,7 @@ BrokerEffect: TypeAlias = (
     Transact
     | StoreOperations
     | OpenLink
+    | CloseBrokerLink
     | SendLink
     | SendPeer
     | BlockPeer

@@ -6,6 +6,11 @@ state        event                next
 CONNECTING   LinkUp               UP; the kept messages are sent
 CONNECTING   LinkDown             (none); all streams are lost
 UP           LinkDown             (none); all streams are lost
+any          the peer's lease     (none), after CloseBrokerLink; all streams are lost
+             has ended
+
+A machine that disappears closes no connection. Its connection would accept no more content, and
+hold all appends of this broker back, until the operating system closes it after many minutes.
 """
 
 from collections.abc import Callable
@@ -96,9 +101,7 @@ class OutgoingLinks:
                 self._emit(ev.SendLink(event.peer, stream, message))
             link.kept.clear()
         elif isinstance(event, ev.BrokerLinkDown):
-            del self._links[event.peer]
-            for listener in list(link.streams.values()):
-                listener.on_lost(event.reason)
+            self._lose(event.peer, link, event.reason)
         elif isinstance(event, ev.LinkBlocked):
             link.is_blocked = event.is_blocked
         else:
@@ -106,6 +109,19 @@ class OutgoingLinks:
                 listening = link.streams.get(stream)
                 if listening is not None:
                     listening.on_message(message)
+
+    def close_absent(self) -> None:
+        """Close the connections to brokers whose leases have ended."""
+        brokers = self._host.keys.brokers
+        for peer, link in list(self._links.items()):
+            if peer not in brokers:
+                self._emit(ev.CloseBrokerLink(peer))
+                self._lose(peer, link, "its lease has ended")
+
+    def _lose(self, peer: BrokerId, link: _BrokerLink, reason: str) -> None:
+        del self._links[peer]
+        for listener in list(link.streams.values()):
+            listener.on_lost(reason)
 
 
 class _WaitingDial(NamedTuple):

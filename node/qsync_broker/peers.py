@@ -57,6 +57,7 @@ class PeerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._output: list[Buffer] = []
         self._reason = "the connection broke"
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
 
     # --- use ----------------------------------------------------------------------------------
@@ -83,6 +84,7 @@ class PeerConnection(asyncio.Protocol):
     def close(self, reason: str = "the connection was closed") -> None:
         """Close the connection."""
         self._reason = reason
+        self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -92,6 +94,9 @@ class PeerConnection(asyncio.Protocol):
         assert self._handshake is not None
         self._transport = transport  # type: ignore[assignment]  # uvloop's class is not asyncio's
         assert self._transport is not None
+        if self._is_closed:  # before it existed
+            self._transport.abort()
+            return
         self._listener.on_begun(self)
         if self._tls is not None and not self._tls.is_broker(transport):
             self.close("the other end presented no certificate of the cluster")

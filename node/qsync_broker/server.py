@@ -140,6 +140,7 @@ class BrokerServer:
                 self._call(it.token, "qsync.discard", *it[1:])
             ),
             ev.OpenLink: lambda it: self._spawn(self._connect(it)),
+            ev.CloseBrokerLink: self._close_link,
             ev.BlockPeer: self._block_peer,
             ev.Rewatch: lambda _: self._coordination.rewatch(),
             ev.Halt: self._halt,
@@ -356,6 +357,11 @@ class BrokerServer:
             )
         except (OSError, ValueError) as error:
             self.link_lost(effect.peer, connection, str(error))
+
+    def _close_link(self, effect: ev.CloseBrokerLink) -> None:
+        connection = self._links.pop(effect.peer, None)
+        if connection is not None:
+            connection.close("the lease of the peer has ended")
 
     def link_lost(self, peer: BrokerId, connection: PeerConnection, reason: str) -> None:
         """Note the end of a connection to a peer."""

@@ -54,6 +54,7 @@ class SimBroker:
         self.inbox: list[ev.BrokerEvent] = []
         self.watched = -1  # position in the log of the key space, -1 before the snapshot
         self.outgoing: dict[BrokerId, SimBrokerLink] = {}
+        self.dialled: dict[BrokerId, object] = {}  # the newest attempt to connect to each peer
         self.incoming: dict[int, SimBrokerLink] = {}
         self.answers: dict[int, Callable[[Appended, bool], None]] = {}
         self.wants: dict[int, Callable[[], None]] = {}
@@ -130,6 +131,10 @@ class SimBroker:
             link = self.outgoing.get(effect.peer)
             if link is not None:
                 link.to_peer(effect.stream, effect.message)
+        elif isinstance(effect, ev.CloseBrokerLink):
+            self.dialled.pop(effect.peer, None)
+            if (closed := self.outgoing.pop(effect.peer, None)) is not None:
+                closed.drop()
         elif isinstance(effect, ev.SendPeer):
             back = self.incoming.get(effect.number)
             if back is not None:
@@ -189,6 +194,15 @@ class SimBrokerLink:
             self.peer.feed(ev.PeerReceived(self.number, messages))
         else:
             self.primary.feed(ev.LinkReceived(self.peer.me, messages))
+
+    def drop(self) -> None:
+        """Break the connection at the primary; the peer notices it later."""
+        self.is_open = False
+        self.world.after(MS, self._end_at_peer)
+
+    def _end_at_peer(self) -> None:
+        if self.peer.incoming.pop(self.number, None) is not None:
+            self.peer.feed(ev.PeerDown(self.number))
 
     def close(self) -> None:
         """Break the connection; both ends notice it."""

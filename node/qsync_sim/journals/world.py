@@ -93,9 +93,11 @@ class BrokerWorld(Clock):
     def connect(self, primary: SimBroker, peer: BrokerId) -> None:
         """Connect a primary to a peer."""
 
+        attempt = primary.dialled[peer] = object()
+
         def arrive() -> None:
             target = self.processes.get(peer.suffix)
-            if not primary.is_alive:
+            if not primary.is_alive or primary.dialled.get(peer) is not attempt:
                 return
             cut = self.is_cut(primary.name, peer.suffix)
             if target is None or not target.is_alive or target.is_paused or cut:
