@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from qsync_broker.config import split_address
 from qsync_broker.handshake import Handshake, HandshakeError
 from qsync_broker.messages import Decoder, Message, MessageError, encode
 from qsync_broker.operations import Buffer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from qsync_broker.tls import BrokerTls
 
 HANDSHAKE_S = 5.0
+CONNECT_S = 5.0
 SEND_HIGH = 4 << 20
 """Bytes waiting to be sent above which a connection is blocked."""
 
@@ -61,6 +63,28 @@ class PeerConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     # --- use ----------------------------------------------------------------------------------
+
+    async def connect(self, address: str) -> None:
+        """Connect to a broker, with TLS if the broker has a certificate.
+
+        Args:
+            address: HOST:PORT of the broker.
+
+        Raises:
+            OSError: it cannot be reached, or does not answer within `CONNECT_S`.
+            ValueError: the address is invalid.
+        """
+        host, port = split_address(address)
+        context = self._tls.calling if self._tls is not None else None
+        timeout_s = HANDSHAKE_S if context is not None else None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, host, port, ssl=context, ssl_handshake_timeout=timeout_s
+                )
+        except TimeoutError as error:
+            self.close()
+            raise TimeoutError(str(error) or f"no answer within {CONNECT_S:g} s") from None
 
     def send(self, stream: int, message: Message) -> None:
         """Queue a message; `flush` sends it."""

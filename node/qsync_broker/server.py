@@ -349,12 +349,7 @@ class BrokerServer:
         connection = PeerConnection(handshake, OutgoingListener(self, effect.peer), self.tls)
         self._links[effect.peer] = connection
         try:
-            host, port = split_address(effect.address)
-            context = self.tls.calling if self.tls is not None else None
-            timeout_s = HANDSHAKE_S if context is not None else None
-            await self.loop.create_connection(
-                lambda: connection, host, port, ssl=context, ssl_handshake_timeout=timeout_s
-            )
+            await connection.connect(effect.address)
         except (OSError, ValueError) as error:
             self.link_lost(effect.peer, connection, str(error))
 

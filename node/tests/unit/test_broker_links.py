@@ -1,6 +1,9 @@
 """Connections to other brokers, which may disappear without closing any."""
 
 import asyncio
+import socket
+
+import pytest
 
 from qsync_broker import events as ev
 from qsync_broker.broker import Broker
@@ -96,3 +99,24 @@ def test_connection_that_was_closed_before_it_exists_is_not_used() -> None:
     connection.connection_made(transport)
     assert transport.is_aborted
     assert host.news == []
+
+
+def test_address_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system would try for minutes, and the peer may have moved meanwhile."""
+    monkeypatch.setattr("qsync_broker.peers.CONNECT_S", 0.2)
+
+    async def run(address: str) -> None:
+        connection = PeerConnection(
+            Handshake(ME, b"secret", PEER), OutgoingListener(LinksHost(), PEER)
+        )
+        async with asyncio.timeout(10):
+            with pytest.raises(OSError, match=r"no answer within 0\.2 s"):
+                await connection.connect(address)
+
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for one in (first, second):  # the queue has no room for a third
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        asyncio.run(run(f"127.0.0.1:{full.getsockname()[1]}"))
