@@ -113,6 +113,8 @@ class Authorizer:
             raise AuthError(f"invalid scheme {scheme!r} of the authorization: use Bearer")
         if not self.keys:
             return Claims()
+        if not token.isascii():
+            raise AuthError("the token is invalid: it has other characters than those of ASCII")
         claims = self._decode(token)
         bits = claims.get("cap", 0)
         granted = Capability(bits & Capability.ALL if isinstance(bits, int) else 0)

@@ -273,6 +273,17 @@ async def test_gateway_wants_a_token(tmp_path: Path) -> None:
         assert (await http.get(url, headers=reader)).status == 206
 
 
+@pytest.mark.parametrize("path", [JOURNAL, "debug/journals"])
+async def test_token_with_invalid_bytes_is_refused(tmp_path: Path, path: str) -> None:
+    async with guarded(tmp_path) as nodes:
+        host, _, port = nodes[0].url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"GET /{path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ".encode()
+        writer.write(head + b"\xff\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+
 async def test_changed_keys_are_used_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
