@@ -333,6 +333,95 @@ def test_replay_with_another_result_is_rolled_back() -> None:
     asyncio.run(main())
 
 
+def test_commit_that_only_looks_for_its_key_follows_the_timeout_of_its_transaction() -> None:
+    """Before, it would execute the statements a second time."""
+    times: dict[tuple[int, int], float] = {}
+    inserts = 0
+
+    def answer(asked: Asked) -> MemberAnswer:
+        nonlocal inserts
+        times[asked.kind, asked.stream] = asyncio.get_running_loop().time()
+        inserts += asked.kind == Type.INSERT
+        if asked.kind == Type.COMMIT:
+            return refused(295)
+        return (0, {Key.DATA: [[inserts]]}) if asked.kind == Type.INSERT else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=1)
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            begins = [one for one in member.asked if one.kind == Type.BEGIN]
+            last = next(one for one in begins if Key.TIMEOUT in one.body)
+            waited_s = times[Type.COMMIT, last.stream] - times[Type.BEGIN, last.stream]
+            assert waited_s > last.body[Key.TIMEOUT]
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_repeated_commit_whose_key_has_expired_is_unknown_at_once() -> None:
+    """The first attempt may have been logged, and nothing shows this any more."""
+    commits = [refused(ErrorCode.OUTCOME_UNKNOWN), refused(ErrorCode.KEY_EXPIRED)]
+
+    async def main() -> None:
+        member = FakeMember(
+            lambda one: commits.pop(0) if one.kind == Type.COMMIT else committed(one)
+        )
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+            assert transaction.outcome == Unknown("reason", int(ErrorCode.KEY_EXPIRED))
+
+    asyncio.run(main())
+
+
+def test_transaction_object_is_not_used_again_after_begin_was_refused() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda one: refused(1) if one.kind == Type.BEGIN else committed(one))
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            transaction = client.transaction()
+            with pytest.raises(StatementFailed):
+                await transaction.__aenter__()
+            with pytest.raises(QsyncError, match=r"client\.transaction"):
+                await transaction.__aenter__()
+            assert member.kinds() == [Type.BEGIN]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("most", [0, 1, 250])
+def test_count_reads_smaller_pages_of_large_rows(most: int) -> None:
+    """The member returns at most `most` of 5 rows, and no position after the last page."""
+    limits: list[int] = []
+
+    def answer(asked: Asked) -> MemberAnswer:
+        if asked.kind != Type.SELECT:
+            return committed(asked)
+        limit, after = asked.body[Key.LIMIT], int(asked.body.get(Key.AFTER_POSITION) or 0)
+        limits.append(limit)
+        if limit > most:
+            return refused(ErrorCode.MEMORY_ISSUE)
+        end = min(after + limit, 5)
+        data = {Key.DATA: [[number] for number in range(after, end)]}
+        return 0, data | ({Key.POSITION: b"%d" % end} if end < 5 else {})
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with asyncio.timeout(10), client.transaction() as transaction:
+                if most:
+                    assert await transaction.count(SPACE) == 5
+                else:
+                    with pytest.raises(StatementFailed):
+                        await transaction.count(SPACE)
+            assert limits[-1] == max(most, 1)
+            assert len(limits) < 20
+
+    asyncio.run(main())
+
+
 def test_retired_connection_closes_after_its_transaction() -> None:
     async def main() -> None:
         member = FakeMember(committed)
