@@ -325,7 +325,8 @@ def test_unreachable_member_of_the_zone_is_the_last_that_a_later_search_tries() 
                 pool.connect_s = 0.05
                 assert isinstance(await client.select(SPACE), Committed)
                 reader = pool._reader
-                assert reader is not None and reader.address == other.address
+                assert reader is not None
+                assert reader.address == other.address
                 reader.close()
                 assert isinstance(await client.select(SPACE), Committed)
                 assert len(silent.writers) == 1

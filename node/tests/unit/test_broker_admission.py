@@ -99,3 +99,24 @@ def test_append_is_asked_once_there_is_room(gate: Gate) -> None:
     gate.drain()
     assert [one for one in gate.take() if isinstance(one, ev.AskContent)] == [ev.AskContent(1)]
     assert append.pace.is_over(2 * PATIENCE_NS)
+
+
+def test_append_that_has_ended_is_not_asked(gate: Gate) -> None:
+    append = appending()
+    gate.fill()
+    gate.admission.ask(append, 0)
+    append.state = AppendState.ERROR
+    gate.take()
+    gate.drain()
+    assert gate.take() == []
+
+
+def test_append_is_not_asked_while_a_connection_to_a_peer_is_full() -> None:
+    effects: list[Any] = []
+    is_full = True
+    admission = BrokerAdmission(lambda: is_full, effects.append)
+    admission.ask(appending(), 0)
+    assert effects == []
+    is_full = False
+    admission.let(0)
+    assert effects == [ev.AskContent(1)]

@@ -103,3 +103,73 @@ def test_an_exiting_broker_announces_that_it_is_drained() -> None:
     world.write(drained._replace(is_drained=False, mod_revision=30))  # an assignment was removed
     world.is_drained = False
     assert not world.renewed().is_drained
+
+
+class SlowLeaseWorld(LeaseWorld):
+    """A key space that commits each renewal when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[tuple[KeyChange, Callable[[bool], None]]] = []
+
+    def transact(self, change: KeyChange, done: Callable[[bool], None]) -> None:
+        self.waiting.append((change, done))
+
+    def commit(self) -> None:
+        super().transact(*self.waiting.pop(0))
+
+
+def test_lease_counts_from_the_time_at_which_its_renewal_was_sent() -> None:
+    """The leader may have begun to count at that time."""
+    world = SlowLeaseWorld()
+    world.lease.renew()
+    world.now_ns += 1_500_000_000
+    assert world.lease.is_over
+    world.commit()
+    assert world.lease.remaining_ns == 500_000_000
+    world.now_ns += 500_000_000
+    assert world.lease.is_over
+
+
+def test_renewal_without_a_known_result_counts_although_a_later_one_was_sent() -> None:
+    world = SlowLeaseWorld()
+    for _ in range(2):
+        world.lease.renew()
+        change, done = world.waiting.pop()
+        done(False)
+        world.waiting.insert(0, (change, done))
+        world.now_ns += 500_000_000
+    (second, _), (first, _) = world.waiting
+    for change in (first, second):
+        (row,) = change.written
+        assert isinstance(row, BrokerRow)
+        world.write(row)
+        assert world.lease.remaining_ns == 500_000_000 + 500_000_000 * row.renewals
+
+
+def test_one_renewal_is_under_way_and_none_before_the_key_space_is_known() -> None:
+    world = SlowLeaseWorld()
+    world.keys.revision = 0
+    world.lease.renew()
+    assert world.waiting == []
+    world.keys.advance(10)
+    for _ in range(3):
+        world.lease.renew()
+        world.now_ns += 5_000_000_000
+    assert len(world.waiting) == 1
+
+
+def test_order_to_exit_is_announced_at_once() -> None:
+    world = LeaseWorld()
+    world.renewed()
+    world.lease.exit()
+    world.lease.renew()
+    assert world.keys.brokers[ME].is_exiting
+
+
+def test_restarted_broker_is_younger_than_its_former_process() -> None:
+    """The oldest broker allocates, and another process does not continue its work."""
+    world = LeaseWorld()
+    row = world.renewed()
+    world.write(row._replace(process="process-0", create_revision=1))
+    assert world.renewed().create_revision > world.keys.revision - 2
