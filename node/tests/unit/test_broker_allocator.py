@@ -258,6 +258,69 @@ def test_copies_are_in_several_zones(replication: int) -> None:
         assert {broker.zone for broker in cluster.members(name)} == {"zone-0", "zone-1"}
 
 
+@pytest.mark.parametrize("case", ["partial", "leaving"])
+def test_new_primary_is_whole_and_stays(case: str) -> None:
+    cluster = AllocatorCluster()
+    brokers = [cluster.add(f"broker-{number}") for number in range(3)]
+    cluster.create("a/journal")
+    cluster.settle()
+    first = cluster.keys.route("a/journal").primary
+    second, third = (one for one in brokers if one != brokers[first])
+    row = cluster.keys.journals["a/journal"]
+    if case == "partial":
+        assert cluster.rows.transact(KeyChange((row,), (row._replace(partial=(second,)),)))
+    else:
+        cluster.exit(second)
+    cluster.leave(brokers[first])
+    cluster.settle()
+    route = cluster.keys.route("a/journal")
+    assert route.members[route.primary] == third
+    slots = [one.slot for one in cluster.keys.assignments("a/journal").values()]
+    assert sorted(slots) == [0, 1, 2]
+
+
+def test_change_expects_all_assignments_and_is_repeated_until_it_is_seen() -> None:
+    """Another primary may be chosen meanwhile, and the transaction may fail."""
+    cluster = AllocatorCluster()
+    brokers = [cluster.add(f"broker-{number}") for number in range(3)]
+    cluster.create("a/journal")
+    cluster.settle()
+    cluster.leave(brokers[cluster.keys.route("a/journal").primary])
+    leader = allocation_leader(cluster.keys)
+    assert leader is not None
+    for _ in range(2):
+        (change,) = cluster.allocator.step(cluster.keys, leader, 9, cluster.now_ns)
+        rows = cluster.keys.assignments("a/journal").values()
+        assert [row for row in rows if row not in change.expected] == []
+
+
+def test_removal_of_a_peer_leaves_the_primary() -> None:
+    cluster = AllocatorCluster()
+    brokers = [cluster.add(f"broker-{number}") for number in range(4)]
+    cluster.create("a/journal")
+    cluster.settle()
+    route = cluster.keys.route("a/journal")
+    gone = next(one for one in route.members if one != route.members[route.primary])
+    cluster.exit(gone)
+    removals = []
+    for _ in range(20):
+        removals += [change for change in cluster.step() if change.deleted]
+        cluster.synchronise()
+    assert [change.written for change in removals] == [()]
+    assert set(cluster.keys.route("a/journal").members) == set(brokers) - {gone}
+
+
+def test_leaving_broker_does_not_wait_for_another_leaving_one() -> None:
+    cluster = AllocatorCluster()
+    first = cluster.add("broker-0")
+    cluster.create("a/journal", replication=1)
+    cluster.settle()
+    second = cluster.add("broker-1")
+    assert can_hand_over(cluster.keys, first, 9)
+    cluster.exit(second)
+    assert not can_hand_over(cluster.keys, first, 9)
+
+
 def test_second_zone_is_used_when_it_appears() -> None:
     cluster = cluster_of(3, 6, 2)
     cluster.add("broker-other", zone="other")
