@@ -123,7 +123,7 @@ def _word(line: str, place: int) -> tuple[str, int]:
         if line[place] in _JSON_STARTS and (place == start or line[place - 1] == "="):
             try:
                 _, place = _DECODER.raw_decode(line, place)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also too many digits, or levels
                 raise SyntaxFailed(f"invalid JSON: {error}") from error
         else:
             place += 1

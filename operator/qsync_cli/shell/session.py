@@ -271,12 +271,13 @@ class ShellSession:
         return self._send(self.client.new_key(), write, is_retry=False)
 
     def _send(self, key: RequestKey, write: KeyedWrite, *, is_retry: bool) -> str:
+        earlier = None if is_retry else self._unknown
         self._unknown = (key, write)  # until the outcome is known, also after Ctrl-C
         try:
             outcome = write(key if is_retry else FirstUse(key))
         except QsyncError:
             if not is_retry:
-                self._unknown = None  # nothing was sent
+                self._unknown = earlier  # nothing was sent
             raise
         if isinstance(outcome, Unknown):
             raise FailedRequest(
@@ -284,7 +285,7 @@ class ShellSession:
                 + "/".join(map(str, key)),
                 is_unknown=True,
             )
-        self._unknown = None
+        self._unknown = earlier
         if not isinstance(outcome, Committed):
             raise FailedRequest(_refusal(outcome))
         if not outcome.tuples and not is_retry:
@@ -303,6 +304,7 @@ class ShellSession:
         transaction = self.client.transaction()
         transaction.__enter__()
         self._transaction = transaction
+        self._page = None  # its position is of a read outside
         return "transaction begun"
 
     def _commit(self, command: ShellCommand) -> str:

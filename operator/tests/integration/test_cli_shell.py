@@ -73,6 +73,13 @@ def test_unfinished_value_is_refused(line: str) -> None:
         words_of(line)
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "[" + "1" * 5000 + "]", '{"a": ' * 100_000])
+def test_value_that_json_cannot_hold_is_refused(value: str) -> None:
+    with pytest.raises(SyntaxFailed):
+        words_of(f"put orders {value}")
+    assert completions(f"put orders {value}", [ORDERS]) == []
+
+
 def test_line_is_a_verb_with_words_and_options() -> None:
     assert parse("select orders 10 --iterator GE --limit=5;") == ShellCommand(
         "select", ("orders", "10"), {"iterator": "GE", "limit": "5"}
@@ -258,14 +265,30 @@ def test_interrupted_write_can_be_repeated() -> None:
     assert client.log == [FirstUse(key), key]
 
 
+def refused_by_schema(space: object, row: object, request_key: RequestKey | FirstUse) -> Outcome:
+    raise SchemaError(36, "no such space")
+
+
 def test_write_that_was_not_sent_is_not_repeated() -> None:
     session, client = opened()
-
-    def refuse(*_: object, request_key: RequestKey | FirstUse) -> Outcome:
-        raise SchemaError(36, "no such space")
-
-    client.insert = refuse  # type: ignore[assignment]  # a double
+    client.insert = refused_by_schema  # type: ignore[method-assign]  # a double
     assert refusal(session, "insert nope [1]") == "no such space"
+    assert "no write has" in refusal(session, "retry")
+
+
+def test_unknown_write_can_be_repeated_after_other_writes() -> None:
+    session, client = opened(Unknown("no answer"))
+    assert "unknown" in refusal(session, "insert orders [1]")
+    client.outcome = Refused(3, "duplicate")
+    assert "refused" in refusal(session, "insert orders [2]")
+    client.outcome = Committed([[3]], 43)
+    ask(session, "insert orders [3]")
+    insert = client.insert
+    client.insert = refused_by_schema  # type: ignore[method-assign]  # a double
+    refusal(session, "insert nope [4]")
+    client.insert = insert  # type: ignore[method-assign]  # a double
+    ask(session, "retry")
+    assert client.log[-1] == RequestKey("c", 1, 5)
     assert "no write has" in refusal(session, "retry")
 
 
@@ -313,6 +336,15 @@ def test_rows_are_shown_as_table_or_json_in_pages() -> None:
     assert "usage" in refusal(session, "output xml")
     assert "--limit x" in refusal(session, "select orders --limit x")
     assert "unknown iterator" in refusal(session, "select orders --iterator no")
+
+
+def test_pages_end_where_a_transaction_begins() -> None:
+    session, _ = opened()
+    ask(session, "select orders --limit 2")
+    ask(session, "begin")
+    assert "no more rows" in refusal(session, "more")
+    ask(session, "commit")
+    assert "no more rows" in refusal(session, "more")
 
 
 def test_watch_ends_with_an_interrupt() -> None:
