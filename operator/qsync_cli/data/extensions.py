@@ -48,7 +48,7 @@ def value_of_object(fields: dict[str, Any]) -> Any:
         return fields
     name, content = next(iter(fields.items()))
     if name == "$extension" and isinstance(content, list) and len(content) == 2:
-        return msgpack.ExtType(int(content[0]), base64.b64decode(content[1], validate=True))
+        return _extension_of(*content)
     encode = _ENCODERS.get(name)
     if encode is None or not isinstance(content, str):
         return fields
@@ -56,6 +56,12 @@ def value_of_object(fields: dict[str, Any]) -> Any:
         return encode(content)
     except _INVALID as error:
         raise ValueError(f"{content!r} is no {name[1:]}: {error}") from error
+
+
+def _extension_of(code: object, text: object) -> msgpack.ExtType:
+    if type(code) is not int or not isinstance(text, str):
+        raise ValueError("an extension has a number and base64")
+    return msgpack.ExtType(code, bytes_of(text))
 
 
 def decimal_of(text: str) -> msgpack.ExtType:

@@ -20,6 +20,8 @@ from qsync_client import Field, Row, Space
 
 REST = "_rest"
 """Column with the fields after the format, as a JSON array."""
+FIELDS_MAX = 1 << 20
+"""A tuple has 1 MiB, and each field at least one byte."""
 _PLAIN: dict[str, tuple[str, Callable[[str], Any]]] = {
     "decimal": ("$decimal", extensions.decimal_of),
     "uuid": ("$uuid", extensions.uuid_of),
@@ -88,7 +90,10 @@ def value_of_native(field: Field, value: object) -> Any:
         FieldError: it has another type.
     """
     if isinstance(value, Decimal):
-        value = extensions.decimal_of(str(value))
+        try:
+            value = extensions.decimal_of(str(value))
+        except ValueError as error:
+            raise FieldError(field.name, str(error)) from error
     elif isinstance(value, datetime):
         value = extensions.datetime_of(value.isoformat())
     plain = _PLAIN.get(field.type)
@@ -97,7 +102,10 @@ def value_of_native(field: Field, value: object) -> Any:
         if isinstance(value, str) or is_number:
             return value_of_text(field, str(value))
     if field.type == "double" and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise FieldError(field.name, f"the number is no double: {error}") from error
     return checked(field, value)
 
 
@@ -166,12 +174,18 @@ def _by_position(space: Space, record: Mapping[str, Any]) -> list[Any]:
             found |= {len(places) + number: one for number, one in enumerate(value or ())}
         elif name in places:
             found[places[name]] = value
-        elif name.isdigit() and int(name) >= len(places):
-            found[int(name)] = value
+        elif (position := _position_of(name)) >= len(places):
+            found[position] = value
         else:
             known = ", ".join(places)
             raise FieldError(name, f"the space has no such field: it has {known}")
     return [found.get(number) for number in range(max(found, default=-1) + 1)]
+
+
+def _position_of(name: str) -> int:
+    """Return the position that a name is, or -1; such a row must not fill the memory."""
+    is_position = name.isascii() and name.isdecimal() and len(name) <= len(str(FIELDS_MAX))
+    return int(name) if is_position and int(name) < FIELDS_MAX else -1
 
 
 def _required(fields: Sequence[Field]) -> int:
@@ -181,8 +195,10 @@ def _required(fields: Sequence[Field]) -> int:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except json.JSONDecodeError:
         return False
+    except (ValueError, RecursionError):  # too many digits or levels for a reader
+        return True
     return True
 
 
@@ -211,6 +227,23 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "scalar": lambda value: not isinstance(value, list | dict) or type(value) is msgpack.ExtType,
     **{name: _is_extension(code) for name, code in _EXTENSION_OF.items()},
 }
+
+
+def rest_of_text(text: str) -> list[Any] | None:
+    """Return the fields after the format, None without any.
+
+    Raises:
+        FieldError: the text is not a JSON array.
+    """
+    if not text:
+        return None
+    try:
+        rest = json.loads(text, object_hook=extensions.value_of_object)
+    except (ValueError, RecursionError) as error:
+        raise FieldError(REST, f"the cell is no JSON array: {error}") from error
+    if not isinstance(rest, list):
+        raise FieldError(REST, "the cell is no JSON array")
+    return rest
 
 
 def rest_of(row: Sequence[Any], space: Space) -> str:

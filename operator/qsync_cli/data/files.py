@@ -19,6 +19,7 @@ from qsync_cli.data.fields import (
     FieldError,
     named_fields,
     rest_of,
+    rest_of_text,
     row_of_record,
     text_of,
     value_of_text,
@@ -110,8 +111,8 @@ class TextWriter:
 
     def _csv(self, rows: Sequence[Row]) -> str:
         fields = self._space.fields
-        output = io.StringIO(newline="")
-        lines = csv.writer(output, lineterminator="\n")
+        output = _CsvLines()
+        lines = csv.writer(output)
         width = len(fields)
         if self.has_rest is None:
             self.has_rest = any(len(row) > width for row in rows)
@@ -128,7 +129,20 @@ class TextWriter:
                 for number, field in enumerate(fields)
             ]
             lines.writerow([*cells, *([rest_of(row, self._space)] if self.has_rest else ())])
-        return output.getvalue()
+        return "".join(output.lines)
+
+
+class _CsvLines:
+    """Lines that end with a line feed, and cells with a carriage return in quotes.
+
+    The writer of the standard library quotes only the characters of its own line end.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, line: str) -> None:
+        self.lines.append(line.removesuffix("\r\n") + "\n")
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -273,28 +287,8 @@ def _csv_row(number: int, header: list[str], cells: list[str], space: Space) -> 
     record: dict[str, Any] = dict(zip(header, cells, strict=True))
     try:
         if REST in record:
-            rest = record[REST]
-            record[REST] = _rest_of_cell(rest)
+            record[REST] = rest_of_text(record[REST])
         row = row_of_record(space, record, lambda field, text: value_of_text(field, text or ""))
-        while len(row) > 1 and row[-1] is None and len(row) > len(space.fields):
-            row.pop()
         return Read(number, row)
     except FieldError as error:
         return Read(number, None, error)
-
-
-def _rest_of_cell(text: str) -> list[Any] | None:
-    """Return the fields after the format, None for an empty cell.
-
-    Raises:
-        FieldError: the cell is not a JSON array.
-    """
-    if not text:
-        return None
-    try:
-        rest = json.loads(text, object_hook=extensions.value_of_object)
-    except (ValueError, RecursionError) as error:
-        raise FieldError(REST, f"the cell is no JSON array: {error}") from error
-    if not isinstance(rest, list):
-        raise FieldError(REST, "the cell is no JSON array")
-    return rest

@@ -5,7 +5,7 @@ strings and bytes are themselves. Each other field is text as in CSV, and so are
 the format in `_rest`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from qsync_cli.data.fields import (
     REST,
     FieldError,
     rest_of,
+    rest_of_text,
     row_of_record,
     text_of,
     value_of_native,
     value_of_text,
 )
 from qsync_cli.data.records import OnDone, Read, RecordReader
-from qsync_cli.data.values import json_of, value_of
+from qsync_cli.data.values import json_of
 from qsync_cli.failure import Failure, FailureReason, cause_of, install_command
 from qsync_client import Field, Row, Space
 
@@ -122,17 +123,29 @@ def read_rows(path: Path, space: Space, done: OnDone) -> RecordReader:
     with file:
         total = max(file.metadata.num_rows, 1)
         number = 0
-        for batch in file.iter_batches(1000):
-            for record in batch.to_pylist():
+        for records in _records(file, path):
+            for record in records:
                 number += 1
                 done(number / total)
                 yield _read(number, record, space)
 
 
-def _read(number: int, record: dict[str, Any], space: Space) -> Read:
-    rest = record.pop(REST, None)
+def _records(
+    file: "pyarrow.parquet.ParquetFile", path: Path
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the records in groups. Raises Failure."""
     try:
-        record = {**record, REST: value_of(rest)} if rest else record
+        for batch in file.iter_batches(1000):
+            yield batch.to_pylist()
+    except (OSError, ValueError, pyarrow.ArrowException) as error:  # in a damaged page
+        raise Failure(FailureReason.INVALID, f"cannot read {path}: {cause_of(error)}") from error
+
+
+def _read(number: int, record: dict[str, Any], space: Space) -> Read:
+    rest = record.get(REST)
+    try:
+        if isinstance(rest, str):
+            record = {**record, REST: rest_of_text(rest)}
         row = row_of_record(space, record, _value)
     except FieldError as error:
         return Read(number, None, error)

@@ -49,7 +49,16 @@ def test_decimals_return_from_their_text(number: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"$decimal": "x"}', '{"$uuid": "1"}', '{"$datetime": "now"}', '{"$extension": [1, "?"]}'],
+    [
+        '{"$decimal": "x"}',
+        '{"$uuid": "1"}',
+        '{"$datetime": "now"}',
+        '{"$extension": [1, "?"]}',
+        '{"$extension": [[], "AA=="]}',
+        '{"$extension": [Infinity, "AA=="]}',
+        '{"$extension": [1, 5]}',
+        '{"$extension": [300, "AA=="]}',
+    ],
 )
 def test_invalid_extension_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):

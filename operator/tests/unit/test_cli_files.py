@@ -5,10 +5,13 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import pyarrow
+import pyarrow.parquet
 import pytest
 import typer
 from hypothesis import given
@@ -66,8 +69,11 @@ ROWS = [
     [4, '"quoted"', 1e300, None, None, None, None, None, None, "42"],
     [5, 'a,"b"\nc', -0.5, None, None, None, None, None, None, msgpack.ExtType(6, b"\0")],
     [6, "\udcff", 3.0, None, None, None, None, None, None, ""],
+    [7, "a\rb", None, None, None, None, None, None, None, "\r"],
+    [8, "\r\n", None, None, None, None, None, None, None, "1" * 5000],
+    [9, None, None, None, None, None, None, None, None, "[" * 100_000],
 ]  # fmt: skip
-WIDE = [*ROWS, [*ROWS[0], "more", {"x": [1]}]]
+WIDE = [*ROWS, [*ROWS[0], "more", {"x": [1]}], [*ROWS[0], None, "last", None]]
 
 
 def nothing(done: float) -> None:
@@ -334,6 +340,54 @@ def test_malformed_rest_is_an_invalid_row(cell: str, tmp_path: Path) -> None:
     (read,) = read_rows(path, FileFormat.csv, SPACE, nothing)
     assert read.row is None
     assert read.error is not None
+
+
+def test_fields_after_the_format_keep_their_nulls(tmp_path: Path) -> None:
+    for chosen in FileFormat:
+        path = written(tmp_path, [WIDE[-1], WIDE[-2]], chosen)
+        read = list(read_rows(path, chosen, SPACE, nothing))
+        assert [one.row for one in read] == [WIDE[-1], WIDE[-2]]
+
+
+HOSTILE_LINES = [
+    '{"id": 1, "9999999": 2}',
+    '{"id": 1, "²": 2}',
+    '{"id": 1, "any": {"$extension": [[], "AA=="]}}',
+    '{"id": 1, "size": ' + "1" * 5000 + "}",
+    '{"id": 1, "ratio": 1' + "0" * 400 + "}",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE_LINES)
+def test_hostile_line_is_an_invalid_row(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{line}\n{{"id": 2}}\n')
+    space = replace(SPACE, fields=(*SPACE.fields, Field("ratio", "double", True)))
+    bad, good = read_rows(path, FileFormat.jsonl, space, nothing)
+    assert bad.error is not None
+    assert good.row == [2]
+
+
+def test_hostile_rows_of_parquet_are_invalid_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    columns = {
+        "id": [1, 2, 3],
+        "price": pyarrow.array([Decimal("1" * 60), None, None], pyarrow.decimal256(76)),
+        "_rest": [None, '{"$decimal": "x"}', "[5]"],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    read = list(read_rows(path, FileFormat.parquet, SPACE, nothing))
+    assert [one.error.field for one in read if one.error is not None] == ["price", "_rest"]
+    assert [(one.row or [])[-1] for one in read[2:]] == [5]
+
+
+def test_damaged_parquet_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
+    path = written(tmp_path, [[number, str(number)] for number in range(3000)], FileFormat.parquet)
+    content = bytearray(path.read_bytes())
+    content[4:600] = bytes(596)
+    path.write_bytes(content)
+    with pytest.raises(Failure, match="cannot read .*rows.parquet"):
+        list(read_rows(path, FileFormat.parquet, SPACE, nothing))
 
 
 def test_rest_of_a_json_line_must_be_an_array(tmp_path: Path) -> None:
