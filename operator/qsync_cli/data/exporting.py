@@ -183,6 +183,8 @@ def _resumable(
                     FailureReason.INVALID,
                     f"cannot continue: {part} is shorter than {journal} records; use --restart",
                 )
+            if not state.rows:
+                journal.unlink(missing_ok=True)  # of an earlier export, if it was left
             file.truncate(state.size)
             file.seek(state.size)
             rows = _append_pages(client, space, file, journal, state)
