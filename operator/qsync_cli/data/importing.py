@@ -36,6 +36,7 @@ from qsync_client import (
     Client,
     Committed,
     ErrorCode,
+    InvalidArgument,
     Outcome,
     Refused,
     RequestKey,
@@ -257,10 +258,22 @@ async def _import(
             if not state.is_repeated:
                 state = replace(state, mark=(await client.new_key()).mark)
                 if path is not None:
-                    replace_text(path, json.dumps(asdict(state)))
+                    _save(path, state)
             await _send(client, space, batch, state, report)
             first = state.first + len(batch)
             state = replace(state, first=first, bad=report.bad, is_repeated=False)
+
+
+def _save(path: Path, state: ImportState) -> None:
+    """Record the batch that is sent next. Raises Failure."""
+    try:
+        replace_text(path, json.dumps(asdict(state)))
+    except OSError as error:
+        raise Failure(
+            FailureReason.FAILED,
+            f"cannot write {path}, which records how far the import came: {cause_of(error)}; copy "
+            "the file to a folder that you may write, or import it from standard input with -",
+        ) from error
 
 
 def _batch(rows: Iterator[Read], limit: int) -> list[Read]:
@@ -304,7 +317,10 @@ async def _write(
     assert read.row is not None
     write = client.replace if state.is_replace else client.insert
     key = RequestKey(state.client, number, state.mark)
-    outcome = await write(space.id, read.row, request_key=key)
+    try:
+        outcome = await write(space.id, read.row, request_key=key)
+    except InvalidArgument as error:  # a value that msgpack lacks
+        return Refused(int(ErrorCode.ILLEGAL_PARAMS), str(error))
     if state.is_repeated and isinstance(outcome, Unknown) and outcome.code == ErrorCode.KEY_EXPIRED:
         parts = [read.row[part] for part in space.indexes[0].fields]
         present = await client.get(space.id, parts)

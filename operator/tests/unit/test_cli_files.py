@@ -36,6 +36,7 @@ from qsync_client import (
     ErrorCode,
     Field,
     Index,
+    InvalidArgument,
     Outcome,
     Refused,
     Row,
@@ -232,8 +233,8 @@ class Pages:
         return Committed(rows, position=str(last).encode())
 
 
-def exported(client: Pages, path: Path, chosen: FileFormat) -> None:
-    exporting._resumable(client, SPACE, path, chosen, False)  # type: ignore[arg-type]  # a double
+def exported(client: Pages, path: Path, chosen: FileFormat, *, is_restart: bool = False) -> None:
+    exporting._resumable(client, SPACE, path, chosen, is_restart)  # type: ignore[arg-type]  # a double
 
 
 @pytest.mark.parametrize("chosen", [FileFormat.csv, FileFormat.jsonl])
@@ -256,6 +257,25 @@ def test_part_of_another_export_is_not_continued(tmp_path: Path) -> None:
         exported(Pages(20, fails_at=9), path, FileFormat.csv)
     with pytest.raises(Failure, match="--restart"):
         exported(Pages(20), path, FileFormat.jsonl)
+
+
+def test_position_of_an_earlier_export_is_never_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, journal = tmp_path / "rows", tmp_path / "rows.part.json"
+    with pytest.raises(Failure):
+        exported(Pages(20, fails_at=3), path, FileFormat.csv)
+    stale = journal.read_text()
+
+    def die(path: Path, text: str) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(exporting, "replace_text", die)
+        exported(Pages(20), path, FileFormat.csv, is_restart=True)
+    assert not journal.exists() or journal.read_text() != stale
+    exported(Pages(20), path, FileFormat.csv)
+    assert len(path.read_text().splitlines()) == 21
 
 
 # --- import -------------------------------------------------------------------------------------
@@ -290,6 +310,33 @@ def test_row_with_an_expired_key_is_compared(
     found = asyncio.run(importing._write(client, SPACE, Read(1, [7, "a"]), 1, state))  # type: ignore[arg-type]  # a double
     assert isinstance(found, outcome)
     assert len(client.inserted) == inserted
+
+
+def test_value_that_cannot_be_sent_is_an_invalid_row() -> None:
+    packing = StrictClient("\ud800")
+    state = importing.ImportState([], "things", 10, False)
+    rows = [Read(1, [7, "\ud800"]), Read(2, [8, "a"])]
+    report = importing.ImportReport(5)
+    asyncio.run(importing._send(packing, SPACE, rows, state, report))  # type: ignore[arg-type]  # a double
+    assert (report.written, report.bad) == (1, 1)
+
+
+class StrictClient:
+    """A client that packs rows as the real one does."""
+
+    def __init__(self, invalid: str) -> None:
+        self.invalid = invalid
+
+    async def insert(self, space: int, row: list[Any], request_key: object = None) -> Outcome:
+        if self.invalid in row:
+            raise InvalidArgument("the request cannot be sent: surrogates not allowed")
+        return Committed([row])
+
+
+def test_state_that_cannot_be_saved_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "rows.csv.things.import"
+    with pytest.raises(Failure, match="cannot write .*rows.csv.things.import"):
+        importing._save(path, importing.ImportState([], "things", 10, False))
 
 
 def test_state_belongs_to_one_version_of_the_file(tmp_path: Path) -> None:
