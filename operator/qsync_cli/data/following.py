@@ -67,9 +67,9 @@ def follow(
             before = position.index
             try:
                 for changes in _rows(endpoint, address, position, spaces, end):
-                    answered_s = time.monotonic()
                     gaps.clear()
                     yield changes
+                    answered_s = time.monotonic()  # the caller may have taken any time
             except (OSError, FeedRefused) as error:
                 _check_final(error, position, gaps, address, endpoint)
                 text = f"{address}: {error}; continuing after index {position.index}"

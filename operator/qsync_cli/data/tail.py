@@ -89,6 +89,7 @@ class Names:
         self._client = client
         self._by_id: dict[int, Space] = {}
         self._absent: set[int] = set()  # ids of dropped spaces
+        self._is_stale = False
         self._read()
 
     def ids_of(self, wanted: Iterable[int | str]) -> tuple[int, ...]:
@@ -106,18 +107,20 @@ class Names:
 
     def space(self, number: int) -> Space | None:
         """Return a space, or None if it no longer exists."""
-        if number not in self._by_id and number not in self._absent:
+        if self._is_stale or (number not in self._by_id and number not in self._absent):
             self._read()
             if number not in self._by_id:
                 self._absent.add(number)
         return self._by_id.get(number)
 
-    def forget_absent(self) -> None:
-        """Read the schema again for the next unknown id: the space may exist again."""
+    def expire(self) -> None:
+        """Read the schema again for the next row: a space was created, changed or dropped."""
+        self._is_stale = True
         self._absent.clear()
 
     def _read(self) -> None:
         self._by_id = {space.id: space for space in self._client.schema()}
+        self._is_stale = False
 
 
 def line_of(change: Changed, space: Space | None) -> dict[str, Any]:
@@ -163,7 +166,7 @@ def _print(
         for changes in _followed(endpoint, position, names, wanted, end):
             for change in changes:
                 if change.space == SystemSpace.SPACE:
-                    names.forget_absent()
+                    names.expire()
                 if change.space >= FIRST_USER_SPACE or change.space in names.ids_of(wanted):
                     sys.stdout.write(json_of(line_of(change, names.space(change.space))) + "\n")
                 printed = change.index

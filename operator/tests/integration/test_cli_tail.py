@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
 
-from qsync_cli.data import following
+from qsync_cli.data import following, tail
 from qsync_cli.data.connecting import Endpoint
 from qsync_cli.data.tail import line_of
 from qsync_cli.failure import Failure
@@ -131,6 +133,36 @@ def test_feed_ends_with_an_error_if_no_member_answers(monkeypatch: pytest.Monkey
     position = following.Position(41)
     with pytest.raises(Failure, match="--from 42"):
         list(following.follow(Endpoint(["127.0.0.1:1"], "", ""), position, (), None))
+
+
+def test_time_of_a_slow_reader_is_no_silence_of_the_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now_s=0.0, sleep=lambda _: None)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr(following, "time", clock)
+    change = Changed(42, 42, 0.0, Type.INSERT, 512, [1, "a"], None, None)
+
+    def lost(*given: object) -> Iterator[list[Changed]]:
+        yield [change]
+        raise ConnectionError("the member closed the connection")
+
+    monkeypatch.setattr(following, "_rows", lost)
+    found = following.follow(Endpoint(["a:1", "b:1"], "", ""), following.Position(41), (), None)
+    for _ in range(3):
+        assert next(found) == [change]
+        clock.now_s += 2 * following.PATIENCE_S  # a pager that stands still
+
+
+def test_names_follow_a_change_of_the_schema() -> None:
+    versions = [SPACE, replace(SPACE, name="sales"), None]
+    client = SimpleNamespace(schema=lambda: [one for one in versions[:1] if one is not None])
+    names = tail.Names(client)  # type: ignore[arg-type]  # a double
+    for wanted in ("orders", "sales", None):
+        found = names.space(512)
+        assert (found.name if found is not None else None) == wanted
+        del versions[0]
+        names.expire()
 
 
 @pytest.fixture(scope="module")
