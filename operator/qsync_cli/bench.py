@@ -17,6 +17,7 @@ from qsync_cli.data.connecting import ConnectionTarget, Endpoint, on_cluster
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, progress, warn
+from qsync_cli.proof import ledger as ledgers
 from qsync_node import errors
 
 InFlightOption = Annotated[
@@ -41,7 +42,7 @@ KeepOption = Annotated[
     typer.Option("--keep", help="Keep a space that the command created. --ledger keeps it, too."),
 ]
 
-_SPACES, _INDEXES = 280, 288
+_SPACES, _INDEXES, _VINDEX = 280, 288, 289
 _FIRST_ID = 512
 
 
@@ -109,7 +110,9 @@ async def _run(endpoint: Endpoint, load: BenchLoad, is_quiet: bool) -> dict[str,
     latencies: list[float] = []
     failed = 0
     async with AsyncExitStack() as open_ones:
-        lines = None if load.ledger is None else open_ones.enter_context(load.ledger.open("a"))
+        lines = None
+        if load.ledger is not None:
+            lines = open_ones.enter_context(ledgers.open_ledger(load.ledger))
         client = await open_ones.enter_async_context(
             qsync_client.Client(
                 endpoint.addresses,
@@ -129,21 +132,30 @@ async def _run(endpoint: Endpoint, load: BenchLoad, is_quiet: bool) -> dict[str,
             while (begin := time.perf_counter()) < deadline:
                 asked_at = time.time()
                 value = _random_text(load.size)
-                outcome = await client.replace(space_id, [key, value], retry=False)
-                if lines is not None:
-                    lines.write(_ledger_line(space_id, (key, value), outcome, asked_at))
+                outcome: qsync_client.Outcome = qsync_client.Unknown("interrupted")
+                try:
+                    outcome = await client.replace(space_id, [key, value], retry=False)
+                finally:  # an interrupted write may take effect
+                    if lines is not None:
+                        lines.write(_ledger_line(space_id, (key, value), outcome, asked_at))
                 if isinstance(outcome, qsync_client.Committed):
                     latencies.append(time.perf_counter() - begin)
                 else:
                     failed += 1
                 key += load.in_flight
 
-        workers = asyncio.gather(*(work(number) for number in range(load.in_flight)))
-        with progress("writing", load.seconds, is_quiet) as advance:
-            while not workers.done():
-                await asyncio.wait([workers], timeout=0.2)
-                advance(min(time.perf_counter() - started, load.seconds))
-        await workers
+        tasks = [asyncio.create_task(work(number)) for number in range(load.in_flight)]
+        workers = asyncio.gather(*tasks)
+        try:
+            with progress("writing", load.seconds, is_quiet) as advance:
+                while not workers.done():
+                    await asyncio.wait([workers], timeout=0.2)
+                    advance(min(time.perf_counter() - started, load.seconds))
+            await workers
+        finally:
+            for task in tasks:  # each records its write while the ledger is open
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         took_s = time.perf_counter() - started
         if is_new and not load.is_kept:
             await _drop(client, space_id)
@@ -205,20 +217,35 @@ async def _space(client: qsync_client.Client, name: str) -> tuple[int, bool]:
         raise Failure(FailureReason.REFUSED, f"cannot read the schema: {found.reason}")
     for row in found.tuples:
         if row[2] == name:
+            if not await _has_index(client, row[0]):  # a run ended between these two writes
+                await _create(client, name, _INDEXES, _primary_of(row[0]))
             return int(row[0]), False
     made: int = max([_FIRST_ID - 1, *(row[0] for row in found.tuples)]) + 1
-    for space, row in (
-        (_SPACES, [made, 1, name, "memtx", 0, {"is_sync": True}, []]),
-        (_INDEXES, [made, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
-    ):
-        outcome = await client.insert(space, row)
-        if not isinstance(outcome, qsync_client.Committed):
-            raise Failure(
-                FailureReason.REFUSED,
-                f"cannot create the space {name}: {outcome.reason}; create it first, or use a user"
-                " that may create spaces",
-            )
+    await _create(client, name, _SPACES, [made, 1, name, "memtx", 0, {"is_sync": True}, []])
+    await _create(client, name, _INDEXES, _primary_of(made))
     return made, True
+
+
+def _primary_of(space: int) -> list[Any]:
+    return [space, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]
+
+
+async def _has_index(client: qsync_client.Client, space: int) -> bool:
+    found = await client.select(_VINDEX, [space, 0], limit=1)
+    if not isinstance(found, qsync_client.Committed):
+        raise Failure(FailureReason.REFUSED, f"cannot read the schema: {found.reason}")
+    return bool(found.tuples)
+
+
+async def _create(client: qsync_client.Client, name: str, space: int, row: list[Any]) -> None:
+    """Insert a row of a space, or of its index, into the schema. Raises Failure."""
+    outcome = await client.insert(space, row)
+    if not isinstance(outcome, qsync_client.Committed):
+        raise Failure(
+            FailureReason.REFUSED,
+            f"cannot create the space {name}: {outcome.reason}; create it first, or use a user"
+            " that may create spaces",
+        )
 
 
 def _summary(latencies: list[float], failed: int, took_s: float) -> dict[str, Any]:

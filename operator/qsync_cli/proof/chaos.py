@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -96,7 +96,7 @@ def chaos(
         load: LedgerWorkload | None = None
         if not no_workload and ledger is not None:
             endpoint = stack.enter_context(target.endpoint())
-            lines = stack.enter_context(_open(ledger))
+            lines = stack.enter_context(ledgers.open_ledger(ledger))
             load = workloads.LedgerWorkload(endpoint, target.cluster, SPACE, lines, WORKERS, rate)
         kills: list[LeaderKill] = []
         is_interrupted = False
@@ -120,18 +120,6 @@ def _check(target: ConnectionTarget, is_leader: bool, ledger: Path | None, is_ow
         )
     if ":" in target.cluster:
         raise typer.BadParameter("an address cannot be used here: specify CLUSTER")
-
-
-def _open(ledger: Path) -> TextIO:
-    try:
-        return ledgers.open_to_append(ledger)
-    except ledgers.IncompleteLedgerError as error:
-        text = f"cannot append to the ledger {ledger}: {error}; use a new --ledger"
-        raise Failure(FailureReason.INVALID, text) from error
-    except OSError as error:
-        cause = error.strerror or str(error)
-        text = f"cannot write the ledger {ledger}: {cause}; correct --ledger"
-        raise Failure(FailureReason.FAILED, text) from error
 
 
 def _seconds(text: str) -> float:

@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
+from qsync_cli.failure import Failure, FailureReason, cause_of
 from qsync_client import ledger
 from qsync_client.ledger import COMMITTED, DELETE, UNKNOWN, LedgerWrite
 
@@ -241,6 +242,22 @@ def _text_of(value: object) -> str | None:
 def _value_of(text: str | None) -> object:
     value: object = None if text is None else json.loads(text)
     return value
+
+
+def open_ledger(path: Path) -> TextIO:
+    """Open the ledger of a command for more lines, or create it.
+
+    Raises:
+        Failure: it cannot be written, or its last line is incomplete.
+    """
+    try:
+        return open_to_append(path)
+    except IncompleteLedgerError as error:
+        text = f"cannot append to the ledger {path}: {error}; use a new --ledger"
+        raise Failure(FailureReason.INVALID, text) from error
+    except OSError as error:
+        text = f"cannot write the ledger {path}: {cause_of(error)}; correct --ledger"
+        raise Failure(FailureReason.FAILED, text) from error
 
 
 def open_to_append(path: Path) -> TextIO:

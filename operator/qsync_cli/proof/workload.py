@@ -9,8 +9,9 @@ from typing import TextIO
 
 from qsync_cli.bench import ensure_space, outcome_word
 from qsync_cli.data.connecting import Endpoint
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.proof.ledger import WritePause
-from qsync_client import Client, Committed, Iterator, Outcome
+from qsync_client import Client, Committed, Iterator, Outcome, Unknown
 from qsync_client.ledger import COMMITTED
 
 DEADLINE_S = 15.0
@@ -79,8 +80,11 @@ class LedgerWorkload:
             started_s = time.time()
             number = next(numbers)
             value = f"value-{number}".ljust(VALUE_BYTES, ".")
-            outcome = await client.insert(space, [number, value])
-            self._record(space, number, value, started_s, outcome)
+            outcome: Outcome = Unknown("interrupted")
+            try:
+                outcome = await client.insert(space, [number, value])
+            finally:  # an interrupted write may take effect
+                self._record(space, number, value, started_s, outcome)
             if not isinstance(outcome, Committed):
                 await asyncio.sleep(0.01)  # a refusal may return at once
             if pause_s:
@@ -108,7 +112,15 @@ class LedgerWorkload:
 
 
 async def _first_free(client: Client, space: int) -> int:
-    """Return the first id after those of earlier runs."""
+    """Return the first id after those of earlier runs.
+
+    Raises:
+        Failure: it is unknown. A write to an earlier id would be refused, and its row is present.
+    """
     found = await client.select(space, iterator=Iterator.LE, limit=1, linearizable=True)
-    rows = found.tuples if isinstance(found, Committed) else []
-    return int(rows[0][0]) + 1 if rows else 1
+    if not isinstance(found, Committed):
+        raise Failure(
+            FailureReason.REFUSED,
+            f"no write was sent, because the newest row is unknown: {found.reason}; try again",
+        )
+    return int(found.tuples[0][0]) + 1 if found.tuples else 1

@@ -126,7 +126,7 @@ def test_verbs_of_kubernetes_name_the_remedy_for_a_local_cluster(
             said = home.refuse("import", "orders", "orders", path)
             assert f"cannot read {path}: No such file or directory (Invalid)" in said
         said = home.refuse("bench", "orders", "--seconds", "1", "--ledger", "/nonexistent/x")
-        assert "cannot use /nonexistent/x: No such file or directory" in said
+        assert "ledger /nonexistent/x: No such file or directory; correct --ledger" in said
 
         said = home.refuse("bench", "orders", "--user", "app", "--password", "wrong")
         assert "invalid; correct --user and --password (Refused)" in said
