@@ -4,6 +4,7 @@ All lists are bounded, and long texts are shortened: names of spaces and message
 from users and from other programs. Durations are in seconds and sizes in bytes, as in `views/live`.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -168,9 +169,14 @@ def problems_of(lines: Iterable[str], rows: Iterable[StatusRow]) -> list[str]:
     """
     found = [shortened(line) for line in lines if not line.startswith(_FAILOVER_LINE)]
     for row in rows:
-        if row.role == "down" and not any(row.member in line for line in found):
+        if row.role == "down" and not any(_names(line, row.member) for line in found):
             found.append(f"{row.member} does not answer: its figures are unknown until it does")
     return found[:MEMBERS_MAX]
+
+
+def _names(line: str, member: str) -> bool:
+    """Return whether a sentence names a member: `orders-10` does not name `orders-1`."""
+    return re.search(rf"(?<![\w-]){re.escape(member)}(?![\w-])", line) is not None
 
 
 def timeline_of(events: Iterable[dict[str, str]]) -> list[TimelineEntry]:

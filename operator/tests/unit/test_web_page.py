@@ -98,6 +98,7 @@ def test_member_that_does_not_answer_is_a_problem_unless_another_sentence_names_
     ]
     rows = [StatusRow("orders-2")]
     assert problems_of(["orders-2: it does not answer"], rows) == ["orders-2: it does not answer"]
+    assert len(problems_of(["orders-20, my-orders-2: they do not answer"], rows)) == 2
 
 
 def test_lists_are_bounded_and_newest_first() -> None:
