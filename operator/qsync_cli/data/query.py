@@ -245,7 +245,7 @@ def _run(connection: "duckdb.DuckDBPyConnection", statement: str) -> "duckdb.Duc
 
 
 def _print(result: "duckdb.DuckDBPyConnection", output: Output | None) -> None:
-    names = [column[0] for column in result.description or ()]
+    names = _distinct([column[0] for column in result.description or ()])
     if output is Output.json:
         while page := result.fetchmany(TABLE_ROWS):
             for row in page:
@@ -262,6 +262,19 @@ def _print(result: "duckdb.DuckDBPyConnection", output: Output | None) -> None:
         print_table(names, [[_cell(value) for value in row] for row in shown])
     if len(rows) > TABLE_ROWS:
         typer.echo(f"only the first {TABLE_ROWS} rows are shown: use -o json for all", err=True)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names of columns; a repeated one gets a number, as in a join of two tables."""
+    found: dict[str, None] = {}
+    taken = set(names)
+    for name in names:
+        unique, number = name, 0
+        while unique in found or (number and unique in taken):
+            number += 1
+            unique = f"{name}_{number}"
+        found[unique] = None
+    return list(found)
 
 
 def _cell(value: object) -> str:

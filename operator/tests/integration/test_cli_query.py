@@ -18,6 +18,7 @@ from qsync_cli import clusters
 from qsync_cli.data import query
 from qsync_cli.data.connecting import ConnectionTarget
 from qsync_cli.failure import Failure
+from qsync_cli.options import Output
 from qsync_node.archive import reader
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES, ROOT
@@ -62,6 +63,16 @@ def written(folder: Path, name: str, **columns: list[Any]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pyarrow.table(columns), folder / name)
     return str(folder / name)
+
+
+def test_columns_of_the_same_name_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    for output in (Output.json, Output.yaml):
+        with query.opened({}, Path("/nonexistent")) as connection:
+            statement = "select 1 as id, 2 as id_1, 3 as id, 4 as ID"
+            query._print(connection.execute(statement), output)
+    as_json, *as_yaml = capsys.readouterr().out.splitlines()
+    assert json.loads(as_json) == {"id": 1, "id_1": 2, "id_2": 3, "ID": 4}
+    assert as_yaml == ["- id: '1'", "  id_1: '2'", "  id_2: '3'", "  ID: '4'"]
 
 
 def test_statement_reads_its_tables_only(tmp_path: Path) -> None:
