@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qsync_cli.data.connecting import ConnectionTarget, SpaceArgument, on_cluster
-from qsync_cli.data.values import json_of, table_of, value_of
+from qsync_cli.data.values import json_of, plain_of, table_of, value_of
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, print_table, say
@@ -141,7 +141,8 @@ def print_rows(rows: list[Row], output: Output | None) -> None:
         for row in rows:
             say(json_of(row.as_dict() if row.space is not None else list(row)))
     elif output is Output.yaml:
-        print_document([row.as_dict() if row.space else list(row) for row in rows], output)
+        plain = [plain_of(row.as_dict() if row.space else list(row)) for row in rows]
+        print_document(plain, output)
     else:
         space = next((row.space for row in rows), None)
         names = [field.name for field in space.fields] if space is not None else []

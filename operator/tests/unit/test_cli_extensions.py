@@ -3,11 +3,15 @@
 import msgpack
 import pytest
 import typer
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qsync_cli.data.extensions import datetime_of, decimal_of, object_of, uuid_of
+from qsync_cli.data.reading import print_rows
 from qsync_cli.data.values import json_of, value_of
+from qsync_cli.options import Output
+from qsync_client import Field, Row, Space
 
 
 @pytest.mark.parametrize(
@@ -45,6 +49,15 @@ def test_any_extension_returns_from_its_text(code: int, data: bytes) -> None:
 def test_decimals_return_from_their_text(number: object) -> None:
     assert object_of(decimal_of(str(number))) is not None
     assert value_of(json_of(decimal_of(str(number)))) == decimal_of(str(number))
+
+
+def test_rows_with_extensions_are_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    row = Row([1, decimal_of("1.5"), [b"x"]], Space(512, "s", (Field("id"),)))
+    print_rows([row, Row([decimal_of("2")])], Output.yaml)
+    assert yaml.safe_load(capsys.readouterr().out) == [
+        {"id": 1, "1": {"$decimal": "1.5"}, "2": [{"$bytes": "eA=="}]},
+        [{"$decimal": "2"}],
+    ]
 
 
 @pytest.mark.parametrize(
