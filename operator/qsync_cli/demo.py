@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from qsync_cli import clusters
+from qsync_cli import clusters, waiting
 from qsync_cli.data.connecting import ConnectionTarget
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local import apply as local_apply
@@ -89,6 +89,9 @@ def demo(output: OutputOption = None) -> None:
         manifest = api_manifest.parse_manifest(text, "the manifest of the demo")
         with redirect_stdout(io.StringIO() if is_document else sys.stdout):
             local_apply.bring_up(manifest, False, READY_S, None)
+    else:  # an interrupted demo may have no members or spaces yet
+        clusters.ensure_supervisor(store)
+        waiting.wait_ready(store, READY_S, is_document)
     with ConnectionTarget(NAME).connect() as client:
         rows = _fill(client)
     took_s = time.monotonic() - begun_s

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from qsync_local.store import ClusterFiles
+from qsync_local.store import ClusterFiles, write_whole
 from qsync_node.archive.restore.child import RestoreError
 from qsync_operator.api.bootstrap import FromArchiveSpec
 from qsync_operator.api.cluster import QsyncCluster
@@ -49,7 +49,7 @@ class Restoration:
         try:
             said = await asyncio.to_thread(restore_into, wanted, self.folder(founder))
             if said:
-                (self._store.directory / RESTORED_NAME).write_text(json.dumps(said))
+                write_whole(self._store.directory / RESTORED_NAME, json.dumps(said))
         except (RestoreError, OSError) as error:
             self._refused = (time.monotonic() + TRY_AGAIN_S, str(error))
             raise ActionRefused(str(error)) from error
