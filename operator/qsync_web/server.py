@@ -3,13 +3,18 @@
 The server listens on the loopback interface. That alone does not keep other programs out: any web
 page that the user opens may send requests to it. So every request must name this machine in `Host`,
 which a page of a rebound domain does not. With a token, a request must also have the cookie that
-the first address sets; other users of the machine do not know the token.
+the first address sets; other users of the machine do not know the token. They can see the arguments
+of a browser that a command opens, so its address has a ticket, which is valid once.
 
 Texts of users reach the page as JSON, and its script writes them as text. The Content-Security-
 Policy allows no other script, and no script at all in reports.
 """
 
+import asyncio
 import hmac
+import math
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from types import MappingProxyType
@@ -27,6 +32,12 @@ CLUSTER_TEXT_MAX = 256
 PENDING_MAX = 64
 """Requests that are served at the same time; the others are refused."""
 IDLE_S = 15.0
+"""Time after which a connection without a request is closed."""
+CONNECTIONS_MAX = 256
+"""Open connections; further ones are closed, because other users of the machine may open them."""
+TICKET_S = 60.0
+TICKETS_MAX = 16
+"""Tickets that were not used; the oldest is dropped first."""
 FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/charts.js": ("charts.js", "text/javascript"),
@@ -80,6 +91,8 @@ class PageServer:
         self._refusal = refusal
         self._pending = 0
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._tickets: dict[str, float] = {}  # the moment until which each is valid
         self.port = 0
 
     async def listen(self, port: int) -> None:
@@ -98,22 +111,42 @@ class PageServer:
                 web.get("/api/journals", self._journals),
                 web.get("/report", self._report),
                 *(web.get(path, self._document) for path in self._documents),
+                *([web.get("/ticket", self._ticket)] if self._token else []),
             ]
         )
         self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=IDLE_S)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, HOST, port).start()
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(self._accepted, HOST, port)
         except OSError:
             await self.close()
             raise
-        self.port = int(self._runner.addresses[0][1])
+        self.port = int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
         await self._source.close()
+
+    # --- connections --------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> list[web.RequestHandler]:
+        """Return the open connections."""
+        server = self._runner.server if self._runner is not None else None
+        return server.connections if server is not None else []
+
+    def _accepted(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        server = self._runner.server if self._runner is not None else None
+        if server is None or len(server.connections) >= CONNECTIONS_MAX:
+            return _Closed()
+        return server()
 
     # --- access -------------------------------------------------------------------------------
 
@@ -142,7 +175,7 @@ class PageServer:
             return _text(421, f"this page has no such name: open http://{HOST}:{self.port}/")
         if not self._token:
             return await handler(request)
-        if request.path == "/" and self._is_token(request.query.get("token", "")):
+        if request.path == "/" and self._is_admission(request.query):
             answer = web.HTTPSeeOther("/")
             moved = web.Response(status=answer.status, headers={"Location": "/"})
             moved.set_cookie(self._cookie, self._token, httponly=True, samesite="Lax", path="/")
@@ -150,6 +183,18 @@ class PageServer:
         if not self._is_token(request.cookies.get(self._cookie, "")):
             return _text(403, self._refusal)
         return await handler(request)
+
+    def _is_admission(self, query: Mapping[str, str]) -> bool:
+        """Return whether an address has the token, or a ticket, which it uses up."""
+        valid_until_s = self._tickets.pop(query.get("ticket", ""), -math.inf)
+        return time.monotonic() < valid_until_s or self._is_token(query.get("token", ""))
+
+    async def _ticket(self, request: web.Request) -> web.Response:
+        ticket = secrets.token_urlsafe(24)
+        self._tickets[ticket] = time.monotonic() + TICKET_S
+        while len(self._tickets) > TICKETS_MAX:
+            del self._tickets[next(iter(self._tickets))]
+        return web.Response(text=ticket)
 
     def _is_token(self, given: str) -> bool:
         # A cookie may contain bytes that are no text, which aiohttp decodes to surrogates.
@@ -207,6 +252,13 @@ class PageServer:
         answer = web.Response(body=report, content_type="text/html", charset="utf-8")
         answer.headers["Content-Security-Policy"] = REPORT_POLICY
         return answer
+
+
+class _Closed(asyncio.Protocol):
+    """A connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def is_local(host: str) -> bool:

@@ -12,7 +12,7 @@ from qsync_operator.views.live import LiveSample
 from qsync_operator.views.statusview import ClusterHealth
 from qsync_web.journals import PART_MAX, PageBroker, PageJournal, PageJournals
 from qsync_web.page import ClusterObservation
-from qsync_web.server import FILES, PENDING_MAX, PageServer, is_local
+from qsync_web.server import CONNECTIONS_MAX, FILES, PENDING_MAX, PageServer, is_local
 from qsync_web.watching import (
     JOURNALS_S,
     SELECTIONS_MAX,
@@ -201,6 +201,80 @@ async def test_scripts_cannot_read_the_token(server: PageServer) -> None:
         assert (answer.status, answer.headers["Location"]) == (303, "/")
         cookie = answer.cookies[f"qsync-{server.port}"]
     assert (cookie["httponly"], cookie["samesite"]) == (True, "Lax")
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 5) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qsync_web.server.IDLE_S", 0.2)
+
+    class SlowSource(CountingSource):
+        async def clusters(self) -> list[ListedCluster]:
+            await asyncio.sleep(0.6)
+            return []
+
+    server = PageServer(SlowSource())
+    await server.listen(0)
+    slow, sender = await asyncio.open_connection("127.0.0.1", server.port)
+    sender.write(b"GET /api/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    for begin in (b"", b"GET / HTTP/1.1\r\nHost"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(begin)
+        assert await ended(reader)
+        writer.close()
+    assert b"200" in await slow.readline(), "a request that is being served is not disturbed"
+    sender.close()
+    await server.close()
+
+
+async def test_number_of_connections_is_bounded(server: PageServer) -> None:
+    streams = [
+        await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)
+    ]
+    reader, refused = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await ended(reader)
+    _, first = streams[0]
+    first.close()
+    await first.wait_closed()
+    while len(server.connections) == CONNECTIONS_MAX:
+        await asyncio.sleep(0.01)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    assert b"403" in await asyncio.wait_for(reader.readline(), 5)
+    for one in (refused, writer, *(sender for _, sender in streams)):
+        one.close()
+
+
+async def test_ticket_opens_the_page_once(
+    server: PageServer, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other users of the machine see the arguments of a browser, so these lack the token."""
+    base = f"http://127.0.0.1:{server.port}"
+    async with browser.get("/ticket") as answer:
+        ticket = await answer.text()
+    assert TOKEN not in ticket
+    async with aiohttp.ClientSession(base, cookie_jar=aiohttp.DummyCookieJar()) as session:
+
+        async def status(path: str) -> int:
+            async with session.get(path, allow_redirects=False) as answer:
+                return answer.status
+
+        assert await status("/ticket") == 403
+        assert await status("/?ticket=") == 403
+        assert await status(f"/api/clusters?ticket={ticket}") == 403
+        assert await status(f"/?ticket={ticket}") == 303
+        assert await status(f"/?ticket={ticket}") == 403, "it was used"
+        first, *_, last = [await (await browser.get("/ticket")).text() for _ in range(100)]
+        assert await status(f"/?ticket={first}") == 403, "the number of tickets is bounded"
+        assert await status(f"/?ticket={last}") == 303
+        monkeypatch.setattr("qsync_web.server.TICKET_S", -1.0)
+        late = await (await browser.get("/ticket")).text()
+        assert await status(f"/?ticket={late}") == 403
 
 
 async def test_viewers_share_observations() -> None:
