@@ -130,9 +130,7 @@ def read_rows(path: Path, space: Space, done: OnDone) -> RecordReader:
                 yield _read(number, record, space)
 
 
-def _records(
-    file: "pyarrow.parquet.ParquetFile", path: Path
-) -> Iterator[list[dict[str, Any]]]:
+def _records(file: "pyarrow.parquet.ParquetFile", path: Path) -> Iterator[list[dict[str, Any]]]:
     """Yield the records in groups. Raises Failure."""
     try:
         for batch in file.iter_batches(1000):

@@ -65,9 +65,10 @@ def test_record_of_a_restore_is_whole_or_absent(
 
     store = ClusterFiles(tmp_path / "copy")
     store.directory.mkdir()
-    with monkeypatch.context() as full, pytest.raises(ActionRefused):
+    with monkeypatch.context() as full:
         full.setattr(os, "fsync", refuse)
-        asyncio.run(restoration.Restoration(store).make(cluster, "copy-0"))
+        with pytest.raises(ActionRefused):
+            asyncio.run(restoration.Restoration(store).make(cluster, "copy-0"))
     file = store.directory / restoration.RESTORED_NAME
     assert not file.exists()
     asyncio.run(restoration.Restoration(store).make(cluster, "copy-0"))

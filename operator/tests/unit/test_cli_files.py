@@ -270,9 +270,10 @@ def test_position_of_an_earlier_export_is_never_used(
     def die(path: Path, text: str) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+    with monkeypatch.context() as patched:
         patched.setattr(exporting, "replace_text", die)
-        exported(Pages(20), path, FileFormat.csv, is_restart=True)
+        with pytest.raises(SystemExit):
+            exported(Pages(20), path, FileFormat.csv, is_restart=True)
     assert not journal.exists() or journal.read_text() != stale
     exported(Pages(20), path, FileFormat.csv)
     assert len(path.read_text().splitlines()) == 21
@@ -335,7 +336,7 @@ class StrictClient:
 
 def test_state_that_cannot_be_saved_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
     path = tmp_path / "absent" / "rows.csv.things.import"
-    with pytest.raises(Failure, match="cannot write .*rows.csv.things.import"):
+    with pytest.raises(Failure, match=r"cannot write .*rows\.csv\.things\.import"):
         importing._save(path, importing.ImportState([], "things", 10, False))
 
 
@@ -433,7 +434,7 @@ def test_damaged_parquet_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4:600] = bytes(596)
     path.write_bytes(content)
-    with pytest.raises(Failure, match="cannot read .*rows.parquet"):
+    with pytest.raises(Failure, match=r"cannot read .*rows\.parquet"):
         list(read_rows(path, FileFormat.parquet, SPACE, nothing))
 
 

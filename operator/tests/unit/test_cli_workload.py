@@ -17,7 +17,6 @@ from qsync_client import Committed, Outcome, Refused, Unknown
 
 VSPACE, VINDEX, INDEX = 281, 289, 288
 ENDPOINT = Endpoint(["127.0.0.1:1"], "app", "")
-Request = tuple[str, int, list[object]]
 
 
 class WorkloadClient:
@@ -29,7 +28,7 @@ class WorkloadClient:
     def __init__(self, *, has_index: bool = True, newest: Outcome | None = None) -> None:
         self.has_index = has_index
         self.newest = newest or Committed([])
-        self.requests: list[Request] = []
+        self.requests: list[tuple[str, int, list[object]]] = []
         self.writing = asyncio.Event()
 
     async def __aenter__(self) -> Self:
