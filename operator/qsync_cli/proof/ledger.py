@@ -30,7 +30,7 @@ PrimaryKey = str
 _TABLES = """
 create table writes (
     space, size integer, key text, line integer, outcome text, deletes integer, row text,
-    value text, started real, ended real, primary key (space, size, key, line)
+    value text, started real, ended real, cluster text, primary key (space, size, key, line)
 ) without rowid;
 create table found (size integer, key text, row text, primary key (size, key)) without rowid;
 """
@@ -152,7 +152,7 @@ class LedgerFile:
         """Add writes with the numbers of their lines."""
         self._database.execute("begin")
         self._database.executemany(
-            "insert into writes values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows_of(writes)
+            "insert into writes values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows_of(writes)
         )
         self._database.execute("commit")
 
@@ -166,8 +166,21 @@ class LedgerFile:
             yield (
                 "" if one.space is None else one.space, len(key), key, line, one.outcome,
                 one.op == DELETE, _text_of(one.row), _text_of(one.value), started_s,
-                started_s if one.ended_s is None else one.ended_s,
+                started_s if one.ended_s is None else one.ended_s, one.cluster,
             )  # fmt: skip
+
+    def keep(self, cluster: str) -> None:
+        """Keep the lines of a cluster and those that name none, if lines name others, too.
+
+        Args:
+            cluster: the cluster that is verified. If no line names it, all lines are kept: it may
+                be a copy under another name.
+        """
+        if len(self.clusters) < 2 or cluster not in self.clusters:
+            return
+        self._database.execute("delete from writes where cluster not in ('', ?)", (cluster,))
+        counts = self._database.execute("select outcome, count(*) from writes group by outcome")
+        self.outcomes = dict(counts.fetchall())
 
     def spaces(self) -> list[int | str | None]:
         """Return the spaces that lines name, and None for lines without one."""

@@ -112,6 +112,7 @@ def verify(  # as many as there are options
             namespace=namespace,
             context=context,
         )
+        writes.keep(target.cluster)
         by_space = _by_space(writes, space)
         is_quiet = output in (Output.json, Output.yaml)
         with target.endpoint() as endpoint:

@@ -213,6 +213,29 @@ def test_keys_are_counted_and_the_first_ones_are_named_in_their_order() -> None:
     assert found[LOST].lines[0] == 100
 
 
+@pytest.mark.parametrize(
+    ("clusters", "chosen", "lost"),
+    [
+        (["shop", "bank", ""], "shop", [1, 3]),
+        (["shop", "bank", ""], "copy", [1, 2, 3]),
+        (["shop", "shop", ""], "copy", [1, 2, 3]),
+    ],
+)
+def test_lines_of_another_cluster_are_not_compared(
+    clusters: list[str], chosen: str, lost: list[int]
+) -> None:
+    """A restored cluster may have another name than the lines."""
+    with LedgerFile() as file:
+        file.add(
+            (number, LedgerWrite(None, [number], COMMITTED, cluster=name))
+            for number, name in enumerate(clusters, 1)
+        )
+        file.keep(chosen)
+        _, found = file.compare([None], (), is_exclusive=False)
+        assert found[LOST].lines == lost
+        assert file.outcomes == {COMMITTED: len(lost)}
+
+
 def test_lines_of_a_space_by_name_and_by_id_are_one_ledger() -> None:
     writes = [
         LedgerWrite("orders", [1], COMMITTED, value="a", started_s=1, ended_s=2),
