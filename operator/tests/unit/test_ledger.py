@@ -213,6 +213,15 @@ def test_keys_are_counted_and_the_first_ones_are_named_in_their_order() -> None:
     assert found[LOST].lines[0] == 100
 
 
+def test_rows_of_each_member_are_compared_alone() -> None:
+    with LedgerFile() as file:
+        file.add([(1, write(COMMITTED))])
+        rows = {key_of([1]): [1, "a"]}
+        assert file.compare([None], rows.items(), is_exclusive=True) == (1, {})
+        count, found = file.compare([None], (), is_exclusive=True)
+    assert (count, list(found)) == (0, [LOST])
+
+
 @pytest.mark.parametrize(
     ("clusters", "chosen", "lost"),
     [
