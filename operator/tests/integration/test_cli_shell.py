@@ -338,6 +338,25 @@ def test_rows_are_shown_as_table_or_json_in_pages() -> None:
     assert "unknown iterator" in refusal(session, "select orders --iterator no")
 
 
+def test_reads_are_linearizable_if_the_line_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = opened()
+    wanted: list[object] = []
+
+    def get(*_: object, linearizable: bool, **__: object) -> None:
+        wanted.append(linearizable)
+
+    def select(*_: object, linearizable: bool, **__: object) -> Outcome:
+        wanted.append(linearizable)
+        return Committed([])
+
+    monkeypatch.setattr(ShellClient, "get", get)
+    monkeypatch.setattr(ShellClient, "select", select)
+    for verb in ("get orders 1", "select orders"):
+        for option in ("", " --linearizable"):
+            ask(session, verb + option)
+    assert wanted == [False, True, False, True]
+
+
 def test_pages_end_where_a_transaction_begins() -> None:
     session, _ = opened()
     ask(session, "select orders --limit 2")
