@@ -162,12 +162,13 @@ def _print(
 ) -> None:
     """Print the changes, and where to continue."""
     printed = 0
+    ids = names.ids_of(wanted)  # a space may be renamed or dropped meanwhile
     try:
-        for changes in _followed(endpoint, position, names, wanted, end):
+        for changes in _followed(endpoint, position, names, ids, end):
             for change in changes:
                 if change.space == SystemSpace.SPACE:
                     names.expire()
-                if change.space >= FIRST_USER_SPACE or change.space in names.ids_of(wanted):
+                if change.space >= FIRST_USER_SPACE or change.space in ids:
                     sys.stdout.write(json_of(line_of(change, names.space(change.space))) + "\n")
                 printed = change.index
             if changes:
@@ -181,7 +182,7 @@ def _followed(
     endpoint: Endpoint,
     position: following.Position,
     names: Names,
-    wanted: list[int | str],
+    wanted: tuple[int, ...],
     end: int | None,
 ) -> Iterable[list[Changed]]:
     """Yield the changes of the wanted spaces, or of all that the user may read."""
@@ -190,7 +191,7 @@ def _followed(
         typer.echo(f"qsync: {text}", err=True)
 
     try:
-        yield from following.follow(endpoint, position, names.ids_of(wanted), end, report)
+        yield from following.follow(endpoint, position, wanted, end, report)
     except AccessDenied as error:
         if wanted or error.code != ErrorCode.ACCESS_DENIED:
             raise

@@ -20,6 +20,7 @@ from qsync_cli.data.tail import line_of
 from qsync_cli.failure import Failure
 from qsync_client.feed import Changed, Feed, FeedRefused, SnapshotTuple, Started
 from qsync_client.protocol.constants import Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_client.schema import Field, Index, Space
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
@@ -163,6 +164,22 @@ def test_names_follow_a_change_of_the_schema() -> None:
         assert (found.name if found is not None else None) == wanted
         del versions[0]
         names.expire()
+
+
+def test_follower_of_a_space_continues_after_it_was_renamed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schemas = iter([[SPACE], [replace(SPACE, name="sales")]])
+    names = tail.Names(SimpleNamespace(schema=lambda: next(schemas)))  # type: ignore[arg-type]  # a double
+    spaces = (SystemSpace.SPACE, 512, SystemSpace.INDEX, 512)
+    changes = [
+        Changed(number, number, 0.0, Type.INSERT, space, [1], None, None)
+        for number, space in enumerate(spaces, 1)
+    ]
+    monkeypatch.setattr(following, "follow", lambda *_: iter([changes]))
+    endpoint, position = Endpoint(["127.0.0.1:1"], "", ""), following.Position(0)
+    tail._print(endpoint, position, names, ["orders"], None)
+    assert [line["space"] for line in lines_of(capsys.readouterr().out)] == ["sales", "sales"]
 
 
 @pytest.fixture(scope="module")
