@@ -386,6 +386,8 @@ class KubernetesPlatform:
             await self._identity.apply_password_retention(cluster)
         except ApiError as error:
             return trouble_of("cannot apply storage.retention to the Secrets", error, True)
+        except ActionRefused as error:  # it must not end the supervision of the cluster
+            return Trouble(error.reason, str(error))
         self._applied_retention = cluster.spec.storage.retention
         return None
 

@@ -200,6 +200,18 @@ async def test_owner_changes_only_with_the_state_that_was_read() -> None:
 
 
 @pytest.mark.asyncio
+async def test_damaged_identity_ends_no_supervision_when_the_owner_changes() -> None:
+    api = FakeApi()
+    await formed(api, storage={"retention": "Delete"})
+    changed = cluster_of(storage={"retention": "Retain"})
+    async with opened(api, changed) as (platform, _):
+        api.put({**api.named("Secret", "orders-identity"), "data": {}})
+        (trouble,) = await keep(platform, changed, await observed(platform, changed))
+    assert trouble.is_essential
+    assert "cannot read Secret orders-identity" in trouble.message
+
+
+@pytest.mark.asyncio
 async def test_refused_creation_of_an_identity_is_no_wait_for_an_earlier_one() -> None:
     api = FakeApi()
     api.refusing = {"Secret": 403}
