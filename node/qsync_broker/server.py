@@ -139,7 +139,7 @@ class BrokerServer:
             ev.DiscardPublications: lambda it: self._spawn(
                 self._call(it.token, "qsync.discard", *it[1:])
             ),
-            ev.OpenLink: lambda it: self._spawn(self._connect(it)),
+            ev.OpenLink: self._open_link,
             ev.CloseBrokerLink: self._close_link,
             ev.BlockPeer: self._block_peer,
             ev.Rewatch: lambda _: self._coordination.rewatch(),
@@ -344,10 +344,13 @@ class BrokerServer:
 
     # --- connections --------------------------------------------------------------------------
 
-    async def _connect(self, effect: ev.OpenLink) -> None:
+    def _open_link(self, effect: ev.OpenLink) -> None:
         handshake = Handshake(self.core.me, self._secret, effect.peer)
         connection = PeerConnection(handshake, OutgoingListener(self, effect.peer), self.tls)
-        self._links[effect.peer] = connection
+        self._links[effect.peer] = connection  # at once: the next effect may close it
+        self._spawn(self._connect(effect, connection))
+
+    async def _connect(self, effect: ev.OpenLink, connection: PeerConnection) -> None:
         try:
             await connection.connect(effect.address)
         except (OSError, ValueError) as error:

@@ -1,7 +1,9 @@
 """Connections to other brokers, which may disappear without closing any."""
 
 import asyncio
+import contextlib
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from qsync_broker.lease import BrokerConfig
 from qsync_broker.listeners import OutgoingListener
 from qsync_broker.peers import PeerConnection
 from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, encode_row
+from qsync_testing.brokers.servers import brokers
 
 ME, PEER = BrokerId("a", "me"), BrokerId("a", "peer")
 PEER_ROW = BrokerRow(PEER, "http://peer", "peer:1", 9, False, 2000, "process", 1, 1, 1)
@@ -99,6 +102,28 @@ def test_connection_that_was_closed_before_it_exists_is_not_used() -> None:
     connection.connection_made(transport)
     assert transport.is_aborted
     assert host.news == []
+
+
+@pytest.mark.asyncio
+async def test_connection_that_is_closed_before_its_attempt_begins_is_not_used(
+    tmp_path: Path,
+) -> None:
+    """Both may result from the same step of the core, which no longer knows the connection."""
+    received: list[bytes] = []
+    is_over = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            received.append(await reader.read(1))
+        writer.close()
+        is_over.set()
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    address = "{}:{}".format(*listener.sockets[0].getsockname())
+    async with brokers(tmp_path, 1) as (node,), listener, asyncio.timeout(10):
+        node.server._perform([ev.OpenLink(PEER, address), ev.CloseBrokerLink(PEER)])
+        await is_over.wait()
+    assert b"".join(received) == b""
 
 
 def test_address_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
