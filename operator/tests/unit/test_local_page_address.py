@@ -77,10 +77,12 @@ def page_of(kind: type[PageOfVersion]) -> Iterator[int]:
     server = HTTPServer(("127.0.0.1", 0), kind)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.mark.parametrize(("ticket", "query"), [("once", "ticket=once"), ("", "token=secret")])
