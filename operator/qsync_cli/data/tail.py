@@ -6,7 +6,7 @@ only, so no line is ever withdrawn.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -123,6 +123,23 @@ class Names:
         self._is_stale = False
 
 
+def lines_of(
+    changes: Iterable[Changed], names: Names, wanted: Collection[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of changes with the present names.
+
+    Args:
+        changes: changes in their order. A member adds those of system spaces.
+        names: the names; they expire with each change of a space.
+        wanted: ids of the system spaces whose changes are yielded, too.
+    """
+    for change in changes:
+        if change.space == SystemSpace.SPACE:
+            names.expire()
+        if change.space >= FIRST_USER_SPACE or change.space in wanted:
+            yield line_of(change, names.space(change.space))
+
+
 def line_of(change: Changed, space: Space | None) -> dict[str, Any]:
     """Return the JSON object of a change; without a space, fields have no names."""
     line: dict[str, Any] = {
@@ -165,12 +182,9 @@ def _print(
     ids = names.ids_of(wanted)  # a space may be renamed or dropped meanwhile
     try:
         for changes in _followed(endpoint, position, names, ids, end):
-            for change in changes:
-                if change.space == SystemSpace.SPACE:
-                    names.expire()
-                if change.space >= FIRST_USER_SPACE or change.space in ids:
-                    sys.stdout.write(json_of(line_of(change, names.space(change.space))) + "\n")
-                printed = change.index
+            for line in lines_of(changes, names, ids):
+                sys.stdout.write(json_of(line) + "\n")
+                printed = line["index"]
             if changes:
                 sys.stdout.flush()
     except KeyboardInterrupt:

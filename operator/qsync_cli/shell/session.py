@@ -220,8 +220,8 @@ class ShellSession:
         ids = names.ids_of([named(word)])
         position = following.Position(tail.confirmed_index(self.client))
         for changes in following.follow(self.endpoint, position, ids, None):
-            for change in changes:
-                yield json_of(tail.line_of(change, names.space(change.space)))
+            for line in tail.lines_of(changes, names, ids):
+                yield json_of(line)
 
     # --- writes ---------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ from qsync_client import (
     TransactionLost,
     Unknown,
 )
+from qsync_client.feed import Changed
+from qsync_client.protocol.constants import Type
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_testing.operator.local_clusters import Home
 from qsync_testing.paths import EXAMPLES
 
@@ -364,6 +368,26 @@ def test_pages_end_where_a_transaction_begins() -> None:
     assert "no more rows" in refusal(session, "more")
     ask(session, "commit")
     assert "no more rows" in refusal(session, "more")
+
+
+def test_watched_space_has_its_present_name_and_no_rows_of_the_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, client = opened()
+    spaces = (512, SystemSpace.SPACE, SystemSpace.INDEX, 512)
+    changes = [
+        Changed(number, number, 0.0, Type.INSERT, space, [1], None, None)
+        for number, space in enumerate(spaces, 1)
+    ]
+
+    def follow(*_: object) -> Iterator[list[Changed]]:
+        monkeypatch.setattr(client, "schema", lambda: [replace(ORDERS, name="sales")])
+        yield changes
+
+    monkeypatch.setattr("qsync_cli.data.tail.confirmed_index", lambda _: 0)
+    monkeypatch.setattr("qsync_cli.data.following.follow", follow)
+    lines = [json.loads(line) for line in ask(session, "watch orders").splitlines()]
+    assert [(line["index"], line["space"]) for line in lines] == [(1, "orders"), (4, "sales")]
 
 
 def test_watch_ends_with_an_interrupt() -> None:
