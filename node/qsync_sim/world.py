@@ -77,6 +77,7 @@ class World(Cluster):
     def on_stopped(self, shell: Shell) -> None:
         self.onlooker.on_stopped(shell)
         self.watch.on_stopped(shell)
+        self.availability.observe()
         for client in self.clients:
             client.on_member_stopped(shell)
         for guest in self.guests:

@@ -96,6 +96,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (57577, ["partition", "garbage", "snapshot"]),
         # A calm end began while a connection still waited for a packet that had been lost.
         (10189, ["lossy_network", "remove_member"]),
+        # The checker noticed a late end of a stopped process, and with it of a quorum, too late.
+        (69954, ["lose_what_was_promised", "add_member"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:

@@ -93,6 +93,16 @@ class TestAvailability:
         with pytest.raises(InvariantViolation, match="E12: no leader"):
             driven.run(10_000)
 
+    def test_process_that_has_ended_is_no_part_of_the_group(self) -> None:
+        """An order to stop ends a process later; the period must end at that time."""
+        driven = self.driven()
+        driven.run(1_050)
+        stopped = driven.followers()[0]
+        stopped.stop_cleanly()
+        last = driven.world.availability.periods[-1]
+        assert stopped.name not in last.names
+        assert last.begin_ns == driven.world.now_ns
+
     def test_needless_failover(self) -> None:
         driven = self.driven()
         driven.run(1_000)
