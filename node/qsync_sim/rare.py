@@ -30,6 +30,8 @@ LEADERLESS_NS = 3 * SECOND
 STRANDED_PART = 0.1
 """The part of the schedules that have a stranded log, beside the other chains."""
 STRANDED_ROWS = 8
+SUCCESSOR_NS = 5 * SECOND
+"""How long an isolated leader waits for its successor, several elections."""
 CONFIRM_NS = 30 * MILLISECOND
 """Longest time in which a leader confirms rows before it fails."""
 
@@ -205,7 +207,17 @@ def strand_a_longer_log(world: Cluster) -> None:
     for number in range(STRANDED_ROWS):
         world.command(leader, "set_key_window", rows=KEY_WINDOW_ROWS + number)
     world.command(rival, "nominate", term=rival.node.context.term)
-    world.ambushes.append(("promote_confirmed", partial(_lose_successor, world, leader)))
+    wait = ("promote_confirmed", partial(_lose_successor, world, leader))
+    world.ambushes.append(wait)
+    world.after(SUCCESSOR_NS, partial(_end_without_successor, world, wait))
+
+
+def _end_without_successor(world: Cluster, wait: tuple[str, Callable[[Shell], None]]) -> None:
+    """End the cuts if too few of the other members run to elect a successor."""
+    if wait in world.ambushes:
+        world.ambushes.remove(wait)
+        world.network.heal()
+        world.on_fault()
 
 
 def _lose_successor(world: Cluster, old: Shell, successor: Shell) -> None:

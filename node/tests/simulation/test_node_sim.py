@@ -98,6 +98,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (10189, ["lossy_network", "remove_member"]),
         # The checker noticed a late end of a stopped process, and with it of a quorum, too late.
         (69954, ["lose_what_was_promised", "add_member"]),
+        # The cuts of a chain of faults lasted until the end, because no successor could be elected.
+        (71992, ["demote", "strand_a_longer_log", "failed_fsync"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
