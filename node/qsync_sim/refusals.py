@@ -104,6 +104,7 @@ def _is_loading(shell: Shell, node: "Node", reason: str) -> bool:
         or replica.repair.is_open
         or bool(on_disk(shell).divergent_index)  # it ended in this step, after a read was refused
         or not node.registrar.is_open()
+        or context.limbo is not shell.limbo_before  # a snapshot arrived after the request
         or "snapshot replaced" in reason  # paused reads
     )
 

@@ -100,6 +100,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (69954, ["lose_what_was_promised", "add_member"]),
         # The cuts of a chain of faults lasted until the end, because no successor could be elected.
         (71992, ["demote", "strand_a_longer_log", "failed_fsync"]),
+        # A request preceded the first snapshot of a member in one step, and was refused rightly.
+        (72107, ["garbage", "snapshot"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
