@@ -122,8 +122,7 @@ def with_reason(text: str, reason: FailureReason) -> str:
 def _sentence_of(error: OSError) -> str:
     """Return the sentence and the reason for a file that cannot be used."""
     text = f"cannot use {error.filename}: {error.strerror}"
-    # Heavy, and only after a failure.
-    from qsync_local.store import DamagedFileError, home  # noqa: PLC0415
+    from qsync_local.store import DamagedFileError, home  # noqa: PLC0415  # slow, for failures only
 
     if isinstance(error, DamagedFileError):
         return f"{error} ({FailureReason.DAMAGED})"

@@ -473,10 +473,9 @@ def _as_cluster(document: object) -> "QsyncCluster":
     try:
         return clusters.QsyncCluster.model_validate(document)
     except ValueError as error:
-        # Heavy, and only after a failure.
-        from pydantic import ValidationError  # noqa: PLC0415
+        from pydantic import ValidationError  # noqa: PLC0415  # slow, for failures only
 
-        from qsync_operator.api.mistakes import sentence_of  # noqa: PLC0415
+        from qsync_operator.api.mistakes import sentence_of  # noqa: PLC0415  # as above
 
         if not isinstance(error, ValidationError):
             raise

@@ -25,6 +25,13 @@ def document_of(**spec: object) -> dict[str, Any]:
     }
 
 
+def numbered(generation: int, **spec: object) -> dict[str, Any]:
+    """Return the document of a generation."""
+    document = document_of(**spec)
+    document["metadata"]["generation"] = generation
+    return document
+
+
 def cluster_of(**spec: object) -> QsyncCluster:
     return QsyncCluster.model_validate(document_of(**spec))
 

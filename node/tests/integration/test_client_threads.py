@@ -77,8 +77,8 @@ def test_close_wakes_other_threads() -> None:
         for _ in range(1000):
             if Type.INSERT in member.kinds():
                 break
-            time.sleep(0.005)  # until the thread has sent its request
-        time.sleep(0.1)  # the watch has no request to wait for
+            time.sleep(0.005)  # the thread has not sent its request yet
+        time.sleep(0.1)  # the watch sends nothing that shows that it waits
         client.close()
         for thread in threads:
             thread.join(5)
@@ -128,7 +128,7 @@ def test_close_wakes_a_thread_that_connects() -> None:
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
-        time.sleep(0.2)
+        time.sleep(0.2)  # no member answers, so nothing shows that the request waits
         client.close()
         thread.join(5)
         assert [type(one) for one in errors] == [ClientClosed]

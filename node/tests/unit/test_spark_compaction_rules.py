@@ -87,5 +87,5 @@ def test_a_lock_that_was_taken_over_is_not_renewed(
     monkeypatch.setattr(lock_module, "RENEW_S", 0.001)
     other = {"token": "another", "run": "second", "host": "", "pid": os.getpid(), "renewed": 1.0}
     put_bytes(url, LOCK_NAME, json.dumps(other).encode())
-    lock._renew()  # ends by itself
+    lock._renew()  # returns, because the lock names another run now
     assert json.loads((tmp_path / LOCK_NAME).read_text()) == other

@@ -24,13 +24,7 @@ from qsync_operator.plan.observed import Memory, Observed, RecordedMember
 from qsync_operator.reconcile.controller import Controller
 from qsync_operator.settings import ANYWHERE, NO_SPARK
 from qsync_testing.operator.fake_api import FakeApi
-from qsync_testing.operator.platforms import IMAGE, cluster_of, document_of, settled
-
-
-def changed(generation: int, **spec: object) -> dict[str, Any]:
-    document = document_of(**spec)
-    document["metadata"]["generation"] = generation
-    return document
+from qsync_testing.operator.platforms import IMAGE, cluster_of, document_of, numbered, settled
 
 
 @pytest.mark.asyncio
@@ -48,12 +42,12 @@ async def test_correction_that_arrives_during_an_attempt_is_tried_at_once(
         nonlocal is_corrected
         if name == "missing" and not is_corrected:
             is_corrected = True
-            await clusters.on_event(changed(2), False)
+            await clusters.on_event(numbered(2), False)
         return await getting(kind, namespace, name)
 
     monkeypatch.setattr(api, "get", get)
     try:
-        await clusters.on_event(changed(1, auth={"passwordSecret": "missing"}), False)
+        await clusters.on_event(numbered(1, auth={"passwordSecret": "missing"}), False)
         await settled(lambda: ("StatefulSet", "ns", "orders") in api.objects)
     finally:
         await clusters.close()
@@ -78,12 +72,12 @@ async def test_changed_document_ends_the_rest_of_an_idle_cluster(
     clusters = Clusters(api, Cache(), IMAGE)
     await clusters.begin()
     try:
-        await clusters.on_event(changed(1), False)
+        await clusters.on_event(numbered(1), False)
         before = -1
         while rests != before:  # its own writes wake it first
             before = rests
             await asyncio.sleep(0.3)
-        later = changed(1) if is_annotated else changed(2, replicas=5)
+        later = numbered(1) if is_annotated else numbered(2, replicas=5)
         if is_annotated:
             later["metadata"]["annotations"] = {PAUSED: "true"}
         await clusters.on_event(later, False)
@@ -96,7 +90,7 @@ async def test_changed_document_ends_the_rest_of_an_idle_cluster(
 async def test_wait_that_ended_is_no_longer_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters_module, "FAILURE_MAX_S", 0.01)
     api = FakeApi()
-    waiting = changed(1, auth={"passwordSecret": "missing"})
+    waiting = numbered(1, auth={"passwordSecret": "missing"})
     api.put(waiting)
 
     def is_stalled() -> bool | None:

@@ -10,7 +10,7 @@ from qsync_operator.kubernetes.cache import Cache
 from qsync_operator.kubernetes.platform import KubernetesPlatform
 from qsync_operator.manager.clusters import Clusters
 from qsync_testing.operator.fake_api import FakeApi
-from qsync_testing.operator.platforms import IMAGE, document_of, settled
+from qsync_testing.operator.platforms import IMAGE, document_of, numbered, settled
 
 BAD = {"replication": {"quorum": "N-2"}}
 
@@ -18,12 +18,6 @@ BAD = {"replication": {"quorum": "N-2"}}
 def annotated(document: dict[str, Any], **annotations: str) -> dict[str, Any]:
     metadata = {**document["metadata"], "annotations": annotations}
     return {**document, "metadata": metadata}
-
-
-def numbered(generation: int, **spec: object) -> dict[str, Any]:
-    document = document_of(**spec)
-    document["metadata"]["generation"] = generation
-    return document
 
 
 @pytest.mark.asyncio
