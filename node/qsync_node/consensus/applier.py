@@ -15,18 +15,20 @@ Invariants
   A1  Rows are appended only in FOLLOWING, contiguously, after a row of the same term as the
       leader's.
   A2  An ACK is sent only in FOLLOWING and only when the ballot of its term is durable. It names
-      the greatest durable index that is matched (T2, D2).
+      the greatest durable index that is matched (T2, D2), or a smaller one (A6).
   A3  The log is never truncated below the confirmed index: that is SPLIT_BRAIN (L4).
-  A4  The confirmed index of a heartbeat or of Rows counts only in FOLLOWING. While the local log
-      ends before it, the follower confirms up to the newest CONFIRM row in its log and no further.
-      The announced index proves that earlier rows are decided, not that they are kept (T3).
+  A4  The confirmed index of a heartbeat or of Rows counts only in FOLLOWING (confirming.py, T3).
   A5  A NACK is stored before the row is written, and never for an acknowledged row (T7).
+  A6  While more rows than the queue may hold wait for later steps to confirm them, only confirmed
+      rows are acknowledged. The leader sends a limited number of bytes ahead of the ACKs, which
+      bounds the queue here (T11).
 """
 
 from dataclasses import replace
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Nack
+from qsync_node.consensus.confirming import Confirming
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.election import Election
 from qsync_node.consensus.entries import Entry, EntryKind, read_entries
@@ -49,9 +51,6 @@ from qsync_node.consensus.repair import StateRepair
 from qsync_node.consensus.source import Source, SourceState
 from qsync_node.format.batch import LogBatch
 
-CONFIRM_PART_ROWS = 64
-"""Rows confirmed between two checks of the work that they cost."""
-
 
 class Applier:
     """Follower state machine with one source at a time."""
@@ -72,9 +71,9 @@ class Applier:
         self.machine = machine
         self.transitions = transitions
         self.reconsidered_at_ns = 0
-        self.announced_index = 0  # the newest confirmed index that the source announced
-        self.recorded_index = 0  # the greatest position of a CONFIRM row that is durable here
         self.floor_index = 0
+        self.is_ack_held = False  # whether the last ACK left out durable rows (A6)
+        self.confirming = Confirming(context, source, repair, machine, transitions)
         self.rejoin = Rejoin(context, source, repair, machine, transitions)
         self.registering = Registering(context, source, election)
 
@@ -213,7 +212,8 @@ class Applier:
 
         context.when_settled(answer, "heartbeat")
         if self.source.state is SourceState.FOLLOWING and uuid == self.source.uuid:
-            self._confirm_to(message.confirmed_index)
+            self.confirming.announce(message.confirmed_index)
+            self.confirming.advance()
             self._acknowledge()
 
     def on_refusal(self, link: int, message: Refusal) -> None:
@@ -327,8 +327,8 @@ class Applier:
         self.source.refused = ""
         if self.rejoin.loader is not None:
             self.rejoin.begin_again()  # this source still has the rows: no state is needed
-        self.announced_index = 0
-        self.recorded_index = 0
+        self.confirming.begin()
+        self.is_ack_held = False
         subscription, term, link = self.source.subscription, context.term, self.source.link
 
         def follow() -> None:
@@ -364,12 +364,13 @@ class Applier:
         for batch in message.batches:
             if not self._take(batch):
                 return
+        self.confirming.announce(message.confirmed_index)
         if message.batches:
             # The new rows go to disk first; rows that they confirm are applied meanwhile.
-            self.announced_index = max(self.announced_index, message.confirmed_index)
-            self.source.is_confirm_due = self._goal() > context.limbo.confirmed_index
+            self.confirming.postpone()
         else:
-            self._confirm_to(message.confirmed_index)
+            self.confirming.advance()
+            self._release_ack()
 
     def _take(self, batch: LogBatch) -> bool:
         """Append one batch; return False when the stream must end."""
@@ -430,60 +431,25 @@ class Applier:
 
     def on_written(self, entries: list[Entry]) -> None:
         """Process durable rows: take note of CONFIRM rows, confirm and acknowledge (T3, T2)."""
-        for entry in entries:
-            if entry.kind is EntryKind.CONFIRM:
-                self.recorded_index = max(self.recorded_index, entry.position)
+        self.confirming.on_written(entries)
         if self.source.state is SourceState.FOLLOWING:
-            self._confirm()
+            self.confirming.advance()
         self._acknowledge()
 
     def confirm_due(self) -> None:
         """Resume a confirmation that waited for rows to reach the disk, or for the next step."""
         self.source.is_confirm_due = False
         if self.source.state is SourceState.FOLLOWING:
-            self._confirm()
+            self.confirming.advance()
+            self._release_ack()
 
-    def _confirm_to(self, announced_index: int) -> None:
-        self.announced_index = max(self.announced_index, announced_index)
-        self._confirm()
-
-    def _goal(self) -> int:
-        """Return the index that messages or rows of the leader prove to be confirmed (T3)."""
-        if self.announced_index > self.context.tail.last_index:
-            return self.recorded_index
-        return self.announced_index
-
-    def _confirm(self) -> None:
-        """Raise the confirmed index, with a bounded amount of work in each step (A4, T3, G1).
-
-        The cost of a row is known only after it has been applied, so a long range is confirmed in
-        short parts.
-        """
-        context = self.context
-        limbo, settings = context.limbo, context.settings
-        goal = self._goal()
-        latest_index = self.repair.latest_index()
-        if latest_index is not None:
-            goal = min(goal, latest_index)
-        if goal <= limbo.confirmed_index:
-            return
-        self.source.is_confirm_due = False
-        while self.source.state is SourceState.FOLLOWING and limbo.confirmed_index < goal:
-            rows = min(CONFIRM_PART_ROWS, context.confirm_rows_left)
-            if rows <= 0 or self.machine.work() >= settings.work_per_step:
-                self.source.is_confirm_due = True
-                return
-            index = limbo.step_towards(goal, rows)
-            self.repair.before_confirm(index)
-            index = self.machine.confirmable(index)
-            if index <= limbo.confirmed_index:
-                self.source.is_confirm_due = index < goal
-                return
-            assert index <= context.tail.last_index, "A4: only rows in the log are confirmed"
-            self.transitions.confirm(index)
+    def _release_ack(self) -> None:
+        """Acknowledge rows that the last ACK left out, as far as they are confirmed now (A6)."""
+        if self.is_ack_held:
+            self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Send an ACK; it is a level, sent after writes and with heartbeats (A2)."""
+        """Send an ACK; it is a level, sent after writes and with heartbeats (A2, A6)."""
         context = self.context
         if self.source.state is not SourceState.FOLLOWING or not context.is_settled:
             if self.source.state is SourceState.FOLLOWING:
@@ -492,6 +458,9 @@ class Applier:
         assert not context.is_leading, "A2: a leader counts its own copy itself"
         tail = context.tail
         index = tail.durable_index
+        if self.confirming.is_queue_full():
+            index = min(index, context.limbo.confirmed_index)
+        self.is_ack_held = index < tail.durable_index
         nack = context.ballot.nack_in(context.term)
         context.send(
             self.source.link,

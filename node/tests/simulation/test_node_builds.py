@@ -248,14 +248,14 @@ def test_rows_before_a_build_are_confirmed_without_it() -> None:
     row_index = driven.answers[max(driven.answers)].log_index
     assert driven.ask(leader, REPLACE, put(1, "after")).code == 0
     node = node_of(behind)
-    advance, confirm = node.builds.advance, node.replica.applier._confirm
+    advance, confirm = node.builds.advance, node.replica.applier.confirming.advance
     node.builds.advance = lambda: None  # type: ignore[method-assign]  # it takes long
-    node.replica.applier._confirm = lambda: None  # type: ignore[method-assign]  # until all arrived
+    node.replica.applier.confirming.advance = lambda: None  # type: ignore[method-assign]  # until all arrived
     driven.world.network.heal()
     limbo = node.context.limbo
     assert driven.run(10_000, lambda: limbo.last_index > row_index)
     driven.run(100)
-    node.replica.applier._confirm = confirm  # type: ignore[method-assign]  # restored
+    node.replica.applier.confirming.advance = confirm  # type: ignore[method-assign]  # restored
     assert driven.run(10_000, lambda: limbo.confirmed_index >= row_index - 1)
     driven.run(1000)
     assert limbo.confirmed_index == row_index - 1
