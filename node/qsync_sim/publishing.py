@@ -63,14 +63,17 @@ def enable(world: Cluster, is_over: Callable[[], bool]) -> None:
 
 
 def _remove(world: Cluster, is_over: Callable[[], bool], rng: Random, number: int) -> None:
-    """Delete a part of the publications that a member shows as committed, then again later."""
+    """Delete a part of the publications that a member shows as committed, then again later.
+
+    A member with a wrong state shows none, because it serves no reads (T7).
+    """
     if is_over():
         return
-    alive = [shell for shell in world.alive() if shell.node is not None]
-    if alive:
-        shell = rng.choice(alive)
-        assert shell.node is not None
-        row = publisher_of(shell.node.database, JOURNAL, JOURNAL_ID)
+    nodes = [(shell, shell.node) for shell in world.alive() if shell.node is not None]
+    serving = [(shell, node) for shell, node in nodes if not node.replica.repair.is_state_wrong]
+    if serving:
+        shell, node = rng.choice(serving)
+        row = publisher_of(node.database, JOURNAL, JOURNAL_ID)
         if row is not None and row.pending:
             through = rng.randrange(row.published, row.last) + 1
             body = call("qsync.published", JOURNAL, JOURNAL_ID, through, [[through, 0, 1]])

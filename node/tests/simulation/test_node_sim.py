@@ -104,6 +104,8 @@ def test_seed_that_once_failed(seed: int) -> None:
         (72107, ["garbage", "snapshot"]),
         # A follower acknowledged rows faster than it confirmed them, and its queue had no bound.
         (71504, ["clock", "kill", "election_mode"]),
+        # The stand-in for brokers read a state that lacked a confirmed row.
+        (77871, ["lose_what_was_promised", "full_disk", "lossy_network"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
