@@ -42,6 +42,8 @@ OPEN_FILES_MAX = 1
 """Files that a process has open between two operations of its disk: the log."""
 CONTROL_BYTES = 4_000
 """Rows of decisions, confirmations and members in a queue, at most."""
+ENTRY_BYTES_MIN = 28
+"""The smallest batch, with one short row."""
 
 
 def check_step(shell: Shell, node: "Node", ledger: Mapping[int, ObservedRow]) -> None:
@@ -118,6 +120,12 @@ def _check_queue(shell: Shell, node: "Node") -> None:
     if context.limbo.bytes > most:
         raise InvariantViolation(
             f"T11: {shell.name} has a queue of {context.limbo.bytes} bytes, not {most}"
+        )
+    ahead = settings.relay_window_bytes + settings.relay_chunk_bytes + CONTROL_BYTES
+    most = settings.limbo_entries_max + SLACK + ahead // ENTRY_BYTES_MIN
+    if len(context.limbo) > most:
+        raise InvariantViolation(
+            f"T11: {shell.name} has a queue of {len(context.limbo)} entries, not {most}"
         )
 
 

@@ -294,7 +294,9 @@ class WorldWatch:
             return
         if not entry.written_at:
             return
-        since_ns = max(entry.written_at, leader.promote_confirmed_ns, leader.progress_ns)
+        expected_ns = leader.tracker.quorum_expected_ns(entry.batch.last_index)
+        started_ns = max(entry.written_at, leader.promote_confirmed_ns)
+        since_ns = max(started_ns, leader.progress_ns, expected_ns)
         late_ns = context.now_ns - since_ns - context.settings.synchro_timeout_ns
         if late_ns > SLOW_STEP_NS and self._world.now_ns - shell.resumed_ns > SLOW_STEP_NS:
             raise InvariantViolation(

@@ -15,13 +15,10 @@ Invariants
   A1  Rows are appended only in FOLLOWING, contiguously, after a row of the same term as the
       leader's.
   A2  An ACK is sent only in FOLLOWING and only when the ballot of its term is durable. It names
-      the greatest durable index that is matched (T2, D2), or a smaller one (A6).
+      the greatest durable index that is matched (T2, D2), or a smaller one (confirming.py, T11).
   A3  The log is never truncated below the confirmed index: that is SPLIT_BRAIN (L4).
   A4  The confirmed index of a heartbeat or of Rows counts only in FOLLOWING (confirming.py, T3).
   A5  A NACK is stored before the row is written, and never for an acknowledged row (T7).
-  A6  While more rows than the queue may hold wait for later steps to confirm them, only confirmed
-      rows are acknowledged. The leader sends a limited number of bytes ahead of the ACKs, which
-      bounds the queue here (T11).
 """
 
 from dataclasses import replace
@@ -72,7 +69,6 @@ class Applier:
         self.transitions = transitions
         self.reconsidered_at_ns = 0
         self.floor_index = 0
-        self.is_ack_held = False  # whether the last ACK left out durable rows (A6)
         self.confirming = Confirming(context, source, repair, machine, transitions)
         self.rejoin = Rejoin(context, source, repair, machine, transitions)
         self.registering = Registering(context, source, election)
@@ -328,7 +324,6 @@ class Applier:
         if self.rejoin.loader is not None:
             self.rejoin.begin_again()  # this source still has the rows: no state is needed
         self.confirming.begin()
-        self.is_ack_held = False
         subscription, term, link = self.source.subscription, context.term, self.source.link
 
         def follow() -> None:
@@ -370,7 +365,6 @@ class Applier:
             self.confirming.postpone()
         else:
             self.confirming.advance()
-            self._release_ack()
 
     def _take(self, batch: LogBatch) -> bool:
         """Append one batch; return False when the stream must end."""
@@ -441,15 +435,11 @@ class Applier:
         self.source.is_confirm_due = False
         if self.source.state is SourceState.FOLLOWING:
             self.confirming.advance()
-            self._release_ack()
-
-    def _release_ack(self) -> None:
-        """Acknowledge rows that the last ACK left out, as far as they are confirmed now (A6)."""
-        if self.is_ack_held:
-            self._acknowledge()
+            if self.confirming.is_ack_due():
+                self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Send an ACK; it is a level, sent after writes and with heartbeats (A2, A6)."""
+        """Send an ACK; it is a level, sent after writes and with heartbeats (A2)."""
         context = self.context
         if self.source.state is not SourceState.FOLLOWING or not context.is_settled:
             if self.source.state is SourceState.FOLLOWING:
@@ -457,10 +447,7 @@ class Applier:
             return
         assert not context.is_leading, "A2: a leader counts its own copy itself"
         tail = context.tail
-        index = tail.durable_index
-        if self.confirming.is_queue_full():
-            index = min(index, context.limbo.confirmed_index)
-        self.is_ack_held = index < tail.durable_index
+        index = self.confirming.acknowledge()
         nack = context.ballot.nack_in(context.term)
         context.send(
             self.source.link,

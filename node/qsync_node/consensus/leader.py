@@ -263,7 +263,11 @@ class Leader:
         # A long queue is not a lost quorum: nothing times out while the confirmed index rises.
         not_before_ns = max(self.promote_confirmed_ns, self.progress_ns)
         entry = context.limbo.first_timed_out(context.now_ns, timeout, not_before_ns)
-        if entry is not None and not self.rollback_at:
+        if entry is None or self.rollback_at:
+            return
+        # Neither is a voter that catches up: it will hold the row.
+        expected_ns = self.tracker.quorum_expected_ns(entry.batch.last_index)
+        if expected_ns + timeout <= context.now_ns:
             self.roll_back(entry, "no quorum acknowledged the rows within synchro_timeout")
 
     def send_heartbeats(self) -> None:

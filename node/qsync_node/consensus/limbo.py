@@ -204,6 +204,10 @@ class Limbo:
             vclock[entry.batch.replica_id] = entry.batch.last_lsn
         return vclock
 
+    def is_longer_than(self, entries_max: int, bytes_max: int) -> bool:
+        """Return whether the queue has more entries or bytes than that (T11)."""
+        return len(self.entries) > entries_max or self.bytes > bytes_max
+
     def surviving(self) -> Iterator[Entry]:
         """Yield the pending entries that no decision in the log covers."""
         covering = effective(self.decisions) if self.decisions else []

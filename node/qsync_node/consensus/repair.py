@@ -10,8 +10,8 @@ once, so that a restart begins after the row. The mark of divergence is stored i
 ends when that checkpoint is durable.
 
 Rows after that index are not confirmed until the installation: otherwise the state would be too old
-on its arrival, again and again, for as long as clients write. Their bytes have the bound of the
-queue of unconfirmed transactions; beyond it the transfer begins again (T11).
+on its arrival, again and again, for as long as clients write. They have the bounds of the
+queue of unconfirmed transactions; beyond them the transfer begins again (T11).
 
 Between installation and checkpoint the state is correct, and confirmed rows are applied as usual.
 Before the installation they are not applied, and the replica sends no snapshot of its state.
@@ -72,7 +72,9 @@ class StateRepair:
 
     def tick(self) -> None:
         context = self.context
-        if self._view_index and context.limbo.bytes > context.settings.limbo_bytes_max:
+        settings = context.settings
+        is_long = context.limbo.is_longer_than(settings.limbo_entries_max, settings.limbo_bytes_max)
+        if self._view_index and is_long:
             # Too many rows wait for the state: confirm them first.
             self._begin_again()
             self.source.is_confirm_due = True

@@ -96,7 +96,11 @@ class ConsensusSettings:
 
     limbo_entries_max: int = 65536
     limbo_bytes_max: int = 64 * 1024 * 1024
-    """Bounds of the queue of unconfirmed transactions; beyond them writes are refused (T11)."""
+    """Bounds of the queue of unconfirmed transactions (T11).
+
+    Beyond them a leader refuses writes. A follower acknowledges only confirmed rows if the others
+    wait for its own steps.
+    """
 
     relay_window_bytes: int = 8 * 1024 * 1024
     """Bytes that a follower may be sent ahead of its acknowledgements (T11)."""

@@ -1,7 +1,8 @@
 """The leader's knowledge of the progress of each replica, in one term (T2, M3, M4).
 
-Theory. An ACK is a level: it names the greatest index that its sender holds durably. The newest one
-of every voter, and the leader's own durable index, decide how far the log is confirmed (T3).
+Theory. An ACK is a level: it names an index up to which its sender holds the log durably. The
+greatest one of every voter, and the leader's own durable index, decide how far the log is confirmed
+(T3).
 
 Invariants
 
@@ -29,6 +30,7 @@ class Follower:
         "match",
         "may_lead",
         "nack_index",
+        "rose_at_ns",
         "round_began_ns",
         "round_goal",
         "sequence",
@@ -36,6 +38,7 @@ class Follower:
 
     def __init__(self) -> None:
         self.match = 0
+        self.rose_at_ns = 0  # when `match` rose
         self.acked_max = 0
         self.nack_index = 0
         self.sequence = 0
@@ -104,6 +107,8 @@ class Tracker:
         follower.heard_at_ns = context.now_ns
         follower.nack_index = ack.nack_index
         follower.confirmed_index = max(follower.confirmed_index, ack.confirmed_index)
+        if index > follower.acked_max:
+            follower.rose_at_ns = context.now_ns
         if index >= follower.acked_max:
             follower.match = follower.acked_max = index
         assert follower.match <= follower.acked_max, "M6: no row counts twice"
@@ -153,6 +158,23 @@ class Tracker:
         voters = context.voter_uuids()
         quorum = needed(len(voters), context.settings.quorum)
         return reached_index([self.matched_index(uuid) for uuid in voters], quorum)
+
+    def quorum_expected_ns(self, index: int) -> int:
+        """Return when a quorum was last expected to hold the row at `index` (T4).
+
+        A voter is expected to hold it if it holds it now, or when its log last grew towards it.
+        """
+        context = self.context
+        voters = context.voter_uuids()
+        quorum = needed(len(voters), context.settings.quorum)
+        return reached_index([self._expected_ns(uuid, index) for uuid in voters], quorum)
+
+    def _expected_ns(self, uuid: str, index: int) -> int:
+        if self.matched_index(uuid) >= index:
+            return self.context.now_ns
+        follower = self._followers.get(uuid)
+        # A voter that has the row and refused it will not hold it later either (C6).
+        return follower.rose_at_ns if follower is not None and follower.match < index else 0
 
     def nacks(self) -> list[int]:
         """Return the rows of this term that voters refused, local ones included."""

@@ -9,8 +9,9 @@ it waits until the log is decided, as every DDL does, and then adopts the finish
 no deadline meanwhile: its time depends on the size of the space.
 
 On any other member the row comes from the log. The confirmed index stops before it until the build
-is complete; the member still takes and acknowledges rows, so the quorum does not wait. A new leader
-treats an inherited row in the same way.
+is complete; the member still takes and acknowledges rows, so the quorum does not wait. A member
+that catches up acknowledges no more than its queue may hold (T11). A new leader treats an inherited
+row in the same way.
 
 Invariants
 

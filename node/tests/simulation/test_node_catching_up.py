@@ -10,7 +10,6 @@ from qsync_node.consensus.entries import Entry
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_node.node import EntryObserver, Node
-from qsync_sim.costs import Costs, Machine
 from qsync_testing.worlds import REPLACE, Driven, node_of, put
 
 ROWS = 400
@@ -39,79 +38,6 @@ def test_follower_confirms_while_it_catches_up() -> None:
             break
     assert context.tail.last_index >= goal
     assert longest < ROWS / 4, f"{longest} entries were pending at once"
-
-
-def test_queue_of_a_follower_that_catches_up_is_bounded() -> None:
-    limit, chunk = 4_000, 4_096
-    driven = Driven(
-        3,
-        confirm_rows_max=5,
-        limbo_bytes_max=limit,
-        relay_chunk_bytes=chunk,
-        relay_window_bytes=1_500,
-        retention_ns=10**12,
-    )
-    behind = driven.followers()[0]
-    fall_behind(driven)
-    # A chunk has more rows than a few steps confirm, and the next one arrives after a few steps.
-    driven.world.machine = Machine(Costs(steps=2 * MILLISECOND))
-    context = node_of(behind).context
-    longest, goal = 0, node_of(driven.leader()).context.tail.last_index
-
-    def has_caught_up() -> bool:
-        nonlocal longest
-        longest = max(longest, context.limbo.bytes)
-        return context.limbo.confirmed_index >= goal
-
-    assert driven.run(60_000, has_caught_up)
-    assert limit < longest < limit + 2 * chunk, f"{longest} bytes were pending at once"
-
-
-def test_voter_with_a_full_queue_counts_once_it_has_caught_up() -> None:
-    driven = Driven(3, confirm_rows_max=5, limbo_bytes_max=2_000, retention_ns=10**12)
-    behind = driven.followers()[0]
-    fall_behind(driven)
-    driven.world.machine = Machine(Costs(steps=2 * MILLISECOND))
-    other = next(shell for shell in driven.followers() if shell is not behind)
-    driven.cut_off(other)  # each write needs the member that catches up
-    assert driven.ask(driven.leader(), REPLACE, put(1, "x")).code == 0
-    assert node_of(behind).context.limbo.confirmed_index > ROWS
-
-
-def test_full_queue_is_acknowledged_as_it_is_confirmed() -> None:
-    heartbeat_ns = 5 * SECOND
-    driven = Driven(
-        3,
-        confirm_rows_max=5,
-        heartbeat_ns=heartbeat_ns,
-        election_timeout_ns=4 * heartbeat_ns,
-        limbo_bytes_max=4_000,
-        relay_chunk_bytes=4_096,
-        relay_window_bytes=1_500,
-        retention_ns=10**12,
-    )
-    behind = driven.followers()[0]
-    fall_behind(driven)
-    context, goal = node_of(behind).context, node_of(driven.leader()).context.tail.last_index
-    assert driven.run(60_000, lambda: len(context.limbo) > 0)
-    driven.world.machine = Machine(Costs(steps=2 * MILLISECOND))
-    began_ns = driven.world.now_ns
-    assert driven.run(60_000, lambda: context.tail.durable_index >= goal)
-    assert driven.world.now_ns - began_ns < heartbeat_ns
-
-
-def test_queue_that_waits_for_the_leader_is_acknowledged() -> None:
-    driven = Driven(3, limbo_bytes_max=4_000)
-    leader = driven.leader()
-    for follower in driven.followers():
-        follower.disk_delay_ns = 150 * MILLISECOND  # the whole queue arrives before it is written
-    for key in range(ROWS):
-        driven.send(leader, REPLACE, put(key, "x"))
-    assert node_of(leader).context.limbo.bytes > 4_000
-    assert driven.run(5_000, lambda: len(driven.answers) >= ROWS)
-    codes = [answer.code for answer in driven.answers.values()]
-    assert codes.count(0) > 10
-    assert set(codes) == {0, ErrorCode.SYNC_QUEUE_FULL}
 
 
 def test_backlog_is_confirmed_in_bounded_steps() -> None:
