@@ -135,7 +135,7 @@ def _is_removed(cluster: Cluster, client_uuid: str) -> bool:
 
 
 def _is_begun_twice(shell: Shell, node: "Node", reason: str) -> bool:
-    return False  # clients begin only after the answer to COMMIT or ROLLBACK
+    return bool(node.clients.streams.open)
 
 
 _JUDGES = {

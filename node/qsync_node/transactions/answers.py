@@ -5,7 +5,6 @@ from collections import OrderedDict
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.messages import ForwardReply
-from qsync_node.format.keys import Type
 from qsync_node.transactions.calls import NODE_SESSION, Call
 from qsync_node.transactions.homes import StreamHomes
 from qsync_node.transactions.stages import RequestStage, stage_after_answer
@@ -53,7 +52,7 @@ class Answers:
     def _send(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         assert call.is_done, "K1: the state comes first"
         self.waiting.pop(call, None)
-        if code and call.type == Type.BEGIN and not call.link:
+        if code and call.has_opened_stream:
             self.homes.forget(call)
         if call.link:
             self.reply(call, int(code), reason, tuples, index)

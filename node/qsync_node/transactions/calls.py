@@ -29,6 +29,7 @@ class Call:
         "body",
         "digest",
         "forwarded",
+        "has_opened_stream",
         "home",
         "is_done",
         "key",
@@ -59,6 +60,7 @@ class Call:
         self.digest = 0  # of all requests that its idempotency key covers (T9)
         self.forwarded = 0  # its number at the leader, 0 before it is forwarded
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
+        self.has_opened_stream = False  # whether it is the BEGIN of its stream's transaction
         self.stage = RequestStage.RECEIVED
         self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.

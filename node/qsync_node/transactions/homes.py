@@ -24,6 +24,7 @@ class StreamHomes:
         """Bind the stream of a BEGIN to the leader that receives it."""
         assert (call.session, call.transaction) not in self._homes, "K4: one leader a transaction"
         self._homes[call.session, call.transaction] = home
+        call.has_opened_stream = True
         self._streams_of.setdefault(call.session, set()).add(call.transaction)
 
     def forget(self, call: Call) -> None:
