@@ -85,6 +85,7 @@ MUST_HAPPEN = (
     "transactions: linearizable reads checked",
     "transactions: conflicts",
     "transactions timed out",
+    "transactions begun twice",
     "sequences: draw checked",
     "sequences: put checked",
     "sequences: set checked",

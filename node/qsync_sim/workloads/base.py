@@ -45,6 +45,8 @@ GIVE_UP_MS = 30_000
 SESSIONS_FROM = 100_000
 """Numbers of the sessions of workloads; the basic clients use smaller ones."""
 LOST = "lost"
+SECOND_BEGIN = "second begin"
+"""A BEGIN in the stream of an open transaction; it opens no transaction."""
 STRIKES, STRIKES_MS = 2, (200, 6_000)
 """Number of times when a workload lets members refuse rows, and between which times of it."""
 WAKE_MS = (0, 0, 5, 20, 50)
@@ -178,7 +180,7 @@ class WorkloadSession:
         if not self._connect():
             self.world.after(50 * MILLISECOND, lambda: self._send(request))
             return
-        if request.type == BEGIN:
+        if request.type == BEGIN and request.kind != SECOND_BEGIN:
             self._streams.add(request.stream)
         elif request.stream and request.stream not in self._streams:
             request.outcome = LOST

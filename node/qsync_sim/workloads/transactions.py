@@ -5,6 +5,7 @@ refused one, one that timed out or one without COMMIT has no row in the order.
 """
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from qsync_client.protocol.spaces import SystemSpace
@@ -21,7 +22,15 @@ from qsync_node.format.keys import (
 )
 from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK
 from qsync_sim.cluster import Cluster
-from qsync_sim.workloads.base import LOST, MILLISECOND, Script, Workload, WorkloadRequest, body_of
+from qsync_sim.workloads.base import (
+    LOST,
+    MILLISECOND,
+    SECOND_BEGIN,
+    Script,
+    Workload,
+    WorkloadRequest,
+    body_of,
+)
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
 from qsync_sim.workloads.order import ConfirmedOrder
 from qsync_sim.workloads.table import EQ, GE, LE, TableWorkload
@@ -32,8 +41,11 @@ TRANSACTIONS = 5
 BEAT_MS = 100
 SHORT_MS = 60
 LEVELS = ("default", "read-committed", "read-confirmed", "best-effort", "linearizable")
+SECOND_BEGINS = 0.25
+"""The part of the schedules whose transactions begin twice."""
 CLOCKS = 1.5
 """Two clocks of a schedule differ by less than this factor."""
+ACTIVE = int(ErrorCode.ACTIVE_TRANSACTION)
 TIMED_OUT, CONFLICT = int(ErrorCode.TRANSACTION_TIMEOUT), int(ErrorCode.TRANSACTION_CONFLICT)
 
 
@@ -76,6 +88,8 @@ class Transactions(Workload):
         super().__init__(world)
         self.transactions: list[TransactionWorkload] = []
         self.default_ms = self.rng.choice([300_000, 300_000, 400])
+        self._second = Random(f"second begins in {world.seed}")
+        self._has_second = self._second.random() < SECOND_BEGINS
 
     def settings(self) -> dict[str, Any]:
         """Let transactions time out early in some schedules."""
@@ -123,8 +137,14 @@ class Transactions(Workload):
             statement = self._statement(transaction.begin.stream)
             transaction.statements.append(statement)
             yield self.sent(statement)
-            if statement.outcome in ("unknown", LOST) or statement.code in (CONFLICT, TIMED_OUT):
+            if _has_ended(statement):
                 break
+            if self._has_second and self._second.random() < 0.5:
+                begin = WorkloadRequest(SECOND_BEGIN, BEGIN, b"", stream=statement.stream)
+                yield self.sent(begin)
+                self._check_second(begin)
+                if _has_ended(begin):
+                    break
         if rng.random() < 0.2:
             yield 2 * transaction.timeout_ms if transaction.timeout_ms < 1000 else 20
         is_whole = transaction.statements[-1].outcome in ("committed", "refused")
@@ -159,6 +179,13 @@ class Transactions(Workload):
         return WorkloadRequest("write", kind, body, tag, stream=stream)
 
     # --- checks -------------------------------------------------------------------------------
+
+    def _check_second(self, begin: WorkloadRequest) -> None:
+        """Check that a BEGIN in a transaction is refused (T10)."""
+        if begin.outcome == "committed":
+            self.fail(begin, "T10: a transaction began within another one")
+        if begin.code == ACTIVE:
+            self.world.count("transactions begun twice")
 
     def check(self, order: ConfirmedOrder) -> None:
         """Check all transactions (T6, T8, R2)."""
@@ -248,3 +275,8 @@ class Transactions(Workload):
             if request.tag and order.places.get(request.tag) != [index]:
                 self.fail(request, f"T8: its row is not at {index}")
         self.world.count(f"transactions: {LEVELS[transaction.isolation]} checked")
+
+
+def _has_ended(request: WorkloadRequest) -> bool:
+    """Return whether the transaction of a request can no longer commit."""
+    return request.outcome in ("unknown", LOST) or request.code in (CONFLICT, TIMED_OUT)
