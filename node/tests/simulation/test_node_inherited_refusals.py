@@ -1,11 +1,22 @@
 """Rows that most members cannot apply (T7, E12): those of the leader, and inherited ones."""
 
 from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
-from qsync_testing.worlds import DELETE, INSERT, REPLACE, SELECT, Driven, get, node_of, put
+from qsync_testing.worlds import (
+    DELETE,
+    INSERT,
+    LINEARIZABLE,
+    REPLACE,
+    SELECT,
+    Driven,
+    get,
+    node_of,
+    put,
+)
 
 
 def with_inherited_row() -> Driven:
@@ -121,3 +132,25 @@ def test_repaired_member_knows_the_rights_of_the_new_state() -> None:
     assert driven.ask(member, SELECT, get(1), user="joe").code == ErrorCode.LOADING
     assert driven.run(20_000, lambda: not node.replica.repair.is_open)
     assert driven.ask(member, SELECT, get(1), user="joe").code == ErrorCode.ACCESS_DENIED
+
+
+def test_linearizable_read_that_waits_is_not_served_from_a_divergent_state() -> None:
+    """The member could not apply a row that the read waits for."""
+    driven = Driven(
+        3, relay_chunk_bytes=1_500, relay_window_bytes=1_500, retention_ns=1_000 * SECOND
+    )
+    leader, member = driven.leader(), driven.followers()[0]
+    driven.cut_off(member)
+    driven.world.network.break_cut_off()
+    for key in range(100):
+        assert driven.ask(leader, REPLACE, put(key, "x")).code == 0
+    driven.world.network.heal()
+    node = node_of(member)
+    assert driven.run(5_000, node.forwarding.can_forward)
+    member.disk_delay_ns = 50 * MILLISECOND
+    read = driven.send(member, SELECT, get(99, LINEARIZABLE))
+    assert driven.run(1_000, lambda: bool(node.linearizable_reads.applying))
+    node.refuse_rows = True
+    assert driven.run(10_000, lambda: read in driven.answers)
+    assert node.replica.repair.is_open
+    assert driven.answers[read].code == ErrorCode.LOADING, driven.answers[read]

@@ -146,6 +146,30 @@ def test_write_that_changes_nothing_is_answered_within_a_round(voters: int) -> N
     assert (linearizable.code, linearizable.tuples) == (0, [])
 
 
+def test_linearizable_read_through_a_new_leader_shows_what_the_former_one_answered() -> None:
+    """The index that the new leader knew before its PROMOTE was confirmed is too low (R2)."""
+    driven = prepared()
+    former, (new, member) = driven.leader(), driven.followers()
+    last = node_of(former).context.tail.last_index
+    write = driven.send(former, REPLACE, put(1, "new"))
+    tails = [node_of(shell).context.tail for shell in (new, member)]
+    assert driven.run(100, lambda: all(tail.last_index > last for tail in tails))
+    driven.mute(former, new, member)
+    driven.run(100)
+    assert driven.answers[write].code == 0
+    driven.cut_off(former)
+    member.disk_delay_ns = 100 * MILLISECOND
+    driven.world.command(new, "nominate", term=node_of(new).context.term)
+    assert driven.run(1_000, lambda: node_of(member).replica.election.leader_uuid == new.uuid)
+    term = node_of(new).replica.leader
+    assert term is not None
+    read = driven.send(member, SELECT, get(1, LINEARIZABLE))
+    assert driven.run(50, lambda: bool(node_of(new).linearizable_reads.proofs))
+    assert not term.is_confirmed
+    assert driven.run(2_000, lambda: read in driven.answers)
+    assert msgpack.unpackb(driven.answers[read].tuples[0])[1] == "new"
+
+
 def test_linearizable_read_at_cut_off_follower_is_answered_by_its_deadline() -> None:
     driven = Driven(
         3,
