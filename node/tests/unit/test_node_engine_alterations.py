@@ -1,0 +1,142 @@
+"""Spaces after alterations of their definition, their indexes and their sequences (T8, R1)."""
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.engine import Database, Pending, Select, decode_request
+from qsync_node.errors import ClientError
+from qsync_node.format import keys as protocol
+from qsync_node.format.body import put_body
+
+UUID = "aaaaaaaa-0000-4000-8000-000000000001"
+SPACE, SEQUENCE = 512, 7
+SPACE_ROW = [SPACE, 1, "t", "memtx", 0, {}, []]
+NAMED_FIELDS = [{"name": "id", "type": "unsigned"}]
+
+
+class AlteredSpace:
+    """A space with a primary key and a secondary one, whose statements are confirmed at once."""
+
+    def __init__(self) -> None:
+        self.database = Database.bootstrap(UUID)
+        self.pending = Pending(self.database)
+        self.put(SystemSpace.SPACE, *SPACE_ROW)
+        self.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [[0, "integer"]])
+
+    def put(self, space: int, *fields: object) -> Any:
+        """Replace a tuple; return it."""
+        return self.execute(Type.REPLACE, put_body(space, msgpack.packb(fields)))[0]
+
+    def delete(self, space: int, *key: object) -> None:
+        self.execute(Type.DELETE, msgpack.packb({Key.SPACE_ID: space, Key.KEY: key}))
+
+    def execute(self, kind: Type, body: bytes) -> list[Any]:
+        admin = self.database.user_by_name("admin")
+        assert admin is not None
+        executed = self.pending.execute(decode_request(kind, body), admin)
+        self.pending.push(executed.changes)
+        self.pending.confirm(executed.changes)
+        return [msgpack.unpackb(packed) for packed in executed.answer]
+
+    def use_sequence(self, *bounds: object) -> None:
+        """Let the primary key draw from a sequence.
+
+        Args:
+            bounds: its step, minimum, maximum and start, and whether it is cyclic.
+        """
+        step, least, greatest, start, is_cyclic = bounds
+        row = [SEQUENCE, 1, "seven", step, least, greatest, start, 0, is_cyclic]
+        self.put(SystemSpace.SEQUENCE, *row)
+        self.put(SystemSpace.SPACE_SEQUENCE, SPACE, SEQUENCE, False, 0, "")
+
+    def draw(self) -> int:
+        """Insert a tuple without a key; return the key that it got."""
+        key: int = self.put(SPACE, None, "x")[0]
+        return key
+
+
+@pytest.fixture
+def altered() -> AlteredSpace:
+    return AlteredSpace()
+
+
+# --- sequences ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["name", "format", "index", "other index", "truncation"])
+def test_altered_space_draws_from_its_sequence(altered: AlteredSpace, what: str) -> None:
+    altered.put(SystemSpace.INDEX, SPACE, 1, "v", "tree", {"unique": False}, [[1, "string"]])
+    altered.use_sequence(1, 1, 100, 1, False)
+    assert altered.draw() == 1
+    if what == "name":
+        altered.put(SystemSpace.SPACE, *SPACE_ROW[:2], "renamed", *SPACE_ROW[3:])
+    elif what == "format":
+        altered.put(SystemSpace.SPACE, *SPACE_ROW[:6], NAMED_FIELDS)
+    elif what == "index":
+        altered.delete(SystemSpace.INDEX, SPACE, 1)
+    elif what == "other index":
+        altered.put(SystemSpace.INDEX, SPACE, 2, "w", "tree", {"unique": False}, [[1, "string"]])
+    else:
+        altered.put(SystemSpace.TRUNCATE, SPACE, 1)
+    assert altered.draw() == 2
+
+
+def test_sequence_with_a_negative_step_descends(altered: AlteredSpace) -> None:
+    altered.use_sequence(-2, -10, 10, 3, False)
+    assert [altered.draw() for _ in range(3)] == [3, 1, -1]
+    altered.put(SPACE, 9, "not lower than the last value")
+    altered.put(SPACE, -4, "lower")
+    assert altered.draw() == -6
+
+
+@pytest.mark.parametrize(
+    ("step", "wanted"), [(2, [6, 8, 10, 3, 5, 7, 9, 3]), (-2, [6, 4, 10, 8, 6, 4, 10])]
+)
+def test_cyclic_sequence_continues_at_its_other_bound(
+    altered: AlteredSpace, step: int, wanted: list[int]
+) -> None:
+    """Not at its start, which is the first value only."""
+    altered.use_sequence(step, 3, 10, 6, True)
+    assert [altered.draw() for _ in wanted] == wanted
+
+
+# --- indexes --------------------------------------------------------------------------------------
+
+
+def test_index_that_becomes_a_tree_is_ordered(altered: AlteredSpace) -> None:
+    index = [SPACE, 1, "v", "hash", {"unique": True}, [[1, "unsigned"]]]
+    altered.put(SystemSpace.INDEX, *index)
+    for number in range(20):
+        altered.put(SPACE, number, number * 7 % 20)
+    altered.put(SystemSpace.INDEX, *index[:3], "tree", *index[4:])
+    read = decode_request(
+        Type.SELECT,
+        msgpack.packb(
+            {
+                Key.SPACE_ID: SPACE,
+                Key.INDEX_ID: 1,
+                Key.KEY: [15],
+                Key.ITERATOR: protocol.GE,
+                Key.LIMIT: 100,
+            }
+        ),
+    )
+    assert isinstance(read, Select)
+    admin = altered.database.user_by_name("admin")
+    assert admin is not None
+    found = [msgpack.unpackb(packed)[1] for packed in altered.database.select(read, admin)]
+    assert found == [15, 16, 17, 18, 19]
+
+
+def test_null_in_one_part_of_a_unique_key_is_no_duplicate(altered: AlteredSpace) -> None:
+    parts = [{"field": 1, "type": "string", "is_nullable": True}, {"field": 2, "type": "unsigned"}]
+    altered.put(SystemSpace.INDEX, SPACE, 1, "v", "tree", {"unique": True}, parts)
+    for key in (1, 2):
+        altered.put(SPACE, key, None, 5)
+    altered.put(SPACE, 3, "a", 5)
+    with pytest.raises(ClientError, match="Duplicate key"):
+        altered.put(SPACE, 4, "a", 5)
