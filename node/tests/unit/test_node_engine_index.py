@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsync_node.engine import index
-from qsync_node.engine.index import HashIndex, LayerIndex, TreeIndex, range_of
+from qsync_node.engine.index import HashIndex, LayerIndex, TreeIndex, range_after, range_of
 from qsync_node.engine.keydef import KeyDef, KeyPart
 from qsync_node.format import keys as protocol
 
@@ -165,3 +165,21 @@ def test_a_settled_put_stays_hidden_by_a_later_one() -> None:
         layer.settle(put)
         seen.append((layer.get(1), len(layer.puts)))
     assert seen == [(same, 1), (same, 1), (same, 0)]
+
+
+@pytest.mark.parametrize("iterator", ITERATORS)
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("offset", [10, 1_000])
+def test_offset_leaves_out_as_many_tuples(iterator: int, is_after: bool, offset: int) -> None:
+    """A large offset is skipped without a walk over its entries."""
+    tree = TreeIndex(PAIR)
+    model: dict[Any, bytes] = {}
+    keys = [(number // 1_200, f"{number:04}") for number in range(3_600)]
+    apply(model, tree, [(key, repr(key).encode()) for key in keys])
+    bounds = range_of(PAIR, iterator, (1,))
+    wanted = expect(model, iterator, (1,))
+    if is_after:
+        bounds = range_after(bounds, wanted[0][0])
+        wanted = wanted[1:]
+    assert list(tree.tuples_in(bounds, offset)) == [packed for _, packed in wanted[offset:]]
+    assert len(wanted) > offset

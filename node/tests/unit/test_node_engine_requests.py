@@ -145,9 +145,10 @@ def test_pages_join_to_the_whole(
         assert isinstance(page, Select)
         tuples, position = reads.select_page(database, page, admin)
         got += tuples
+        assert position is not None or (after == "tuple" and not tuples)
         if not tuples:
+            assert position == extra.get(Key.AFTER_POSITION), "new tuples may follow the last page"
             break
-        assert position is not None
         extra = (
             {Key.AFTER_POSITION: position}
             if after == "position"
