@@ -14,6 +14,7 @@ from qsync_client.protocol.connection import error_code
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import FrameDecoder, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES
+from qsync_node.consensus import effects as fx
 from qsync_node.format.mp import pack
 from qsync_node.peering.handshake import HELLO
 from qsync_node.server.admission import (
@@ -22,7 +23,7 @@ from qsync_node.server.admission import (
     UNREAD_TOTAL_BYTES_MAX,
     Admission,
 )
-from qsync_node.server.bounds import ConnectionBounds
+from qsync_node.server.bounds import REQUEST_BYTES_MAX, ConnectionBounds
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
 from qsync_node.server.session import ServerSession
@@ -116,13 +117,18 @@ class SessionBench:
             is_ended=lambda: is_ended,
             accept=self._accept,
         )
-        services: Services = stub
-        self.session = ServerSession(services)
-        self.session.connection_made(self.wire)
+        self._services: Services = stub
+        self.session = self.connect(self.wire)
         if is_ended:
             return
         assert len(self.wire.output) == GREETING_BYTES
         self.wire.output = b""
+
+    def connect(self, wire: SessionWire) -> ServerSession:
+        """Return a further session of the same node."""
+        session = ServerSession(self._services)
+        session.connection_made(wire)
+        return session
 
     def _accept(self, session: ServerSession, sync: int, fields: dict[int, Any]) -> None:
         self.sessions.remove(session)
@@ -203,6 +209,38 @@ def test_client_with_most_unread_answers_is_closed_above_the_budget() -> None:
     bench.session.data_received(encode_request(Type.PING, 1))
     bench.sessions.flush()
     assert bench.wire.is_aborted
+
+
+def test_only_the_client_with_most_unread_answers_is_closed() -> None:
+    """The connection is lost only later, when the event loop calls."""
+    bench = SessionBench()
+    wire = SessionWire()
+    other = bench.connect(wire)
+    bench.wire.unsent_after_write = UNREAD_TOTAL_BYTES_MAX
+    wire.unsent_after_write = 1_000
+    for session in (bench.session, other):
+        session.data_received(encode_request(Type.PING, 1))
+    bench.sessions.flush()
+    assert bench.wire.is_aborted
+    assert not wire.is_aborted
+    bench.session.connection_lost(None)
+    bench.sessions.flush()
+    assert not wire.is_aborted
+
+
+def test_client_with_large_requests_is_read_again_once_they_are_answered() -> None:
+    """No packet waits then: nothing else would resume its socket."""
+    bench = SessionBench()
+    body = pack({Key.SPACE_ID: 512, Key.TUPLE: [b"x" * (REQUEST_BYTES_MAX // 4)]})
+    session = bench.session
+    session.connection.log_in("app", 2 * REQUEST_BYTES_MAX)
+    bench.session.data_received(encode_request(Type.INSERT, 1, body) * 4)
+    assert bench.wire.is_reading_paused
+    assert not session.requests.waiting
+    for number in sorted(session.requests.running):
+        bench.sessions.answer(fx.Answer(session.number, number, 0, "", [], 0))
+    bench.sessions.flush()
+    assert not bench.wire.is_reading_paused
 
 
 def test_client_that_waits_for_the_common_budget_is_read_again() -> None:
