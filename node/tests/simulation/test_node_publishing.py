@@ -404,6 +404,22 @@ def test_publications_of_a_deleted_journal_are_discarded(driven: Driven) -> None
     assert publisher(driven).journal_id == 9
 
 
+def test_many_publications_of_a_deleted_journal_are_discarded_by_several_calls(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "REMOVED_MAX", 2)
+    leader = driven.leader()
+    for number in range(5):
+        assert driven.ask(leader, CALL, publish(b"%d" % number)).code == 0
+    body = build_body(JOURNAL_SPACE, index=0, key=[JOURNAL])
+    assert driven.ask(leader, DELETE, body).code == 0
+    for left in (3, 1):
+        assert driven.ask(leader, CALL, call("qsync.discard", JOURNAL, ID)).code == 0
+        assert len(publications(driven)) == publisher(driven).pending_bytes == left
+    assert driven.ask(leader, CALL, call("qsync.discard", JOURNAL, ID)).code == 0
+    assert publications(driven) == rows(driven, PUBLISHER_SPACE) == []
+
+
 # --- waiting --------------------------------------------------------------------------------------
 
 

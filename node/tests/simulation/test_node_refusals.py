@@ -81,6 +81,20 @@ def test_limits_refuse_a_commit() -> None:
     assert driven.ask(leader, ROLLBACK, stream=1).code == 0
 
 
+def test_commit_that_takes_memory_is_refused_although_it_ends_with_a_delete() -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, REPLACE, put(1, "x" * 500)).code == 0
+    set_limits(driven, memory_bytes_max=node_of(leader).database.memory_bytes - 100)
+    delete = build_body(SPACE, index=0, key=[1])
+    for writes, code in (([put(2, "y")], ErrorCode.MEMORY_ISSUE), ([], 0)):
+        assert driven.ask(leader, BEGIN, stream=1).code == 0
+        for body in writes:
+            assert driven.ask(leader, REPLACE, body, stream=1).code == 0
+        assert driven.ask(leader, DELETE, delete, stream=1).code == 0
+        assert driven.ask(leader, COMMIT, stream=1).code == code
+
+
 def test_answers_that_a_transaction_holds_count_as_its_memory() -> None:
     """A COMMIT compares them, so they are kept until then."""
     driven = Driven(3)
