@@ -194,8 +194,10 @@ def test_larger_window_does_not_bring_expired_marks_back(driven: Driven) -> None
 
 
 def test_window_is_part_of_the_state_and_no_local_setting(driven: Driven) -> None:
+    fill(driven, KEY_WINDOW_ROWS + 10)
     set_window(driven, 2_000)
     floor = node_of(driven.leader()).keys.floor
+    assert floor > 0
     for shell in driven.followers():
         driven.world.command(shell, "snapshot")
         driven.run(100)

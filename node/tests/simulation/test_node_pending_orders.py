@@ -9,6 +9,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
+from qsync_sim.cluster import KEY_WINDOW_ROWS
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven, get, node_of, put
 
@@ -68,6 +69,27 @@ def test_window_of_keys_changes_only_once_the_last_change_is_confirmed() -> None
     assert again.code == ErrorCode.KEY_EXPIRED
     (kept,) = driven.ask(leader, SELECT, get(7)).tuples
     assert b"other" in kept
+
+
+def test_larger_window_expires_the_marks_whose_keys_pending_rows_will_forget() -> None:
+    """Each confirmed key forgets the oldest ones by the window before the change (T9)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    node = node_of(leader)
+    mark = node.context.limbo.confirmed_index
+    key = ["client-1", 1, mark]
+    assert driven.ask(leader, INSERT, put(7, "first"), key=key).code == 0
+    while node.context.tail.last_index < mark + KEY_WINDOW_ROWS - 20:
+        driven.ask(leader, REPLACE, put(9, "x"))
+    later = node.context.limbo.confirmed_index
+    for number in range(40):
+        driven.send(leader, REPLACE, put(8, "y"), key=["client-2", number, later])
+    asked = order(driven, leader, "set_key_window", rows=5_000)
+    assert node.context.limbo.confirmed_index < mark + KEY_WINDOW_ROWS, "the rows are pending"
+    assert driven.run(5_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    again = driven.ask(leader, INSERT, put(7, "first"), key=key)
+    assert again.code == ErrorCode.KEY_EXPIRED
 
 
 def with_asynchronous_space() -> Driven:

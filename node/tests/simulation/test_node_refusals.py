@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from qsync_node.consensus.settings import SECOND
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import BROKER_SPACE, JOURNAL_SPACE, BrokerId, BrokerRow, encode_row
 from qsync_sim.clients import build_body
@@ -42,6 +45,41 @@ def test_refused_statement_does_not_count_for_the_size_of_its_transaction() -> N
     assert driven.ask(leader, REPLACE, small, stream=1).code == 0
     assert driven.ask(leader, COMMIT, stream=1).code == 0
     assert len(driven.ask(leader, 1, get(1)).tuples) == 1
+
+
+@pytest.mark.parametrize("at_leader", [True, False])
+def test_retry_of_a_committed_write_is_no_write_at_a_limit(at_leader: bool) -> None:
+    """*not logged* would let its client assume that nothing was written (T9)."""
+    driven = Driven(3)
+    member = driven.leader() if at_leader else driven.followers()[0]
+    key = ["client", 1, 0]
+    first = driven.ask(member, REPLACE, put(1, "x"), key=key)
+    assert first.code == 0
+    set_limits(driven, memory_bytes_max=1)
+    assert driven.ask(member, REPLACE, put(2, "y")).code == ErrorCode.MEMORY_ISSUE
+    again = driven.ask(member, REPLACE, put(1, "x"), key=key)
+    assert (again.code, again.log_index) == (0, first.log_index)
+
+
+def test_write_is_refused_while_the_quorum_is_slow() -> None:
+    """Otherwise the queue grows until all of it is rolled back (T11)."""
+    driven = Driven(3, synchro_timeout_ns=2 * SECOND)
+    leader = driven.leader()
+    relays = node_of(leader).replica.relays
+    on_ack = relays.on_ack
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
+    pending = [driven.send(leader, REPLACE, put(1, "x"))]
+    driven.run(900)
+    pending.append(driven.send(leader, REPLACE, put(2, "y")))
+    driven.run(150)
+    assert not driven.answers
+    refused = driven.ask(leader, REPLACE, put(3, "z"))
+    assert refused.code == ErrorCode.SYNC_QUEUE_FULL
+    assert "more slowly" in refused.reason
+    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    assert driven.run(1_000, lambda: all(sync in driven.answers for sync in pending))
+    assert [driven.answers[sync].code for sync in pending] == [0, 0]
+    assert driven.ask(leader, REPLACE, put(3, "z")).code == 0
 
 
 def test_rows_can_be_deleted_at_the_memory_limit() -> None:
