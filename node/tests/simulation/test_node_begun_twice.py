@@ -1,7 +1,9 @@
-"""A BEGIN that is refused changes nothing in the transaction of its stream (T10)."""
+"""A BEGIN that is refused changes nothing in its stream (T10)."""
 
+import msgpack
 import pytest
 
+from qsync_client.protocol.constants import Key
 from qsync_node.errors import ErrorCode
 from qsync_testing.worlds import BEGIN, COMMIT, REPLACE, ROLLBACK, SELECT, Driven, get, put
 
@@ -35,3 +37,17 @@ def test_begin_in_the_transaction_of_a_former_leader_opens_none() -> None:
     assert code == ErrorCode.TRANSACTION_CONFLICT, "a statement left its transaction"
     assert driven.ask(member, ROLLBACK, stream=1).code == 0
     assert driven.ask(member, BEGIN, stream=1).code == 0
+
+
+@pytest.mark.parametrize("at_leader", [True, False])
+def test_stream_is_free_after_a_begin_that_opened_no_transaction(at_leader: bool) -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    member = leader if at_leader else driven.followers()[0]
+    options = msgpack.packb({Key.TIMEOUT: "soon"})
+    refused = driven.ask(member, BEGIN, options, stream=1)
+    assert refused.code == ErrorCode.ILLEGAL_PARAMS
+    assert driven.ask(member, REPLACE, put(1, "alone"), stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    assert driven.ask(member, ROLLBACK, stream=1).code == 0

@@ -2,6 +2,7 @@
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
+from qsync_node.errors import ErrorCode
 from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
 ADMIN = 7
@@ -68,8 +69,11 @@ def test_leader_that_is_fenced_when_it_wins_takes_writes_once_it_is_unfenced() -
     assert driven.run(20_000, lambda: driven.world.leader() is member)
     driven.world.command(other, "configure", election_mode="voter")
     node = node_of(member)
-    assert driven.run(5_000, lambda: node.context.limbo.confirmed_index > 0)
+    won = node.replica.leader
+    assert won is not None
+    assert driven.run(5_000, lambda: won.is_confirmed)
     assert not node.status.report()["is_writable"]
+    assert driven.ask(member, INSERT, put(2, "x")).code == ErrorCode.READONLY
     driven.world.command(member, "unfence")
     assert driven.run(1_000, lambda: node.status.report()["is_writable"])
     assert driven.ask(member, INSERT, put(2, "x")).code == 0
