@@ -226,6 +226,13 @@ def test_a_tuple_draws_from_a_sequence_only_with_the_right_to_write_it(prepared:
     assert OpenTransaction(Pending(prepared)).execute(request, joe)
 
 
+def test_truncated_space_draws_from_its_sequence(prepared: Database) -> None:
+    prepared.apply(Type.INSERT, row(SystemSpace.SPACE_SEQUENCE, 512, 7, False, 0, ""))
+    prepared.apply(Type.INSERT, row(SystemSpace.TRUNCATE, 512, 1))
+    drawn = Pending(prepared).execute(decode_request(2, row(512, None)), user(prepared, "admin"))
+    assert msgpack.unpackb(drawn.answer[0]) == [1]
+
+
 def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:
     files = sorted(VECTORS.rglob("*.snap"))
     assert files
