@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
     BROKER_SPACE,
@@ -38,8 +39,8 @@ def row(broker: BrokerId, renewals: int = 0, lease_ms: int = LEASE_MS) -> bytes:
     return build_body(BROKER_SPACE, tuple=encode_row(fields))
 
 
-def enabled(**settings: Any) -> Driven:
-    driven = Driven(3, **settings)
+def enabled(voters: int = 3, **settings: Any) -> Driven:
+    driven = Driven(voters, **settings)
     for space, fields in definitions():
         assert driven.ask(driven.leader(), INSERT, build_body(space, tuple=fields)).code == 0
     return driven
@@ -123,6 +124,19 @@ def test_renewal_that_is_not_confirmed_yet_keeps_the_row() -> None:
     driven.run(500)
     assert driven.answers[asked].code == 0
     assert brokers(driven) == ["broker-a"]
+
+
+def test_removal_that_was_refused_is_tried_again() -> None:
+    driven = enabled(voters=1)
+    renew(driven, A)
+    leader = driven.leader()
+    leader.step([fx.SpaceLow(True)])
+    driven.run(LEASE_MS + 500)
+    assert brokers(driven) == ["broker-a"]
+    assert driven.world.counters["event lease_expired"] == 1, "its removal was refused"
+    leader.step([fx.SpaceLow(False)])
+    driven.run(2 * POLL_MS + 200)
+    assert brokers(driven) == []
 
 
 def test_lease_that_ends_while_the_index_is_being_dropped_is_left_alone() -> None:

@@ -383,6 +383,19 @@ def test_removal_is_bounded_and_can_be_repeated(
     assert publisher(driven).published == 3
 
 
+def test_places_of_the_last_publications_are_remembered(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call logs and decodes all of them (T11)."""
+    monkeypatch.setattr(publishing, "PLACES_MAX", 2)
+    leader = driven.leader()
+    for sequence in range(1, 5):
+        driven.ask(leader, CALL, publish(b"x"))
+        place = [sequence, sequence, sequence + 1]
+        driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, sequence, [place]))
+    assert publisher(driven).places == [[3, 3, 4], [4, 4, 5]]
+
+
 def test_removal_beyond_the_last_sequence_is_refused(driven: Driven) -> None:
     driven.ask(driven.leader(), CALL, publish(b"x"))
     answer = driven.ask(driven.leader(), CALL, call("qsync.published", JOURNAL, ID, 2, []))
