@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 
+from qsync_client.protocol.constants import Key
 from qsync_node.consensus.settings import SECOND
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import BROKER_SPACE, JOURNAL_SPACE, BrokerId, BrokerRow, encode_row
@@ -103,6 +105,17 @@ def test_full_queue_refuses_a_delete_at_the_memory_limit() -> None:
     set_limits(driven, memory_bytes_max=1, limbo_entries_max=0)
     refused = driven.ask(leader, DELETE, build_body(SPACE, index=0, key=[1]))
     assert refused.code == ErrorCode.SYNC_QUEUE_FULL
+
+
+@pytest.mark.parametrize("wanted", [{}, {Key.TIMEOUT: 100}], ids=["default", "longer"])
+def test_no_transaction_stays_open_for_longer_than_the_limit(wanted: dict[Key, int]) -> None:
+    driven = Driven(3, transaction_timeout_ns=SECOND)
+    leader = driven.leader()
+    assert driven.ask(leader, BEGIN, msgpack.packb(wanted), stream=1).code == 0
+    driven.run(900)
+    assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == 0
+    driven.run(200)
+    assert driven.ask(leader, COMMIT, stream=1).code == ErrorCode.TRANSACTION_TIMEOUT
 
 
 def test_limits_refuse_a_commit() -> None:
