@@ -171,6 +171,21 @@ def test_replicas_that_join_at_once_are_registered_one_after_the_other() -> None
     assert wire.leader.is_alive
 
 
+def test_member_whose_state_diverges_during_a_join_sends_no_view() -> None:
+    """The registration is confirmed nevertheless, and the replica can join elsewhere (T7)."""
+    wire = Wire()
+    node = node_of(wire.leader)
+    for follower in wire.driven.followers():
+        follower.disk_delay_ns = 50 * MILLISECOND
+    wire.say(1, JOIN)
+    assert node.context.configuration.by_uuid(FIRST) is not None
+    assert node.context.confirmed_configuration.by_uuid(FIRST) is None, "it is pending"
+    node.replica.repair.open(node.context.limbo.confirmed_index)
+    assert wire.driven.run(5_000, lambda: 1 in wire.ended)
+    assert wire.codes(1) == [LOADING]
+    assert len(wire.frames[1]) == 1
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 
