@@ -4,7 +4,10 @@ import msgpack
 import pytest
 
 from qsync_client.protocol.constants import Key
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus.messages import ReadIndexReply
 from qsync_node.consensus.settings import MILLISECOND
+from qsync_node.consensus.source import SourceState
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
@@ -193,3 +196,39 @@ def test_linearizable_read_at_cut_off_follower_is_answered_by_its_deadline() -> 
     driven.run(1000)
     assert driven.answers[read].code == ErrorCode.TIMEOUT
     assert not reads.applying
+
+
+def read_at_next_row(driven: Driven, shell: Shell) -> int:
+    """Send a linearizable read to a member; the leader returns an index that it lacks."""
+    node = node_of(shell)
+    read = driven.send(shell, SELECT, get(1, LINEARIZABLE))
+    (number,) = node.linearizable_reads.asked
+    link = node.context.link_to(driven.leader().uuid)
+    assert link is not None
+    index = node.context.limbo.confirmed_index + 1
+    shell.step([fx.Received(link.number, ReadIndexReply(number, index))])
+    return read
+
+
+def test_read_is_refused_only_if_it_has_waited_without_a_leader_itself() -> None:
+    """An earlier read that was refused did not wait for this change of the source."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    driven.run(500)
+    refused = read_at_next_row(driven, member)
+    driven.cut_off(member)
+    driven.world.network.break_cut_off()
+    assert driven.run(1_500, lambda: refused in driven.answers)
+    assert "the member follows no leader" in driven.answers[refused].reason
+    driven.world.network.heal()
+    assert driven.run(5_000, node_of(member).forwarding.can_forward)
+    driven.run(1_000)
+    source = node_of(member).replica.source
+    source.restart()
+    read = read_at_next_row(driven, member)
+    assert source.state is SourceState.COMPARING
+    driven.run(100)
+    assert read not in driven.answers
+    assert driven.ask(driven.leader(), REPLACE, put(1, "next")).code == 0
+    assert driven.run(5_000, lambda: read in driven.answers)
+    assert driven.answers[read].code == 0
