@@ -6,8 +6,9 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.messages import PeerMessage
 from qsync_node.errors import ErrorCode
-from qsync_testing.worlds import REPLACE, SELECT, Driven, get, node_of, put
+from qsync_testing.worlds import BEGIN, REPLACE, SELECT, Driven, get, node_of, put
 
+ADMIN = 7
 LINK = 99_999
 
 
@@ -79,3 +80,45 @@ def test_member_that_lags_by_a_window_learns_that_it_was_removed() -> None:
     driven.world.network.heal()
     context = node_of(member).context
     assert driven.run(5_000, lambda: context.is_removed(member.uuid))
+
+
+def test_transactions_of_a_removed_member_end_with_their_session() -> None:
+    """The link stays open, and the row of the removal may not have arrived (T11)."""
+    driven = Driven(3)
+    leader, member = driven.leader(), driven.followers()[0]
+    streams = node_of(leader).clients.streams
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    assert driven.ask(member, REPLACE, put(1, "x" * 500), stream=1).code == 0
+    assert streams.held_bytes > 500
+    driven.mute(leader, member)
+    driven.world.command(leader, "unregister", uuid=member.uuid)
+    assert driven.run(300, lambda: node_of(leader).context.is_removed(member.uuid))
+    member.step([fx.SessionClosed(100)])
+    assert driven.run(300, lambda: streams.held_bytes == 0)
+
+
+def test_removal_requires_the_configured_quorum() -> None:
+    """Without it, the remaining voters would accept no writes (M3)."""
+    driven = Driven(4, quorum=3)
+    leader, (down, removed, _) = driven.leader(), driven.followers()
+    down.stop(power_loss=False)
+    driven.run(2_000)
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    order = {"uuid": removed.uuid}
+    answer = driven.world.ask(leader, lambda sync: fx.Command(ADMIN, sync, "unregister", order))
+    assert answer is not None
+    assert "3 of the 3 remaining voters must answer" in answer.reason
+
+
+def test_last_voter_needs_no_other_one_to_answer() -> None:
+    """The remaining voters decide, not those before the removal (M3)."""
+    driven = Driven(2)
+    leader, removed = driven.leader(), driven.followers()[0]
+    order = {"uuid": removed.uuid}
+    answer = driven.world.ask(leader, lambda sync: fx.Command(ADMIN, sync, "unregister", order))
+    assert answer is not None
+    assert answer.code == 0, answer.reason
+    removed.stop(power_loss=False)
+    removed.is_removed = True
+    driven.run(2_000)
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
