@@ -3,6 +3,7 @@
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.errors import ErrorCode
+from qsync_sim.shell import Shell
 from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
 ADMIN = 7
@@ -55,8 +56,13 @@ def test_switchover_whose_target_does_not_take_over_ends() -> None:
     assert node_of(leader).replica.leader is term
 
 
-def test_leader_that_is_fenced_when_it_wins_takes_writes_once_it_is_unfenced() -> None:
-    """Only its log has all rows, and the other member only votes from then on (E1)."""
+def with_fenced_leader() -> tuple[Driven, Shell, Shell]:
+    """Let a fenced member win, because only its log has all rows (E1).
+
+    Returns:
+        The world, the fenced leader, and the former leader, which is down. The third member only
+        votes from then on.
+    """
     driven = Driven(3)
     leader, (member, other) = driven.leader(), driven.followers()
     driven.world.command(member, "fence")
@@ -68,6 +74,11 @@ def test_leader_that_is_fenced_when_it_wins_takes_writes_once_it_is_unfenced() -
     driven.world.command(other, "nominate", term=node_of(other).context.term)
     assert driven.run(20_000, lambda: driven.world.leader() is member)
     driven.world.command(other, "configure", election_mode="voter")
+    return driven, member, leader
+
+
+def test_leader_that_is_fenced_when_it_wins_takes_writes_once_it_is_unfenced() -> None:
+    driven, member, _ = with_fenced_leader()
     node = node_of(member)
     won = node.replica.leader
     assert won is not None
@@ -77,3 +88,21 @@ def test_leader_that_is_fenced_when_it_wins_takes_writes_once_it_is_unfenced() -
     driven.world.command(member, "unfence")
     assert driven.run(1_000, lambda: node.status.report()["is_writable"])
     assert driven.ask(member, INSERT, put(2, "x")).code == 0
+
+
+def test_leader_that_is_fenced_twice_steps_down_when_its_switchover_does_not_end() -> None:
+    """It was fenced when it won, and took writes between the two fences (E10)."""
+    driven, leader, target = with_fenced_leader()
+    node = node_of(leader)
+    driven.world.command(leader, "unfence")
+    assert driven.run(5_000, lambda: node.status.report()["is_writable"])
+    target.start()
+    term = node.replica.leader
+    assert term is not None
+    assert driven.run(5_000, lambda: target.uuid in term.tracker.successors())
+    driven.mute(leader, target)
+    driven.mute(target, leader)
+    driven.world.command(leader, "fence")
+    assert driven.run(1_000, lambda: term.transfer.is_active)
+    driven.run(7_000)
+    assert node.replica.leader is None

@@ -141,6 +141,28 @@ def test_member_is_not_removed_if_the_rest_needs_a_later_version() -> None:
     assert "upgrade it" in term.changes.refusal_to_remove(removed)
 
 
+def test_forced_survivor_registers_the_level_of_its_process() -> None:
+    """The members that are lost had the lowest levels, and it was downgraded meanwhile (E11)."""
+    driven = Driven(3)
+    versions = versions_of(driven)
+    survivor, *others = driven.shells
+    run_as(driven, versions, survivor, LATER)
+    for shell in others:
+        shell.stop(power_loss=True)
+        shell.is_removed = True
+    versions.start_version(survivor, LEVEL)
+    assert driven.run(5_000, lambda: survivor.is_alive)
+    driven.run(1_000)
+    order = {"lost": [shell.uuid for shell in others], "disks_destroyed": True}
+    answer = driven.world.ask(
+        survivor, lambda sync: fx.Command(ADMIN_SESSION, sync, "force-confirm", order)
+    )
+    assert answer is not None
+    assert answer.code == 0, answer.reason
+    assert level_at(survivor) == LEVEL
+    assert driven.ask(survivor, REPLACE, put(1, "x")).code == 0
+
+
 def test_member_of_an_earlier_version_is_not_registered() -> None:
     driven = Driven(3)
     versions = versions_of(driven)
