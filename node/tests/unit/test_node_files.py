@@ -1,5 +1,6 @@
 """Writes to the operating system that fail in part, and its count of free bytes."""
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,3 +38,20 @@ def test_bytes_that_are_reserved_for_root_are_not_free(monkeypatch: pytest.Monke
     stat = SimpleNamespace(f_bavail=3, f_bfree=ROOM, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda directory: cast(os.statvfs_result, stat))
     assert OsFileSystem().free_bytes("/") == 3 * 4096
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)]
+)
+def test_exceeded_quota_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: int, is_full: bool
+) -> None:
+    def refuse(fd: int, parts: Sequence[bytes]) -> int:
+        raise OSError(cause, os.strerror(cause))
+
+    monkeypatch.setattr(os, "writev", refuse)
+    file = OsFileSystem().create(str(tmp_path / "file"))
+    with pytest.raises(DiskError) as caught:
+        file.append([b"four"])
+    assert isinstance(caught.value, DiskFull) is is_full
+    file.close()

@@ -19,7 +19,7 @@ from qsync_node.archive.uploader import (
     Shipping,
     UploadOperation,
 )
-from qsync_node.archive.uploads import Contents
+from qsync_node.archive.uploads import Contents, needed_snapshot
 from qsync_node.consensus.history import TermStart
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentRange
@@ -140,6 +140,13 @@ def test_replaced_snapshot_is_left_out() -> None:
     done = one_pass(shipping, snapshots=snapshots)
     assert done == [*OPENING, *UPLOAD, "Describe", *UPLOAD]
     assert shipping.floor == ArchiveFloor(5, 3, 0), "the segment begins with it"
+
+
+def test_snapshot_that_starts_no_segment_need_not_wait_for_its_upload() -> None:
+    """Else the disk would keep all of them during an outage of the archive (S5)."""
+    within, start = "/d/00000000000000000004.snap", "/d/00000000000000000005.snap"
+    assert needed_snapshot(Contents(SEGMENTS, [within], []), []) is None
+    assert needed_snapshot(Contents(SEGMENTS, [within, start], []), []) == 5
 
 
 def test_segment_is_sealed_after_its_interval_or_for_an_index() -> None:
