@@ -1,6 +1,7 @@
-"""Connections to other members: attempts that are never answered."""
+"""Connections to other members: attempts that are never answered, or refused."""
 
 import asyncio
+import gc
 import io
 import itertools
 from pathlib import Path
@@ -17,6 +18,7 @@ from qsync_node.peering.handshake import Opening, PeerIdentity
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
+from qsync_node.server.loop import NodeServer
 from qsync_node.server.peers import Peers
 from qsync_node.server.services import Newcomer
 from qsync_node.server.sessions import ClientSocket, Sessions
@@ -60,6 +62,52 @@ def test_attempt_without_an_answer_leaves_no_connection(
         server.close()
 
     asyncio.run(main())
+
+
+def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
+    """Its address was wrong, and the status names the cause until the address is corrected."""
+
+    def config_of(name: str) -> NodeConfig:
+        return NodeConfig(
+            directory=tmp_path / name, name=name, replicaset_uuid=UUID, secret="a shared secret"
+        )
+
+    async def greet_wrongly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 another server".ljust(128))
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        log = Log("n1", "error", io.StringIO())
+        numbers = itertools.count(1)
+        links = Links(asyncio.get_running_loop(), numbers)
+        sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
+        config = config_of("n1")
+        peers = Peers(config, UUID, links, sessions, lambda item: None, log, lambda: None)
+        wrong = await asyncio.start_server(greet_wrongly, "127.0.0.1", 0)
+        port = wrong.sockets[0].getsockname()[1]
+        peers.set_addresses({"n2": f"127.0.0.1:{port}"})
+        member = NodeServer(config_of("n2"), log)
+        await member.listen()
+        try:
+            async with asyncio.timeout(20):
+                while not peers.refusals.of_targets:
+                    await asyncio.sleep(0.01)  # a real attempt ends by its own timer
+                host, port = member.address
+                peers.set_addresses({"n2": f"{host}:{port}"})
+                while peers.refusals.of_targets:
+                    await asyncio.sleep(0.01)  # the same
+            assert len(links) == 1
+        finally:
+            peers.stop()
+            member.close(is_clean=False)
+            wrong.close()
+
+    thresholds = gc.get_threshold()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 class ArrivedWire(asyncio.Transport):
