@@ -29,6 +29,14 @@ def last_index(shell: Shell) -> int:
     return context_of(shell).tail.last_index
 
 
+def lose(shells: list[Shell]) -> list[str]:
+    """Destroy the disks of members, and return their UUIDs."""
+    for shell in shells:
+        shell.stop(power_loss=True)
+        shell.is_removed = True
+    return [shell.uuid for shell in shells]
+
+
 def lose_two_of_three(world: World) -> tuple[Shell, list[str]]:
     """Destroy the disks of two of three voters, the leader included.
 
@@ -39,12 +47,9 @@ def lose_two_of_three(world: World) -> tuple[Shell, list[str]]:
     leader = world.leader()
     assert leader is not None
     survivor = next(shell for shell in world.alive() if shell is not leader)
-    lost = [shell for shell in world.alive() if shell is not survivor]
-    for shell in lost:
-        shell.stop(power_loss=True)
-        shell.is_removed = True
+    lost = lose([shell for shell in world.alive() if shell is not survivor])
     world.run_for(5 * SECOND)
-    return survivor, [shell.uuid for shell in lost]
+    return survivor, lost
 
 
 @pytest.mark.parametrize("verb", ["force-confirm", "force-rollback"])
@@ -111,12 +116,9 @@ def order_in_vain(world: World, survivors: int, verb: str) -> tuple[list[Shell],
     world.network.cut(leader, older)
     world.insert(SystemSpace.SCHEMA, ["first", 1])
     assert world.run_for(SECOND, lambda: last_index(left[-1]) > last_index(older))
-    for shell in lost:
-        shell.stop(power_loss=True)
-        shell.is_removed = True
+    uuids = lose(lost)
     world.network.heal()
     world.run_for(5 * SECOND)
-    uuids = [shell.uuid for shell in lost]
     order(world, older, verb, lost=uuids, disks_destroyed=True)
     assert not context_of(older).is_leading
     return left, uuids
@@ -177,3 +179,78 @@ def test_order_that_another_leader_has_overtaken_is_over() -> None:
     assert world.run_for(10 * SECOND, lambda: world.leader() is older)
     world.run_for(SECOND)
     assert voters() == 5
+
+
+def test_nothing_is_forced_while_a_leader_answers() -> None:
+    """Only the other voters are unreachable: a second configuration would split the cluster."""
+    world = World(2)
+    world.bootstrap(5)
+    leader = world.leader()
+    assert leader is not None
+    follower, *others = (shell for shell in world.alive() if shell is not leader)
+    for other in others:
+        world.network.cut(follower, other)
+        world.network.cut(other, follower)
+    world.network.break_cut_off()
+    world.run_for(SECOND)
+    linked = {link.peer_uuid for link in context_of(follower).links.values()}
+    assert linked == {leader.uuid}
+    lost = [shell.uuid for shell in world.alive() if shell is not follower]
+    answer = order(world, follower, "force-confirm", lost=lost, disks_destroyed=True)
+    assert answer.code == 5
+    assert "a leader answers" in answer.reason
+    assert not context_of(follower).ballot.forced_voters
+
+
+def test_survivor_with_a_divergent_state_is_refused() -> None:
+    """It would take no writes for ever; another survivor may have a sound state (T7)."""
+    world = World(2)
+    survivor, lost = lose_two_of_three(world)
+    assert survivor.node is not None
+    survivor.node.replica.repair.open(context_of(survivor).limbo.confirmed_index)
+    answer = order(world, survivor, "force-confirm", lost=lost, disks_destroyed=True)
+    assert answer.code == 5
+    assert "another surviving voter" in answer.reason
+    assert not context_of(survivor).ballot.forced_voters
+
+
+def test_mark_of_a_forced_configuration_outlives_the_process() -> None:
+    world = World(1)
+    survivor, lost = lose_two_of_three(world)
+    assert order(world, survivor, "force-confirm", lost=lost, disks_destroyed=True).code == 0
+    assert world.run_for(5 * SECOND, lambda: world.leader() is survivor)
+    world.run_for(SECOND)
+    for _ in range(2):  # the first process stores another ballot
+        survivor.stop(power_loss=False)
+        survivor.start()
+        assert world.run_for(5 * SECOND, lambda: world.leader() is survivor)
+        assert survivor.node is not None
+        assert survivor.node.status.report()["was_forced"]
+
+
+def test_later_order_replaces_the_one_before() -> None:
+    """The first order would discard the pending rows, and has found no votes yet."""
+    world = World(6)
+    world.bootstrap(5)
+    leader = world.leader()
+    assert leader is not None
+    survivor, helper, *others = (shell for shell in world.alive() if shell is not leader)
+    for shell in (helper, *others):
+        world.network.cut(leader, shell)
+    pending = last_index(survivor) + 1
+    body = build_body(SystemSpace.SCHEMA, tuple=["pending", 1])
+    leader.step([fx.Request(7, 1, INSERT, body, 0, "admin", None)])
+    assert world.run_for(SECOND, lambda: last_index(survivor) >= pending)
+    helper.stop(power_loss=False)
+    lost = lose([leader, *others])
+    world.network.heal()
+    world.run_for(5 * SECOND)
+    assert context_of(survivor).limbo.confirmed_index < pending
+    for verb in ("force-rollback", "force-confirm"):
+        world.command(survivor, verb, lost=lost, disks_destroyed=True)
+        world.run_for(SECOND)
+        assert context_of(survivor).ballot.forced_voters
+    helper.start()
+    assert world.run_for(10 * SECOND, lambda: world.leader() is survivor)
+    assert world.run_for(SECOND, lambda: context_of(survivor).limbo.confirmed_index > pending)
+    assert not context_of(survivor).limbo.rolled_back_rows
