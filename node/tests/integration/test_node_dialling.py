@@ -13,17 +13,22 @@ import pytest
 import qsync_node.server.peers
 from qsync_client.protocol.frame import FrameDecoder
 from qsync_client.protocol.greeting import encode_greeting
+from qsync_node.consensus import effects as fx
+from qsync_node.consensus import messages as msg
+from qsync_node.format.frame import encode_ok
 from qsync_node.format.mp import unpack
-from qsync_node.peering.handshake import Opening, PeerIdentity
+from qsync_node.peering.frames import encode_frames
+from qsync_node.peering.handshake import Opening, PeerIdentity, answer_hello
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
 from qsync_node.server.loop import NodeServer
-from qsync_node.server.peers import Peers
+from qsync_node.server.peers import Dialer, Peers
 from qsync_node.server.services import Newcomer
 from qsync_node.server.sessions import ClientSocket, Sessions
 
 UUID = "11111111-1111-4111-8111-111111111111"
+OTHER = "22222222-2222-4222-8222-222222222222"
 
 
 def test_attempt_without_an_answer_leaves_no_connection(
@@ -111,10 +116,14 @@ def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
 
 
 class ArrivedWire(asyncio.Transport):
-    """A connection that another member has opened."""
+    """A connection to another member."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep nothing: the test does not read the answer."""
+        self.written += data
 
     def is_closing(self) -> bool:
         return False
@@ -135,10 +144,9 @@ class Arrived:
 
 def test_connection_that_becomes_a_link_is_no_client_any_more(tmp_path: Path) -> None:
     """A flood of idle clients replaces unauthenticated ones, and must replace no link (E12)."""
-    other = "22222222-2222-4222-8222-222222222222"
     salt = bytes(32)
     opening = Opening(
-        PeerIdentity(other, UUID, "a shared secret", b"run", False), "n1", b"n" * 16, {}, bytes
+        PeerIdentity(OTHER, UUID, "a shared secret", b"run", False), "n1", b"n" * 16, {}, bytes
     )
     hello, _ = opening.receive(encode_greeting(UUID, salt))
     ((_, sync, _, body),) = FrameDecoder().feed(hello)
@@ -159,6 +167,36 @@ def test_connection_that_becomes_a_link_is_no_client_any_more(tmp_path: Path) ->
         assert arrived.peer is not None
         assert sessions.unauthenticated == 0
         assert len(links) == 1
+        peers.stop()
+
+    asyncio.run(main())
+
+
+def test_messages_that_arrive_with_the_answer_to_the_handshake_are_received(
+    tmp_path: Path,
+) -> None:
+    """The other end sends as soon as it has answered, and both may arrive together."""
+    salt, message = bytes(32), msg.Heartbeat(3, 1, 0, 0)
+    other = PeerIdentity(OTHER, UUID, "a shared secret", b"run", False)
+
+    async def main() -> None:
+        log = Log("n1", "error", io.StringIO())
+        loop, numbers = asyncio.get_running_loop(), itertools.count(1)
+        links = Links(loop, numbers)
+        sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
+        config = NodeConfig(
+            directory=tmp_path, name="n1", replicaset_uuid=UUID, secret="a shared secret"
+        )
+        inputs: list[object] = []
+        peers = Peers(config, UUID, links, sessions, inputs.append, log, lambda: None)
+        dialer, wire = Dialer(peers, "n2", loop.create_future()), ArrivedWire()
+        dialer.connection_made(wire)
+        dialer.data_received(encode_greeting(OTHER, salt))
+        ((_, sync, _, body),) = FrameDecoder().feed(wire.written)
+        _, answer = answer_hello(other, {}, unpack(body), salt=salt, binding=b"", is_member=False)
+        dialer.data_received(encode_ok(sync, 1, answer) + encode_frames([msg.encode(message)]))
+        received = [one.message for one in inputs if isinstance(one, fx.Received)]
+        assert received == [message]
         peers.stop()
 
     asyncio.run(main())
