@@ -4,10 +4,21 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
+import obstore
 import pytest
+from obstore.store import ObjectStore
 
-from qsync_node.archive.manifest import VERSION, Manifest, decode_manifest, encode_manifest
+from qsync_node.archive.compaction import CHANGES_NAME, ChangesFile, Merged, encode_changes
+from qsync_node.archive.manifest import (
+    MANIFEST_NAME,
+    VERSION,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from qsync_node.archive.reader import load_archive
 from qsync_node.archive.store import ArchiveStore
 from qsync_node.format.row import LogRow, encode_row
 from qsync_node.format.xlog import XLOG, FileHeader, encode_file
@@ -70,3 +81,34 @@ def test_times_of_a_file_are_the_least_and_the_greatest() -> None:
     rows = b"".join(encode_row(LogRow(2, 1, lsn, moment, body)) for lsn, moment in times)
     entry = entry_of(encode_file(FileHeader(XLOG, UUID, {}), [rows]))
     assert (entry.timestamp_min, entry.timestamp_max) == (8.0, 11.0)
+
+
+def test_files_that_are_merged_while_an_archive_is_read_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member no longer lists them then: a restore would stop at the gap (S6)."""
+    small = [entry_of(rows_file(first, 3)) for first in (1, 4)]
+    manifest = Manifest(SET_UUID, UUID, "n0", small)
+    store = ArchiveStore(f"file://{tmp_path}", SET_UUID, UUID, "n0")
+    store.load()
+    store.put_manifest(manifest)
+    record = tmp_path / CHANGES_NAME
+    record.parent.mkdir()
+    record.write_bytes(encode_changes(ChangesFile()))
+    merged = Merged(UUID, [entry.name for entry in small], entry_of(rows_file(1, 6)))
+    raced = {CHANGES_NAME, f"{UUID}/{MANIFEST_NAME}"}
+    get = obstore.get
+
+    def get_and_merge(place: ObjectStore, path: str) -> SimpleNamespace:
+        """Read a document; after the first one of both, a merge replaces both."""
+        data = bytes(get(place, path).bytes())
+        if path in raced:
+            raced.clear()
+            record.write_bytes(encode_changes(ChangesFile(0, "", [merged])))
+            store.put_manifest(Manifest(SET_UUID, UUID, "n0", []))
+        return SimpleNamespace(bytes=lambda: data)
+
+    monkeypatch.setattr(obstore, "get", get_and_merge)
+    archive = load_archive(f"file://{tmp_path}")
+    assert not raced
+    assert [entry.name for _, entry in archive.segments()] == [merged.entry.name]
