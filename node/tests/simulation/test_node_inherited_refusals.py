@@ -58,6 +58,24 @@ def test_writes_are_accepted_after_most_members_refused_an_inherited_row() -> No
     assert driven.ask(driven.leader(), INSERT, put(2, "later")).code == 0
 
 
+def test_leader_stays_after_a_rollback_was_confirmed() -> None:
+    """It steps down only if no quorum confirms the ROLLBACK within a timeout (T4)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    for follower in driven.followers():
+        node_of(follower).refuse_rows = True
+    assert driven.ask(leader, INSERT, put(1, "refused")).code
+    for follower in driven.followers():
+        node_of(follower).refuse_rows = False
+    node = node_of(leader)
+    term, timeout_ns = node.context.term, node.settings.synchro_timeout_ns
+    driven.run(2 * timeout_ns / MILLISECOND)
+    assert driven.ask(leader, INSERT, put(1, "later")).code == 0
+    driven.run(100)
+    assert node.context.is_leading
+    assert node.context.term == term
+
+
 def test_a_row_of_the_leader_itself_that_most_members_refuse_is_rolled_back() -> None:
     """Only writes of clients time out (T4), but each row without a possible quorum must go (T7)."""
     driven = Driven(3)
