@@ -4,6 +4,7 @@ Files that compactions removed or merged are omitted (`compaction.py`).
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import obstore
@@ -131,7 +132,7 @@ def _read_all(url: str, store: ObjectStore, listed: list[str]) -> Archive:
                 f"archive to {owner}: move that folder to another place"
             )
     changes = ChangesFile()
-    if CHANGES_NAME in listed:
+    with suppress(FileNotFoundError):  # the first compaction may write it after the listing
         changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
     foreign = _foreign(listed, members, changes)
     compactions = [one for one in compactions if one.index >= changes.floor]

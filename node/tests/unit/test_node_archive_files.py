@@ -83,8 +83,9 @@ def test_times_of_a_file_are_the_least_and_the_greatest() -> None:
     assert (entry.timestamp_min, entry.timestamp_max) == (8.0, 11.0)
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 def test_files_that_are_merged_while_an_archive_is_read_are_not_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
     """The member no longer lists them then: a restore would stop at the gap (S6)."""
     small = [entry_of(rows_file(first, 3)) for first in (1, 4)]
@@ -94,18 +95,24 @@ def test_files_that_are_merged_while_an_archive_is_read_are_not_missing(
     store.put_manifest(manifest)
     record = tmp_path / CHANGES_NAME
     record.parent.mkdir()
-    record.write_bytes(encode_changes(ChangesFile()))
+    if not is_first:
+        record.write_bytes(encode_changes(ChangesFile()))
     merged = Merged(UUID, [entry.name for entry in small], entry_of(rows_file(1, 6)))
     raced = {CHANGES_NAME, f"{UUID}/{MANIFEST_NAME}"}
     get = obstore.get
 
+    def merge() -> None:
+        raced.clear()
+        record.write_bytes(encode_changes(ChangesFile(0, "", [merged])))
+        store.put_manifest(Manifest(SET_UUID, UUID, "n0", []))
+
     def get_and_merge(place: ObjectStore, path: str) -> SimpleNamespace:
-        """Read a document; after the first one of both, a merge replaces both."""
+        """Read a document. The merge follows the listing, or the first of the two documents."""
+        if is_first:
+            merge()
         data = bytes(get(place, path).bytes())
         if path in raced:
-            raced.clear()
-            record.write_bytes(encode_changes(ChangesFile(0, "", [merged])))
-            store.put_manifest(Manifest(SET_UUID, UUID, "n0", []))
+            merge()
         return SimpleNamespace(bytes=lambda: data)
 
     monkeypatch.setattr(obstore, "get", get_and_merge)
