@@ -1,4 +1,4 @@
-"""A member that truncates or replaces its log ends its streams, and tells their receivers (L6)."""
+"""A member that truncates or replaces its log ends its streams, and their receivers notice (L6)."""
 
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import REPLACE, Driven, node_of, put

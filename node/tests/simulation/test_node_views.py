@@ -1,4 +1,4 @@
-"""Views of the state in transfer: how long one lives, and how many a receiver has (S4)."""
+"""Views of the state in transfer: when one is released, and how many a receiver has (S4)."""
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.messages import SnapshotChunk, SnapshotRequest
