@@ -27,9 +27,10 @@ class AlteredSpace:
         self.put(SystemSpace.SPACE, *SPACE_ROW)
         self.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [[0, "integer"]])
 
-    def put(self, space: int, *fields: object) -> Any:
+    def put(self, space: int, *fields: object) -> list[Any]:
         """Replace a tuple; return it."""
-        return self.execute(Type.REPLACE, put_body(space, msgpack.packb(fields)))[0]
+        put: list[Any] = self.execute(Type.REPLACE, put_body(space, msgpack.packb(fields)))[0]
+        return put
 
     def delete(self, space: int, *key: object) -> None:
         self.execute(Type.DELETE, msgpack.packb({Key.SPACE_ID: space, Key.KEY: key}))
