@@ -40,6 +40,7 @@ class Forwarding:
         self.queue = shared.queue
         self.answers = shared.answers
         self.outgoing: dict[int, Outgoing] = {}
+        self._numbers: dict[int, set[int]] = {}  # of outgoing requests, by session
         self.covering: list[int] = []
         self._next = 1
         self._bound: dict[int, set[int]] = {}  # links with forwarded streams, by session
@@ -67,6 +68,7 @@ class Forwarding:
         assert not call.link, "T10: a request is forwarded once"
         number = self._send(link.number, call)
         self.outgoing[number] = Outgoing(call, link.number)
+        self._numbers.setdefault(call.session, set()).add(number)
         call.forwarded = number
         call.become(RequestStage.FORWARDED)
         if call.transaction:
@@ -100,7 +102,7 @@ class Forwarding:
         context = self.context
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.transaction:
             # The leader logged nothing: wait for the next one.
-            del self.outgoing[reply.request]
+            self._forget(reply.request)
             self.queue.append(outgoing.call)
             return
         if reply.code or reply.log_index <= context.limbo.confirmed_index:
@@ -111,8 +113,18 @@ class Forwarding:
         )
         self.covering.append(reply.request)
 
+    def _forget(self, number: int) -> Outgoing | None:
+        """Expect no answer to a request, and return it; None if none is expected."""
+        outgoing = self.outgoing.pop(number, None)
+        if outgoing is not None:
+            numbers = self._numbers[outgoing.call.session]
+            numbers.discard(number)
+            if not numbers:
+                del self._numbers[outgoing.call.session]
+        return outgoing
+
     def _finish(self, number: int, outgoing: Outgoing) -> None:
-        del self.outgoing[number]
+        self._forget(number)
         reply = outgoing.reply
         assert reply is not None
         is_covered = reply.log_index <= self.context.limbo.confirmed_index
@@ -180,7 +192,7 @@ class Forwarding:
                 continue
             if outgoing.reply is not None:
                 continue
-            del self.outgoing[number]
+            self._forget(number)
             self._answer_lost(outgoing.call, cause)
         for session, links in list(self._bound.items()):
             links.discard(link)
@@ -225,7 +237,7 @@ class Forwarding:
             if outgoing.call.type in (Type.COMMIT, Type.ROLLBACK):
                 ends[outgoing.call.session, outgoing.call.transaction] = number
         for call in calls:
-            expired = self.outgoing.pop(call.forwarded, None)
+            expired = self._forget(call.forwarded)
             if expired is None or not call.transaction or call.may_be_logged:
                 continue
             if ends.get((call.session, call.transaction), 0) <= call.forwarded:
@@ -240,7 +252,16 @@ class Forwarding:
         self._send(link, Call(request, self.context.now_ns))
 
     def on_session_closed(self, session: int) -> None:
-        """Report to each leader of a session's streams that the session has closed (T10)."""
-        for link in sorted(self._bound.pop(session, ())):
+        """Report to each leader of a session's streams that the session has closed (T10).
+
+        A leader answers none of its requests that still wait there.
+        """
+        links = self._bound.pop(session, ())
+        for link in sorted(links):
             if link in self.context.links:
                 self.context.send(link, ForwardClosed(session))
+        for number in sorted(self._numbers.get(session, ())):
+            outgoing = self.outgoing[number]
+            if outgoing.link in links and outgoing.reply is None:
+                self._forget(number)
+                self.answers.drop(outgoing.call)

@@ -23,7 +23,7 @@ Transitions:
               -> EXPIRED      answered at its deadline; a later outcome is dropped
   FORWARDED   -> ROLLED_BACK, UNKNOWN    outcomes of the leader, or a lost link
   LOGGED      -> ROLLED_BACK, UNKNOWN    but never REFUSED
-  RECEIVED, QUEUED, READING, WAITING, BUILDING, EXECUTED, RETRIED
+  RECEIVED, QUEUED, READING, WAITING, BUILDING, FORWARDED, EXECUTED, RETRIED
               -> RETURNED     without an answer: the session repeats it, or has closed
 
 A request that may be in a log is therefore never reported as refused.
@@ -75,7 +75,7 @@ TRANSITIONS = {
     RequestStage.READING: _NOT_LOGGED | {RequestStage.EXECUTED, RequestStage.RETURNED},
     RequestStage.WAITING: _NOT_LOGGED | {RequestStage.RETURNED},
     RequestStage.BUILDING: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
-    RequestStage.FORWARDED: _NOT_LOGGED | _DECIDED | {RequestStage.QUEUED},
+    RequestStage.FORWARDED: _NOT_LOGGED | _DECIDED | {RequestStage.QUEUED, RequestStage.RETURNED},
     RequestStage.EXECUTED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
     RequestStage.RETRIED: _RESULT
     | {RequestStage.QUEUED, RequestStage.UNKNOWN, RequestStage.RETURNED},

@@ -47,6 +47,11 @@ def test_requests_that_wait_at_the_leader_end_with_their_session() -> None:
     driven.run(50)
     assert len(node_of(leader).clients.queue) == 5
     member.step([fx.SessionClosed(SESSION)])
+    forwarding = node_of(member).clients.forwarding
+    assert [one.call.session for one in forwarding.outgoing.values()] == [OTHER]
+    assert list(node_of(member).clients.answers.waiting) == [
+        one.call for one in forwarding.outgoing.values()
+    ]
     member.disk_delay_ns = 200_000
     driven.run(2_000)
     assert driven.answers[begun].code == 0
