@@ -2,8 +2,9 @@
 
 Theory. A relay knows the index it has sent up to, and nothing about quorums. Registered replicas
 get the log as it grows, from their leader only. All others get confirmed rows, from any member (L8,
-L7). Rows come from memory while the follower keeps up and from disk otherwise. The bytes that are
-sent and not yet acknowledged are bounded (T11). The frames hold the bytes of the log itself (L9).
+L7), and so does a voter while a pending row ends its vote (M2). Rows come from memory while the
+follower keeps up and from disk otherwise. The bytes that are sent and not yet acknowledged are
+bounded (T11). The frames hold the bytes of the log itself (L9).
 
 A list of spaces in SUBSCRIBE applies to its connection until the next SUBSCRIBE. Rows of other user
 spaces are sent as NOPs, and snapshots omit their tuples (spaces.py).
@@ -198,9 +199,21 @@ class Relays:
 
     def _limit(self, relay: Relay) -> int:
         context = self.context
-        if context.is_leading and context.configuration.by_uuid(relay.peer_uuid):
+        if context.is_leading and self._gets_pending_rows(relay.peer_uuid):
             return context.tail.last_index
         return context.limbo.confirmed_index
+
+    def _gets_pending_rows(self, uuid: str) -> bool:
+        """Return whether an instance gets rows before they are confirmed (L8, M2).
+
+        A voter that alone had the row that ends its vote could block elections: it would refuse its
+        vote to shorter logs, and could not stand itself.
+        """
+        context = self.context
+        now = context.configuration.by_uuid(uuid)
+        confirmed = context.confirmed_configuration.by_uuid(uuid)
+        ends_vote = confirmed is not None and confirmed.is_voting
+        return now is not None and (now.is_voting or not ends_vote)
 
     def _pump_one(self, relay: Relay) -> None:
         context = self.context
