@@ -52,8 +52,8 @@ class Answers:
     def _send(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         assert call.is_done, "K1: the state comes first"
         self.waiting.pop(call, None)
-        if code and call.has_opened_stream:
-            self.homes.forget(call)
+        if code:
+            self.homes.forget_refused(call)
         if call.link:
             self.reply(call, int(code), reason, tuples, index)
         elif call.session != NODE_SESSION:

@@ -29,11 +29,11 @@ class Call:
         "body",
         "digest",
         "forwarded",
-        "has_opened_stream",
         "home",
         "is_done",
         "key",
         "link",
+        "opening",
         "position",
         "request",
         "session",
@@ -60,7 +60,7 @@ class Call:
         self.digest = 0  # of all requests that its idempotency key covers (T9)
         self.forwarded = 0  # its number at the leader, 0 before it is forwarded
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
-        self.has_opened_stream = False  # whether it is the BEGIN of its stream's transaction
+        self.opening = 0  # the number of this BEGIN, if it has bound its stream (homes.py)
         self.stage = RequestStage.RECEIVED
         self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.

@@ -51,3 +51,25 @@ def test_stream_is_free_after_a_begin_that_opened_no_transaction(at_leader: bool
     assert driven.ask(leader, SELECT, get(1)).tuples
     assert driven.ask(member, BEGIN, stream=1).code == 0
     assert driven.ask(member, ROLLBACK, stream=1).code == 0
+
+
+@pytest.mark.parametrize("at_leader", [True, False])
+def test_late_refusal_of_a_begin_leaves_the_next_transaction_of_its_stream(
+    at_leader: bool,
+) -> None:
+    """A client may send the requests of a stream before the answers to earlier ones."""
+    driven = Driven(3)
+    leader = driven.leader()
+    member = leader if at_leader else driven.followers()[0]
+    driven.send(leader, REPLACE, put(5, "pending"), session=7)  # refusals wait for its outcome
+    options = msgpack.packb({Key.TIMEOUT: "soon"})
+    refused = driven.send(member, BEGIN, options, stream=1)
+    driven.send(member, ROLLBACK, stream=1)
+    assert refused not in driven.answers
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    driven.run(500)
+    assert driven.answers[refused].code == ErrorCode.ILLEGAL_PARAMS
+    assert driven.ask(member, REPLACE, put(1, "x"), stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples == [], "a statement left its transaction"
+    assert driven.ask(member, COMMIT, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples
