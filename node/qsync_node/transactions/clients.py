@@ -434,7 +434,7 @@ class Clients:
         for call in expired:
             if call.is_done:
                 continue
-            if call.transaction and not call.may_be_logged:
+            if call.transaction and not call.may_be_logged and not _has_ended_transaction(call):
                 self.streams.fail(call)
                 self._end_transaction(call)
             self.answers.expire(call, *_expiry_of(call))
@@ -454,6 +454,15 @@ class Clients:
         if not leader.can_append():
             return "the request was not logged: a rollback is in progress; retry"
         return "the request was not logged: requests before it have not ended; retry"
+
+
+def _has_ended_transaction(call: Call) -> bool:
+    """Return whether the call is a COMMIT or ROLLBACK that has run, here or at the leader.
+
+    Its stream may then have the next transaction already.
+    """
+    has_run = call.stage in (RequestStage.EXECUTED, RequestStage.FORWARDED)
+    return has_run and call.type in (Type.COMMIT, Type.ROLLBACK)
 
 
 def _expiry_of(call: Call) -> tuple[ErrorCode, str]:

@@ -230,7 +230,8 @@ class Forwarding:
 
         Whether an expired statement has run there is unknown, so its transaction ends there, and
         its next requests fail. That of an expired BEGIN is not open here. Neither concerns the
-        next transaction of the stream, if the end of this one was forwarded already.
+        next transaction of the stream, if the end of this one was forwarded already. An expired
+        ROLLBACK is such an end.
         """
         ends: dict[tuple[int, int], int] = {}  # by stream: the last COMMIT or ROLLBACK
         for number, outgoing in self.outgoing.items():
@@ -240,7 +241,7 @@ class Forwarding:
             expired = self._forget(call.forwarded)
             if expired is None or not call.transaction or call.may_be_logged:
                 continue
-            if ends.get((call.session, call.transaction), 0) <= call.forwarded:
+            if ends.get((call.session, call.transaction), 0) < call.forwarded:
                 self.roll_back(call, expired.link)
 
     def roll_back(self, call: Call, link: int) -> None:

@@ -297,6 +297,44 @@ def test_expired_statement_does_not_end_the_next_transaction_of_its_stream() -> 
     assert driven.ask(member, SELECT, get(2)).tuples
 
 
+def test_expired_rollback_does_not_end_the_next_transaction_of_its_stream() -> None:
+    """Its own transaction ended when it was forwarded; a statement must not leave the next one."""
+    driven = Driven(3, request_timeout_ns=600 * MILLISECOND, election_timeout_ns=5 * SECOND)
+    leader, (member, _) = driven.leader(), driven.followers()
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    driven.mute(leader, member)
+    rollback = driven.send(member, ROLLBACK, stream=1)
+    driven.run(400)
+    driven.send(member, BEGIN, stream=1)
+    driven.run(250)
+    assert driven.answers[rollback].code == ErrorCode.TIMEOUT
+    driven.world.network.heal()
+    assert driven.ask(member, REPLACE, put(1, "x"), stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples == [], "a statement left its transaction"
+    assert driven.ask(member, COMMIT, stream=1).code == 0
+
+
+def test_expired_commit_does_not_end_the_next_transaction_of_its_stream() -> None:
+    """A COMMIT without rows has run, and its answer waits for the rows that it read."""
+    driven = Driven(3, request_timeout_ns=600 * MILLISECOND, election_timeout_ns=5 * SECOND)
+    leader = driven.leader()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1), stream=1).code == 0
+    driven.mute(leader, *driven.followers())
+    driven.send(leader, REPLACE, put(5, "pending"), session=7)
+    commit = driven.send(leader, COMMIT, stream=1)
+    driven.run(400)
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    driven.run(250)
+    assert driven.answers[commit].code == ErrorCode.TIMEOUT
+    driven.world.network.heal()
+    driven.run(500)
+    assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples == [], "a statement left its transaction"
+    assert driven.ask(leader, COMMIT, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples
+
+
 def test_replica_is_evicted_although_no_checkpoint_fits() -> None:
     """The log would stay, and writes would be refused, until its retention ends (S5)."""
     driven = Driven(3, retention_ns=600 * SECOND)
