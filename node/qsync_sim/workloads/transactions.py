@@ -47,6 +47,8 @@ CLOCKS = 1.5
 """Two clocks of a schedule differ by less than this factor."""
 ACTIVE = int(ErrorCode.ACTIVE_TRANSACTION)
 TIMED_OUT, CONFLICT = int(ErrorCode.TRANSACTION_TIMEOUT), int(ErrorCode.TRANSACTION_CONFLICT)
+ENDS = (CONFLICT, TIMED_OUT, int(ErrorCode.TIMEOUT))
+"""Errors after which a transaction cannot commit; a member may have ended it (G3)."""
 
 
 @dataclass(slots=True)
@@ -279,4 +281,4 @@ class Transactions(Workload):
 
 def _has_ended(request: WorkloadRequest) -> bool:
     """Return whether the transaction of a request can no longer commit."""
-    return request.outcome in ("unknown", LOST) or request.code in (CONFLICT, TIMED_OUT)
+    return request.outcome in ("unknown", LOST) or request.code in ENDS

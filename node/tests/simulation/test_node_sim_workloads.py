@@ -12,7 +12,7 @@ from qsync_sim.clients import COMMIT
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import InvariantViolation
 from qsync_sim.workloads.access import Access
-from qsync_sim.workloads.base import Workload, WorkloadRequest
+from qsync_sim.workloads.base import SECOND_BEGIN, Workload, WorkloadRequest
 from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.workloads.indexes import Indexes
 from qsync_sim.workloads.limits import Burst, LimitWorkload
@@ -65,6 +65,28 @@ def test_schedule_without_workloads_draws_nothing_for_them() -> None:
     one.run()
     other.run()
     assert one.world.ledger == other.world.ledger
+
+
+def test_transaction_with_an_expired_statement_is_not_begun_a_second_time() -> None:
+    """It has ended, so a second BEGIN may open the next one."""
+    kinds = set()
+    for seed in range(40):
+        script = Transactions(Schedule(seed, workloads=()).world).scripts()[0]
+        item = next(script)
+        for _ in range(40):
+            answered = None
+            if isinstance(item, WorkloadRequest):
+                kinds.add(item.kind)
+                is_begin = item.kind == "begin"
+                item.outcome = "committed" if is_begin else "refused"
+                item.code = 0 if is_begin else int(ErrorCode.TIMEOUT)
+                answered = item
+            try:
+                item = script.send(answered)
+            except StopIteration:
+                break
+    assert {"begin", "write"} <= kinds
+    assert SECOND_BEGIN not in kinds
 
 
 class TestIndexes:
