@@ -96,6 +96,7 @@ class Cluster(Timeline):
         self.has_sockets = False  # whether clients connect by sockets
         self.versions: Levels | None = None  # if there are processes of two versions
         self.has_journal = False  # to which clients publish
+        self.begins_twice = False  # whether clients begin in streams of open transactions
         self.clients_by_session: dict[int, Receiver] = {}
         self.guests: list[Guest] = []
         self.history: list[ClientOperation] = []

@@ -11,7 +11,8 @@ The state after the step still shows the cause, because requests run after all o
        has opened.
   T10  A member that follows a leader does not report that it knows none. A leader names its
        PROMOTE, a switchover or a rollback as the cause only while that prevents new rows.
-  T6   No BEGIN is refused because of a transaction whose COMMIT or ROLLBACK was answered.
+  T6   No BEGIN is refused because of a transaction whose COMMIT or ROLLBACK was answered. The
+       schedules whose clients begin within open transactions are excepted.
   M5   Only an instance that a running member knows as removed is refused as removed.
 
 The rules have no bound in time. `availability` bounds how long a cause may last.
@@ -64,6 +65,8 @@ def check(cluster: Cluster, shell: Shell, code: int, reason: str, client_uuid: s
     cluster.count("refusals judged")
     if code == ErrorCode.UNKNOWN_REPLICA:
         is_justified = _is_removed(cluster, client_uuid)
+    elif code == ErrorCode.ACTIVE_TRANSACTION:
+        is_justified = cluster.begins_twice
     else:
         is_justified = _JUDGES[code](shell, node, reason)
     if not is_justified:
@@ -134,12 +137,7 @@ def _is_removed(cluster: Cluster, client_uuid: str) -> bool:
     )
 
 
-def _is_begun_twice(shell: Shell, node: "Node", reason: str) -> bool:
-    return bool(node.clients.streams.open)
-
-
 _JUDGES = {
-    int(ErrorCode.ACTIVE_TRANSACTION): _is_begun_twice,
     int(ErrorCode.SYNC_QUEUE_FULL): _is_queue_full,
     int(ErrorCode.READONLY): _is_read_only,
     int(ErrorCode.DISK_FULL): _is_disk_full,

@@ -99,6 +99,7 @@ class Transactions(Workload):
 
     def set_up(self) -> None:
         """Create both spaces; the second one has a unique secondary index."""
+        self.world.begins_twice |= self._has_second
         for space in (SPACE, OTHER_SPACE):
             self.world.insert(SystemSpace.SPACE, [space, 1, f"s{space}", "memtx", 0, {}, []])
             self.world.insert(SystemSpace.INDEX, [space, 0, "key", "tree", {}, [[0, "unsigned"]]])

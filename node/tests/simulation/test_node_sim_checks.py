@@ -18,7 +18,7 @@ from qsync_sim.operation import ClientOperation
 from qsync_sim.sessions import SessionChecks
 from qsync_sim.shell import Shell
 from qsync_sim.violation import InvariantViolation
-from qsync_testing.worlds import REPLACE, Driven, node_of, put
+from qsync_testing.worlds import BEGIN, REPLACE, Driven, node_of, put
 
 SECOND = 1_000_000_000
 FIRST, SECOND_TUPLE = [1, "first", 0], [1, "second", 0]
@@ -210,6 +210,17 @@ class TestRefusals:
         leader = driven.leader()
         with pytest.raises(InvariantViolation, match=rule):
             refusals.check(driven.world, leader, int(code), reason, leader.uuid)
+
+    def test_begin_is_refused_only_where_clients_begin_twice(self) -> None:
+        """Another client's open transaction does not justify it."""
+        driven = Driven(3)
+        leader = driven.leader()
+        assert driven.ask(leader, BEGIN, stream=1).code == 0
+        code, reason = int(ErrorCode.ACTIVE_TRANSACTION), "there is an active transaction"
+        with pytest.raises(InvariantViolation, match="T6"):
+            refusals.check(driven.world, leader, code, reason, leader.uuid)
+        driven.world.begins_twice = True
+        refusals.check(driven.world, leader, code, reason, leader.uuid)
 
     def test_follower_that_knows_its_leader(self) -> None:
         driven = Driven(3)
