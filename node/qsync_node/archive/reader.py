@@ -108,7 +108,7 @@ def load_archive(url: str) -> Archive:
 
 
 def _read_all(url: str, store: ObjectStore, listed: list[str]) -> Archive:
-    """Read the changes last, after the manifests and the compactions that they may name."""
+    """Read the changes after the manifests, and the compaction that they name if it is new."""
 
     def read(path: str) -> bytes:
         return bytes(obstore.get(store, path).bytes())
@@ -121,6 +121,13 @@ def _read_all(url: str, store: ObjectStore, listed: list[str]) -> Archive:
             members.append(decode_manifest(read(path), f"{url}/{path}"))
         elif name == COMPACTION_MANIFEST and head.startswith(f"{FOLDER}/") and head.count("/") == 1:
             compactions.append(decode_compaction(read(path), f"{url}/{path}"))
+    changes = ChangesFile()
+    with suppress(FileNotFoundError):  # the first compaction may write it after the listing
+        changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
+    named = f"{FOLDER}/{changes.compaction}/{COMPACTION_MANIFEST}"
+    if changes.compaction and named not in listed:
+        with suppress(FileNotFoundError):  # it may have been published after the listing
+            compactions.append(decode_compaction(read(named), f"{url}/{named}"))
     if not members:
         raise ArchiveError(f"archive {url} is empty: no member has archived a file yet")
     everybody: list[Manifest | Compaction] = [*members, *compactions]
@@ -131,9 +138,6 @@ def _read_all(url: str, store: ObjectStore, listed: list[str]) -> Archive:
                 f"{url}/{place} belongs to replica set {one.replicaset_uuid}, but the "
                 f"archive to {owner}: move that folder to another place"
             )
-    changes = ChangesFile()
-    with suppress(FileNotFoundError):  # the first compaction may write it after the listing
-        changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
     foreign = _foreign(listed, members, changes)
     compactions = [one for one in compactions if one.index >= changes.floor]
     if changes.compaction and changes.compaction not in [one.name for one in compactions]:

@@ -10,7 +10,15 @@ import obstore
 import pytest
 from obstore.store import ObjectStore
 
-from qsync_node.archive.compaction import CHANGES_NAME, ChangesFile, Merged, encode_changes
+from qsync_node.archive.compaction import (
+    CHANGES_NAME,
+    COMPACTION_MANIFEST,
+    ChangesFile,
+    Compaction,
+    Merged,
+    encode_changes,
+    encode_compaction,
+)
 from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     VERSION,
@@ -119,3 +127,29 @@ def test_files_that_are_merged_while_an_archive_is_read_are_not_missing(
     archive = load_archive(f"file://{tmp_path}")
     assert not raced
     assert [entry.name for _, entry in archive.segments()] == [merged.entry.name]
+
+
+def test_compaction_that_is_published_while_an_archive_is_read_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It replaces files after the listing; the error would order to restore it from a copy."""
+    entry = entry_of(rows_file(1, 3))
+    store = ArchiveStore(f"file://{tmp_path}", SET_UUID, UUID, "n0")
+    store.load()
+    store.put_manifest(Manifest(SET_UUID, UUID, "n0", [entry]))
+    made = Compaction(f"{3:020d}-1-0a1b2c3d", SET_UUID, 3, 1.0, 1.0, "Passed", entry)
+    get = obstore.get
+
+    def publish_and_get(place: ObjectStore, path: str) -> SimpleNamespace:
+        folder = tmp_path / made.folder
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / COMPACTION_MANIFEST).write_bytes(encode_compaction(made))
+            (tmp_path / CHANGES_NAME).write_bytes(encode_changes(ChangesFile(3, made.name)))
+        data = bytes(get(place, path).bytes())
+        return SimpleNamespace(bytes=lambda: data)
+
+    monkeypatch.setattr(obstore, "get", publish_and_get)
+    archive = load_archive(f"file://{tmp_path}")
+    assert archive.base == made
+    assert archive.segments() == []
