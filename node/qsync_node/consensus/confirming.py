@@ -128,7 +128,8 @@ class Confirming:
 
         A queue that waits for the leader's CONFIRM is as long as the leader's own, and ends only
         if its rows are acknowledged. The quorum does not wait for a build, either. But it does not
-        need a member whose log ends before the announced index: others hold those rows.
+        need a member whose log ends before the announced index: others hold those rows. If they
+        stop meanwhile, writes wait for the build.
         """
         settings, limbo = self.context.settings, self.context.limbo
         if not limbo.is_longer_than(settings.limbo_entries_max, settings.limbo_bytes_max):
