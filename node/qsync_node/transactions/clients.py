@@ -264,7 +264,7 @@ class Clients:
                 call,
                 ErrorCode.TRANSACTION_CONFLICT,
                 f"Transaction has been aborted by conflict: {cause}; "
-                "run the transaction again from BEGIN",
+                "roll it back and run it again from BEGIN",
             )
         return True
 

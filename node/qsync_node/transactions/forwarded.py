@@ -46,7 +46,7 @@ class Forwarded:
             code = int(ErrorCode.TRANSACTION_CONFLICT)
             reason = (
                 "Transaction has been aborted by conflict: its leader lost leadership; "
-                "run the transaction again from BEGIN"
+                "roll it back and run it again from BEGIN"
             )
             self.answers.reply(call, code, reason, [], 0)
             return

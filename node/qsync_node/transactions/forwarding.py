@@ -218,7 +218,7 @@ class Forwarding:
                 call,
                 ErrorCode.TRANSACTION_CONFLICT,
                 f"Transaction has been aborted by conflict: {cause}; "
-                "run the transaction again from BEGIN",
+                "roll it back and run it again from BEGIN",
             )
         else:
             self.answers.refuse(

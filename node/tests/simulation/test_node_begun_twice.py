@@ -11,6 +11,7 @@ from qsync_testing.worlds import BEGIN, COMMIT, REPLACE, ROLLBACK, SELECT, Drive
 @pytest.mark.parametrize("at_leader", [True, False])
 def test_second_begin_is_refused_and_the_transaction_continues(at_leader: bool) -> None:
     driven = Driven(3)
+    driven.world.begins_twice = True
     leader = driven.leader()
     member = leader if at_leader else driven.followers()[0]
     assert driven.ask(member, BEGIN, stream=1).code == 0
