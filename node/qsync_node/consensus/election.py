@@ -118,7 +118,17 @@ class Election:
         return self.refused_term == self.context.term
 
     def majority(self) -> int:
-        return len(self.context.voter_uuids()) // 2 + 1
+        """Return the number of votes that elect this member (E1, E11).
+
+        The voters of a forced election also need a vote of each possible holder of a confirmed row:
+        all voters except a majority may lack it.
+        """
+        context = self.context
+        forced = context.ballot.forced_voters
+        if not forced:
+            return len(context.voter_uuids()) // 2 + 1
+        lacking = (len(context.configuration.voters) - 1) // 2
+        return max(len(forced) // 2 + 1, min(lacking + 1, len(forced)))
 
     def _wait(self, at_least_ns: int) -> None:
         spread = max(1, at_least_ns)
@@ -436,6 +446,11 @@ class Election:
         connected = {link.peer_uuid for link in context.links.values()} | {context.uuid}
         if len(connected.intersection(voters)) > len(voters) // 2:
             return "a quorum of the voters answers, so a forced election is not needed"
+        if len(left) > len(voters) // 2:
+            return (
+                "the voters that the order leaves are a quorum, and elect a leader without it: "
+                "restore their connections"
+            )
         context.store_ballot(replace(context.ballot, forced_voters=left, was_forced=True))
         context.report("forced", lost=lost, is_rollback=is_rollback, voters=list(left))
         self.start_round(nominated=True)

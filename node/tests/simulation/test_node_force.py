@@ -9,7 +9,7 @@ from qsync_node.consensus.settings import SECOND
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
-from qsync_testing.worlds import INSERT
+from qsync_testing.worlds import INSERT, REPLACE, SELECT, Driven, get, put
 
 
 def order(world: World, shell: Shell, verb: str, **arguments: object) -> fx.Answer:
@@ -158,8 +158,9 @@ def test_order_that_another_leader_has_overtaken_is_over() -> None:
     world = World(5)
     world.bootstrap(6, confirm_rows_max=1000, relay_chunk_bytes=1 << 20)
     (older, newer, _), uuids = order_in_vain(world, 3, "force-confirm")
-    older.stop(power_loss=False)
-    assert order(world, newer, "force-confirm", lost=uuids, disks_destroyed=True).code == 0
+    world.command(newer, "force-confirm", lost=uuids, disks_destroyed=True)
+    assert world.run_for(SECOND, lambda: world.leader() is newer)
+    older.stop(power_loss=False)  # it has voted, and has not heard the leader yet
     for _ in range(2):
         world.add().start()
     configuration = context_of(newer).limbo
@@ -254,3 +255,44 @@ def test_later_order_replaces_the_one_before() -> None:
     assert world.run_for(10 * SECOND, lambda: world.leader() is survivor)
     assert world.run_for(SECOND, lambda: context_of(survivor).limbo.confirmed_index > pending)
     assert not context_of(survivor).limbo.rolled_back_rows
+
+
+def test_order_that_leaves_a_quorum_is_refused() -> None:
+    """A survivor that is cut off may be the last one with a confirmed row (L3)."""
+    driven = Driven(5)
+    leader, (one, two, *others) = driven.leader(), driven.followers()
+    for shell in (one, two):
+        for other in (leader, *others):
+            driven.mute(shell, other)
+            driven.mute(other, shell)
+    assert driven.ask(leader, REPLACE, put(1, "confirmed")).code == 0
+    lost = lose(others)
+    driven.run(5_000)
+    answer = order(driven.world, one, "force-confirm", lost=lost, disks_destroyed=True)
+    assert answer.code == 5
+    assert "are a quorum" in answer.reason
+    driven.world.network.heal()
+    assert driven.run(20_000, lambda: driven.world.leader() is not None)
+    assert driven.ask(driven.leader(), SELECT, get(1)).tuples
+
+
+def test_forced_survivors_keep_the_row_that_one_of_them_holds() -> None:
+    """Half of the voters are lost: a majority of the others may lack a confirmed row (L3)."""
+    driven = Driven(6)
+    leader, (one, two, *others) = driven.leader(), driven.followers()
+    for shell in (one, two):
+        for other in (leader, *others):
+            driven.mute(shell, other)
+            driven.mute(other, shell)
+    assert driven.ask(leader, REPLACE, put(1, "confirmed")).code == 0
+    lost = lose(others)
+    driven.run(5_000)
+    driven.world.command(one, "force-confirm", lost=lost, disks_destroyed=True)
+    driven.run(2_000)
+    assert context_of(one).ballot.forced_voters
+    assert driven.world.leader() is None, "the third survivor may have confirmed rows"
+    driven.world.network.heal()
+    driven.run(2_000)
+    order(driven.world, leader, "force-confirm", lost=lost, disks_destroyed=True)
+    assert driven.run(20_000, lambda: driven.world.leader() is leader)
+    assert driven.ask(leader, SELECT, get(1)).tuples
