@@ -204,6 +204,8 @@ class Onlooker:
         changes = [entry for entry in limbo.entries if entry.kind is EntryKind.MEMBERSHIP]
         if len(changes) < 2 or node.replica.leader is None:
             return
+        if node.context.ballot.forced_voters:
+            return  # they count until their own row is confirmed, also after a pending change (E11)
         # A restarted leader does not know yet the index that an earlier leader confirmed.
         confirmed = max(self._cluster.ledger, default=0)
         pending = sum(1 for entry in changes if entry.batch.last_index > confirmed)

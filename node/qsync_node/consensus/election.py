@@ -432,11 +432,19 @@ class Election:
             The reason for a refusal, or "" if a forced election has begun.
         """
         context = self.context
-        voters = context.configuration.voter_uuids
-        unknown = [uuid for uuid in lost if uuid not in voters]
+        # A rollback restores the confirmed configuration.
+        in_force = context.configuration.voter_uuids
+        confirmed = context.confirmed_configuration.voter_uuids
+        voters = confirmed if is_rollback else in_force
+        unknown = [uuid for uuid in lost if uuid not in {*voters, *in_force}]
         left = tuple(uuid for uuid in voters if uuid not in lost)
         if unknown:
             return f"instance {unknown[0]} is not a voter; name lost voters only"
+        if is_rollback and context.uuid in in_force and context.uuid not in confirmed:
+            return (
+                "this member votes by a row that the order would roll back; send the order to "
+                "another surviving voter, or use force-confirm"
+            )
         if context.uuid not in left or context.ballot.divergent_index or not self.can_stand():
             return (
                 "this member cannot stand for election; send the order to another surviving voter"

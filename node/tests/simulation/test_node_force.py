@@ -296,3 +296,64 @@ def test_forced_survivors_keep_the_row_that_one_of_them_holds() -> None:
     order(driven.world, leader, "force-confirm", lost=lost, disks_destroyed=True)
     assert driven.run(20_000, lambda: driven.world.leader() is leader)
     assert driven.ask(leader, SELECT, get(1)).tuples
+
+
+def with_a_pending_demotion() -> tuple[Driven, Shell, Shell]:
+    """Return four voters; one follower has the pending row that ends the vote of another one.
+
+    Returns:
+        The cluster, the follower, and the other one.
+    """
+    driven = Driven(4)
+    leader, (holder, other, member) = driven.leader(), driven.followers()
+    driven.mute(leader, other)
+    driven.mute(holder, leader)
+    driven.world.command(leader, "set_role", uuid=member.uuid, role="async")
+    context = context_of(holder)
+    assert driven.run(300, lambda: member.uuid not in context.voter_uuids())
+    return driven, holder, member
+
+
+def with_a_pending_promotion() -> tuple[Driven, Shell]:
+    """Return three voters, and a new member that has the pending row that lets it vote."""
+    driven = Driven(3)
+    leader, member = driven.leader(), driven.world.add()
+    member.start()
+    assert driven.run(5_000, lambda: member.is_alive and context_of(member).replica_id > 0)
+    for shell in driven.followers():
+        if shell is not member:
+            driven.mute(leader, shell)
+    assert driven.run(300, lambda: context_of(member).is_voting)
+    driven.run(10)
+    return driven, member
+
+
+def roll_back(driven: Driven, survivor: Shell, lost: list[Shell]) -> fx.Answer:
+    """Destroy members, and order the survivor to continue with the confirmed rows it knows."""
+    uuids = lose(lost)
+    driven.world.network.heal()
+    driven.run(5_000)
+    known = context_of(survivor).limbo.confirmed_index
+    ledger = driven.world.ledger
+    driven.world.ledger = {index: row for index, row in ledger.items() if index <= known}
+    return order(driven.world, survivor, "force-rollback", lost=uuids, disks_destroyed=True)
+
+
+def test_forced_rollback_of_a_demotion_removes_no_survivor() -> None:
+    driven, holder, member = with_a_pending_demotion()
+    lost = [shell for shell in driven.shells if shell not in (holder, member)]
+    assert roll_back(driven, holder, lost).code == 0
+    assert driven.ask(holder, REPLACE, put(1, "x")).code == 0
+    assert set(context_of(holder).voter_uuids()) == {holder.uuid, member.uuid}
+
+
+def test_forced_rollback_of_a_promotion_is_refused_by_its_member() -> None:
+    """Without the row, the survivor would lead for ever without a voter."""
+    driven, member = with_a_pending_promotion()
+    answer = roll_back(driven, member, driven.shells)
+    assert answer.code == 5
+    assert "force-confirm" in answer.reason
+    lost = [shell.uuid for shell in driven.shells]
+    assert order(driven.world, member, "force-confirm", lost=lost, disks_destroyed=True).code == 0
+    assert driven.ask(member, REPLACE, put(1, "x")).code == 0
+    assert context_of(member).voter_uuids() == (member.uuid,)
