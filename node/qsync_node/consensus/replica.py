@@ -135,6 +135,7 @@ class Replica:
         self.context.split_brain = reason
         self.step_down(reason)
         self.source.stop()
+        self.relays.close_all(reason)  # anonymous replicas follow another member (L8)
         self.context.report("split_brain", reason=reason)
 
     def stop_at_unsupported_level(self) -> bool:
@@ -153,6 +154,7 @@ class Replica:
             reason = context.stop_reason
             self.step_down(reason)
             self.source.stop()
+            self.relays.close_all(reason)
             context.report("feature_level_unsupported", level=level, reason=reason)
         return context.is_stopped
 

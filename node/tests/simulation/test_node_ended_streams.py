@@ -1,5 +1,8 @@
 """A member that truncates or replaces its log ends its streams, and their receivers notice (L6)."""
 
+from dataclasses import replace
+
+from qsync_node.consensus.source import SourceState
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import REPLACE, Driven, node_of, put
 
@@ -36,3 +39,30 @@ def test_anonymous_replica_follows_on_after_its_source_truncated_its_log() -> No
     assert driven.run(10_000, lambda: confirmed_of(source) >= goal)
     assert node_of(source).context.cut_rows > cut_rows
     assert driven.run(5_000, lambda: confirmed_of(replica) >= goal)
+
+
+def test_member_that_stops_ends_the_streams_of_anonymous_replicas() -> None:
+    """They get no rows from it any more, and follow another member (L8, P2)."""
+    driven = Driven(3)
+    leader, (source, other) = driven.leader(), driven.followers()
+    anonymous = driven.world.add("anonymous")
+    for shell in (leader, other):
+        driven.mute(shell, anonymous)
+        driven.mute(anonymous, shell)
+    anonymous.start()
+    stream = node_of(anonymous).replica.source
+    assert driven.run(5_000, lambda: stream.state is SourceState.FOLLOWING)
+    driven.world.network.heal()
+    driven.mute(leader, anonymous)
+    driven.mute(anonymous, leader)
+    links = node_of(anonymous).context.links
+    linked = {source.uuid, other.uuid}
+    assert driven.run(30_000, lambda: {link.peer_uuid for link in links.values()} == linked)
+    assert stream.uuid == source.uuid
+    context = node_of(source).context
+    context.settings = replace(context.settings, level=0)
+    assert node_of(source).replica.stop_at_unsupported_level()
+    confirmed = driven.ask(leader, REPLACE, put(1, "x")).log_index
+    limbo = node_of(anonymous).context.limbo
+    assert driven.run(10_000, lambda: limbo.confirmed_index >= confirmed)
+    assert stream.uuid == other.uuid
