@@ -306,7 +306,10 @@ class Procedures:
             if not targets or leader.transfer.start(targets[0], SWITCHOVER_TIMEOUT_NS):
                 replica.step_down("this member was fenced")
         context.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
-        return _LATER
+        if call.is_done:
+            return _LATER
+        # A full disk may not take the ballot for days.
+        return self._wait(call, "fence" if is_fenced else "unfence", lambda: call.is_done)
 
     def wait_writable(self, call: Call, arguments: list[Any]) -> object:
         timeout = arguments[0] if arguments and is_number(arguments[0]) else 100

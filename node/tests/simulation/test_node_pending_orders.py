@@ -177,3 +177,20 @@ def test_request_forwarded_to_a_leader_that_is_removed_is_answered() -> None:
     driven.run(20)
     assert driven.answers[sync].code == ErrorCode.OUTCOME_UNKNOWN
     assert "the leader was removed" in driven.answers[sync].reason
+
+
+@pytest.mark.parametrize("verb", ["fence", "unfence"])
+def test_fence_that_finds_the_disk_full_is_answered_by_its_deadline(verb: str) -> None:
+    """The order is stored once there is space again, which can take days (G3, D5)."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    if verb == "unfence":
+        fence = order(driven, member, "fence")
+        assert driven.run(1_000, lambda: fence in driven.answers)
+    member.disk.capacity_bytes = member.disk.used_bytes
+    pending = order(driven, member, verb)
+    assert driven.run(10_000, lambda: pending in driven.answers)
+    assert driven.answers[pending].code == ErrorCode.TIMEOUT
+    member.disk.capacity_bytes = 1 << 62
+    assert driven.run(10_000, lambda: node_of(member).context.is_settled)
+    assert node_of(member).context.ballot.is_fenced == (verb == "fence")
