@@ -357,3 +357,17 @@ def test_forced_rollback_of_a_promotion_is_refused_by_its_member() -> None:
     assert order(driven.world, member, "force-confirm", lost=lost, disks_destroyed=True).code == 0
     assert driven.ask(member, REPLACE, put(1, "x")).code == 0
     assert context_of(member).voter_uuids() == (member.uuid,)
+
+
+def test_forced_rollback_that_a_restart_interrupts_keeps_its_voters() -> None:
+    """The rows are kept then, and the member whose vote they end counts until it has them."""
+    driven, holder, member = with_a_pending_demotion()
+    member.stop(power_loss=False)
+    lost = [shell for shell in driven.shells if shell not in (holder, member)]
+    assert roll_back(driven, holder, lost).code
+    holder.stop(power_loss=False)
+    holder.start()
+    member.start()
+    assert driven.run(20_000, lambda: driven.world.leader() is holder)
+    assert driven.ask(holder, REPLACE, put(1, "x")).code == 0
+    assert not context_of(holder).ballot.forced_voters
