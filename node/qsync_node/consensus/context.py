@@ -346,4 +346,5 @@ class Context:
             entry = self.unwritten.popleft()
             entry.written_at = self.now_ns
             written.append(entry)
+        self.is_relay_due = True  # a follower may wait for rows that are only in the file
         return written

@@ -226,6 +226,8 @@ class Relays:
         while relay.sent_index < limit and relay.bytes_in_flight < window and not relay.is_reading:
             batches = tail.batches_after(relay.sent_index, chunk)
             if batches is None:
+                if relay.sent_index >= tail.durable_index:
+                    break  # the next rows are in the log once they are durable
                 relay.is_reading = True
                 context.out.append(fx.ReadLog(relay.number, relay.sent_index, chunk))
                 break

@@ -19,11 +19,14 @@ from msgpack import packb
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.effects import Report
-from qsync_node.consensus.settings import SECOND, ConsensusSettings
+from qsync_node.consensus.settings import MILLISECOND, SECOND, ConsensusSettings
 from qsync_node.engine.database import Database
 from qsync_node.engine.tuples import array_header
+from qsync_node.format.batch import LogBatch
 from qsync_node.format.body import put_body
 from qsync_node.node import Node
+from qsync_node.storage.scheduler import ReadLane
+from qsync_node.storage.storage import Storage
 from qsync_node.transactions.snapshot import SnapshotView
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE as SPACE_OF_WORLD
@@ -354,3 +357,31 @@ def test_schema_changes_of_a_large_space_take_short_steps_only(
             assert longest < one_sort_s / 8, f"{name}, {uuid}: {longest:.3f} of {one_sort_s:.3f} s"
     assert node_of(leader).context.term == term
     assert not len(node_of(leader).database.space(SPACE).indexes[0])
+
+
+def test_rows_that_are_not_durable_yet_are_not_read_from_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower that lags needs them, and the memory holds newer ones only (T11)."""
+    driven = Driven(3, relay_window_bytes=1_000, synchro_timeout_ns=10**10)
+    leader, followers = driven.leader(), driven.followers()
+    for follower in followers:
+        driven.mute(follower, leader)
+    leader.disk_delay_ns = 350 * MILLISECOND
+    answers = [driven.send(leader, REPLACE, put(9, "x" * 900))]
+    driven.run(2)  # until the disk is busy
+    for key in range(6):
+        answers.append(driven.send(leader, REPLACE, put(key, "x" * 900)))
+        driven.run(2)
+    leader.disk_delay_ns = 200_000
+    reads: list[int] = []
+    perform = ReadLane.perform
+
+    def count(lane: ReadLane, storage: Storage, task: fx.ReadLog) -> list[LogBatch] | None:
+        reads.append(task.after_index)
+        return perform(lane, storage, task)
+
+    monkeypatch.setattr(ReadLane, "perform", count)
+    driven.world.network.heal()
+    assert driven.run(5_000, lambda: all(number in driven.answers for number in answers))
+    assert len(reads) < 30
