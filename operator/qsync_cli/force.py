@@ -5,7 +5,7 @@ best survivor, `force-rollback` only the rows that it knows to be confirmed. The
 the order, because a running voter could elect another leader.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,20 +73,49 @@ def _force(
 async def _order(
     links: targets.CommandLinks, target: targets.CommandTarget, verb: str, lost: list[str]
 ) -> str:
-    """Order the best survivor: greatest term of the last row, then the longest log (E2)."""
+    """Order the best survivor to continue; return its name."""
     found = await targets.statuses(links, target)
-    survivors = {
-        name: said
-        for name, said in found.items()
-        if said["can_stand"] and name not in lost and said["uuid"] not in lost
+    left = {
+        name: said for name, said in found.items() if name not in lost and said["uuid"] not in lost
     }
+    best = best_survivor(verb, left)
+    uuids = {m["name"]: m["uuid"] for m in left[best]["members"]}
+    order = {"lost": [uuids.get(one, one) for one in lost], "disks_destroyed": True}
+    await links.post(target.address_of(best), f"/verb/{verb}", order)
+    return best
+
+
+def best_survivor(verb: str, left: dict[str, dict[str, Any]]) -> str:
+    """Return the member for the order: greatest term of the last row, then the longest log (E2).
+
+    Of equal logs, it is the one of which its member knows the most rows to be confirmed.
+
+    Args:
+        verb: the order.
+        left: statuses of the members that are not lost, by name.
+
+    Raises:
+        Failure: no member can stand, or a rollback would discard a row that another member knows
+            to be confirmed. That member would stop (L4).
+    """
+    survivors = {name: said for name, said in left.items() if said["can_stand"]}
     if not survivors:
         raise Failure(
             FailureReason.NOT_READY,
             f"{verb} failed: no surviving voter can stand for election; check `qsync status`",
         )
-    best = max(survivors, key=lambda n: (survivors[n]["last_term"], survivors[n]["last_index"]))
-    uuids = {m["name"]: m["uuid"] for m in survivors[best]["members"]}
-    order = {"lost": [uuids.get(one, one) for one in lost], "disks_destroyed": True}
-    await links.post(target.address_of(best), f"/verb/{verb}", order)
+
+    def position(name: str) -> tuple[int, int, int]:
+        said = survivors[name]
+        return int(said["last_term"]), int(said["last_index"]), int(said["confirmed_index"])
+
+    best = max(survivors, key=position)
+    informed = max(left, key=lambda name: int(left[name]["confirmed_index"]))
+    known = int(left[best]["confirmed_index"])
+    if verb == "force-rollback" and int(left[informed]["confirmed_index"]) > known:
+        raise Failure(
+            FailureReason.REFUSED,
+            f"{verb} was not sent: {informed} knows rows to be confirmed that {best} would roll "
+            "back; use `qsync force-confirm`",
+        )
     return best
