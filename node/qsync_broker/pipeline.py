@@ -339,6 +339,9 @@ def commit_operations(spool: Spool, proposal: Proposal, now: int) -> list[SpoolO
 def choose(epoch: int, promises: list[msg.Promised], codec: int) -> Choice:
     """Choose the state that all brokers take over (J3): of the greatest epoch, the least end.
 
+    A broker that begins after the end of another one of its epoch was the first to resume after
+    missing bytes. No fragment has bytes in between, and the others resume there, too.
+
     Args:
         epoch: epoch of the synchronisation.
         promises: states of all brokers of the route.
@@ -346,7 +349,9 @@ def choose(epoch: int, promises: list[msg.Promised], codec: int) -> Choice:
     """
     source = max(promise.epoch for promise in promises)
     candidates = [promise for promise in promises if promise.epoch == source]
-    chosen = min(candidates, key=lambda promise: promise.end)
+    begin = max(promise.begin for promise in candidates)
+    ready = [promise for promise in candidates if promise.end >= begin]
+    chosen = min(ready, key=lambda promise: promise.end)
     is_continued = all(promise._replace(missing=chosen.missing) == chosen for promise in promises)
     return Choice(epoch, source, chosen.end, chosen.registers, codec, is_continued)
 
@@ -370,7 +375,7 @@ def first_adopters(
     is_proven = choice.source == row.epoch and set(promised) == holders >= set(row.route.members)
     if choice.is_continued or is_proven or not choice.end:
         return ()
-    return tuple(sorted(holders))
+    return tuple(sorted(one for one in holders if promised[one].end >= choice.end))
 
 
 def route_of(members: Members, route: Route) -> Route:

@@ -76,6 +76,16 @@ class Bench:
             broker = result.resolution.broker.suffix
         return result
 
+    def restart(self) -> None:
+        """Kill all brokers, and start them once their leases have ended."""
+        names = list(self.world.processes)
+        for name in names:
+            self.world.kill(name)
+        self.world.run(3 * SECOND)
+        for name in names:
+            self.world.start(name)
+        self.world.run(3 * SECOND)
+
     def until_ok(self, data: bytes = b"x") -> Appended:
         for _ in range(40):
             result = self.append(data)

@@ -11,6 +11,7 @@ import pytest
 from qsync_broker import events as ev
 from qsync_broker.broker import Broker
 from qsync_broker.holdings import RecoveredHoldings
+from qsync_broker.index import RemoteFragment
 from qsync_broker.lease import BrokerConfig
 from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
 from qsync_broker.requests import Append, Suspend
@@ -20,6 +21,7 @@ from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId
 from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import WAITING
+from qsync_sim.journals.keys import STORE
 from qsync_sim.journals.losses import Losses
 from qsync_sim.journals.schedule import JournalSchedule
 from qsync_testing.brokers.bench import JOURNAL, NAMES, Bench
@@ -175,12 +177,7 @@ def test_killed_peer_fails_appends_until_it_returns() -> None:
 def test_restarted_brokers_find_their_journals_again() -> None:
     bench = Bench()
     first = bench.append(b"one")
-    for name in NAMES:
-        bench.world.kill(name)
-    bench.world.run(3 * SECOND)
-    for name in NAMES:
-        bench.world.start(name)
-    bench.world.run(3 * SECOND)
+    bench.restart()
     assert bench.until_ok(b"two").begin >= first.end
     bench.world.check_commits()
 
@@ -241,6 +238,27 @@ def test_loss_of_all_disks_needs_an_explicit_offset() -> None:
         bench.world.start(name)
     bench.world.run(3 * SECOND)
     assert bench.append(b"two").resolution.status is Status.INDEX_HAS_GREATER_OFFSET
+
+
+@pytest.mark.parametrize("is_primary", [False, True])
+def test_resumption_after_missing_bytes_that_is_cut_off_is_completed(is_primary: bool) -> None:
+    """Brokers that had begun at the greater offset refused the end of the others for ever."""
+    bench = Bench(stores=True)
+    content = bytes(1000)  # a deleted journal of this name has persisted it
+    remote = RemoteFragment(
+        0, 1000, hashlib.sha1(content).digest(), 1, STORE, "0-1000", 1_700_000_000
+    )
+    bench.world.stores.fragments[JOURNAL] = {(STORE, 0, 1000): (remote, content)}
+    bench.restart()
+    assert bench.append(b"one").resolution.status is Status.INDEX_HAS_GREATER_OFFSET
+    slow = next(name for name in NAMES if (name == bench.primary) is is_primary)
+    bench.world.disks[slow].slow_ns = SECOND // 2
+    bench.begin(b"", offset=1000, suspend=Suspend.KEEP)
+    bench.world.run(SECOND // 4)
+    bench.world.disks[slow].slow_ns = 0
+    bench.restart()
+    assert bench.append(b"", offset=1000, suspend=Suspend.KEEP).error == ""
+    assert bench.append(b"two").begin == 1000
 
 
 def test_append_at_any_broker_is_refused_while_a_lost_copy_keeps_a_broker_too_many() -> None:

@@ -309,6 +309,30 @@ def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> 
     assert hand.row.ends == ends
 
 
+def test_broker_that_has_resumed_is_recorded_before_those_that_have_not() -> None:
+    """A broker of the recorded route is away, and one of the others was cut off before."""
+    hand = Hand()
+    spool = with_three_bytes(hand)
+    hand.put(hand.row._replace(epoch=2, ballot=2, route=Route((A, B, C), 0), ends=((2, 0),)))
+    append = begin(hand)
+    until(hand, append, AppendState.RECV_PIPELINE_SYNC)
+    hand.answer(promised(epoch=2, end=100, begin=100))
+    hand.stored()
+    append.advance()
+    epoch = hand.row.ballot
+    ends = ((2, 0), (epoch, 100))
+    assert hand.sent[-1] == msg.Adopt(epoch, 2, 100, b"", 1, True, ends)
+    assert (hand.stores, spool.epoch, spool.end) == ([], 2, 3)
+    hand.answer(msg.Acked(0))
+    append.advance()
+    hand.commit()
+    append.advance()
+    hand.answer(msg.Acked(0))
+    append.advance()
+    assert spool.former is not None
+    assert (spool.epoch, spool.begin, spool.former.end) == (epoch, 100, 3)
+
+
 def test_primary_without_the_bytes_adopts_after_the_record() -> None:
     hand = Hand()
     append = begin(hand)

@@ -212,6 +212,12 @@ def test_least_end_of_the_greatest_epoch_is_chosen() -> None:
     assert choice == Choice(9, 7, 10, b"", 3, False)
 
 
+def test_end_before_which_a_broker_has_resumed_is_not_chosen() -> None:
+    """It was cut off while all resumed after missing bytes, and has no bytes before them."""
+    choice = choose(9, [state(7, 10), state(7, 50, 50), state(6, 5)], 3)
+    assert choice == Choice(9, 7, 50, b"", 3, False)
+
+
 def test_fragment_that_all_have_is_continued() -> None:
     choice = choose(9, [state(7, 20, 5, SUM_OF_ONE)] * 3, 3)
     assert choice == Choice(9, 7, 20, b"", 3, True)
