@@ -102,10 +102,14 @@ class Coordination:
         result = asyncio.get_running_loop().create_future()
         number = next(self._numbers)
         self._waiting[number] = change, result
-        while number in self._waiting:
-            async with self._turn:
-                await self._carry_out_next()
-        return bool(await result)
+        try:
+            while number in self._waiting:
+                async with self._turn:
+                    await self._carry_out_next()
+            return bool(await result)
+        finally:
+            # A change that waits without its caller would be carried out at any time later.
+            self._waiting.pop(number, None)
 
     async def _carry_out_next(self) -> None:
         """Carry out a group of the changes that wait, or nothing if none waits."""

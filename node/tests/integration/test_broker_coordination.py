@@ -234,6 +234,41 @@ async def _change_together(cluster: ProcessCluster) -> None:
         assert watcher.keys.revision - began <= 199 + GROUPS_MAX + 200 / GROUP_MAX + 1
 
 
+def test_change_whose_caller_has_gone_is_not_carried_out_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that broke off may have learned that nothing has changed, and rely on it."""
+    asyncio.run(_break_off(monkeypatch))
+
+
+async def _break_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordination, may_end = Coordination("127.0.0.1:1", "", ""), asyncio.Event()
+    names: list[str] = []
+
+    async def carry_out(changes: list[KeyChange]) -> list[bool]:
+        await may_end.wait()
+        names.extend(str(row.key[0]) for change in changes for row in change.written)
+        return [True] * len(changes)
+
+    monkeypatch.setattr(coordination, "_carry_out", carry_out)
+
+    async def transact(name: str) -> bool:
+        return await coordination.transact(KeyChange((), (JOURNAL._replace(name=name),)))
+
+    first = []
+    for number in range(GROUPS_MAX):
+        first.append(asyncio.ensure_future(transact(f"a/{number}")))
+        await asyncio.sleep(0)
+    gone = asyncio.ensure_future(transact("a/gone"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    may_end.set()
+    await asyncio.gather(*first)
+    assert await transact("a/later")
+    assert names == [*(f"a/{number}" for number in range(GROUPS_MAX)), "a/later"]
+    await coordination.close()
+
+
 def test_conflict_at_the_commit_concerns_only_its_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
