@@ -243,7 +243,7 @@ class JournalClient:
             request.union_registers.CopyFrom(labels_message(union))
         if subtract is not None:
             request.subtract_registers.CopyFrom(labels_message(subtract))
-        await self._until_ready(journal)
+        await self._until_ready(journal, suspend)
         sent = _Sent(content)
         try:
             answer = await self._append(request, content if self._ledger is None else sent)
@@ -263,21 +263,26 @@ class JournalClient:
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.record, [append])
 
-    async def _until_ready(self, journal: str) -> None:
-        """Wait while the journal has no primary, or too few brokers, by barriers."""
+    async def _until_ready(self, journal: str, suspend: int) -> None:
+        """Wait while the journal has no primary, or too few brokers, by barriers.
+
+        If the append resumes a suspended journal, the barrier does, and waits for its brokers.
+        """
+        resumes = suspend == pb.AppendRequest.SUSPEND_RESUME
+        wish = suspend if resumes else pb.AppendRequest.SUSPEND_KEEP
         deadline = asyncio.get_running_loop().time() + RETRY_S
-        while await self._barrier(journal) in _PASSING:
+        while await self._barrier(journal, wish) in _PASSING:
             if asyncio.get_running_loop().time() > deadline:
                 return
             await asyncio.sleep(0.1)
 
-    async def _barrier(self, journal: str) -> Status:
+    async def _barrier(self, journal: str, suspend: int) -> Status:
         """Return the status of an append without content.
 
         If a broker refuses it while the client still writes, gRPC may lose the broker's error. The
-        barrier changes nothing, so it is repeated until the error arrives.
+        barrier appends nothing, so it is repeated until the error arrives.
         """
-        request = pb.AppendRequest(journal=journal, suspend=pb.AppendRequest.SUSPEND_KEEP)
+        request = pb.AppendRequest(journal=journal, suspend=enum_value(suspend))
         for _ in range(BARRIERS_MAX - 1):
             try:
                 return Status((await self._append(request, ())).status)

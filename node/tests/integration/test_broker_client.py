@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qsync_broker.client import JournalClient
+from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.ledger import AppendLedger
+from qsync_broker.requests import Suspend
 from qsync_testing.brokers.servers import brokers
 
 pytestmark = pytest.mark.asyncio
@@ -66,3 +67,19 @@ async def test_cancelled_append_is_recorded_as_unknown(
     ledger.close()
     (line,) = map(json.loads, path.read_text().splitlines())
     assert (line["outcome"], line["size"]) == ("unknown", 7)
+
+
+async def test_append_waits_for_the_brokers_of_a_journal_that_it_resumes(tmp_path: Path) -> None:
+    """It was refused, and had to be repeated by hand."""
+    async with brokers(tmp_path, 3) as nodes, JournalClient(nodes[0].url) as client:
+        keys = nodes[0].server.core.keys
+        await client.append(JOURNAL, [b"one"])
+        with pytest.raises(JournalError, match="SUSPENDED"):
+            await client.append(JOURNAL, suspend=Suspend.NOW)
+        async with asyncio.timeout(10):
+            while len(keys.route(JOURNAL).members) > 1:
+                await asyncio.sleep(0.01)
+        with pytest.raises(JournalError, match="SUSPENDED"):
+            await client.append(JOURNAL, [b"no"], suspend=Suspend.NO_RESUME)
+        assert keys.journals[JOURNAL].suspend_level == 1
+        assert (await client.append(JOURNAL, [b"two"])).begin == 3
