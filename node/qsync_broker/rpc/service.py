@@ -297,6 +297,9 @@ class JournalService(Specifications):
             return answer
         await self._until_index_known(context, replica)
         parts = [part for part in all_parts(replica) if _is_wanted(part, request)]
+        # The next page begins at an offset: fragments with the same one are on the same page.
+        while 0 < limit < len(parts) and parts[limit].begin == parts[limit - 1].begin:
+            limit += 1
         message = pb.FragmentsResponse(header=self._answered(found))
         for part in parts[:limit]:
             listed = message.fragments.add(spec=fragment_message(replica.journal, part))

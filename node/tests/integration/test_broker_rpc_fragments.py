@@ -10,6 +10,7 @@ import pytest
 
 from qsync_broker import persister
 from qsync_broker.client import JournalClient, JournalError
+from qsync_broker.index import RemoteFragment
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.status import Status
 from qsync_testing.brokers.grpc_client import (
@@ -51,6 +52,29 @@ async def test_fragments_are_listed_in_pages(tmp_path: Path) -> None:
         described = await client.read(do_not_proxy=True)
         assert described[0].fragment_url.startswith(store)
         assert len(described) == 1
+
+
+async def test_fragments_with_the_same_begin_are_on_the_same_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that left the journal has persisted a part of the fragment that others continue.
+
+    The next page began with the first of them again, and a client listed pages for ever.
+    """
+    monkeypatch.setattr("qsync_broker.client.PAGE", 1)
+    store = f"file://{tmp_path}/store/"
+    started = brokers(tmp_path, 1, length=1024, stores=[store])
+    async with started as nodes, JournalClient(nodes[0].url) as client:
+        await client.append(JOURNAL, [b"x" * 1500])
+        await client.append(JOURNAL, [b"y" * 500])
+        replica = nodes[0].server.core.replica(JOURNAL)
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while not replica.remote.covers(0, 1500):
+                await asyncio.sleep(0.01)
+            replica.remote.add(RemoteFragment(1500, 1600, bytes(20), 1, store, "1600", 1))
+            listed = await client.fragments(JOURNAL)
+        assert [(one.begin, one.end) for one in listed] == [(0, 1500), (1500, 1600), (1500, 2000)]
 
 
 async def test_read_finds_a_fragment_that_the_last_listing_lacked(
