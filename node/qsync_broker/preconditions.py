@@ -57,14 +57,14 @@ def is_idle(replica: JournalReplica, unix_s: int) -> bool:
 def refusal_for_resumption(request: Append, end: int, *, has_stores: bool) -> Status | None:
     """Return the status for an append to a journal whose last bytes are missing (J3).
 
+    Another offset is no WRONG_APPEND_OFFSET: a writer that continues at the head after this status
+    would accept the loss without knowing it.
+
     Args:
         request: the append; it is allowed if its offset is the end.
         end: greatest end of all states and fragments that are known.
         has_stores: whether the journal has stores. Without one, nothing shows where the lost bytes
             ended: the journal continues after them only if a person accepts the loss.
     """
-    if not has_stores:
-        return Status.INDEX_HAS_GREATER_OFFSET
-    if request.offset == end and end:
-        return None
-    return Status.WRONG_APPEND_OFFSET if request.offset else Status.INDEX_HAS_GREATER_OFFSET
+    is_head = request.offset == end and end > 0
+    return None if has_stores and is_head else Status.INDEX_HAS_GREATER_OFFSET

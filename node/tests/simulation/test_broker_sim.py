@@ -240,6 +240,22 @@ def test_loss_of_all_disks_needs_an_explicit_offset() -> None:
     assert bench.append(b"two").resolution.status is Status.INDEX_HAS_GREATER_OFFSET
 
 
+def test_writer_with_an_expected_offset_does_not_accept_a_loss_unknowingly() -> None:
+    """It continues at the head that WRONG_APPEND_OFFSET states, before acknowledged bytes."""
+    bench = Bench(replication=1, stores=True)
+    bench.append(bytes(5000))
+    bench.append(b"acknowledged")
+    assert bench.world.run(5 * SECOND, lambda: JOURNAL in bench.world.stores.spans)
+    former = bench.primary
+    bench.world.kill(former)
+    assert bench.world.run(20 * SECOND, lambda: bench.primary != former)
+    refused = bench.append(b"more", offset=5012)
+    assert refused.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
+    assert refused.head == 5000
+    bench.world.start(former)
+    assert bench.until_ok(b"more").begin == 5012
+
+
 @pytest.mark.parametrize("is_primary", [False, True])
 def test_resumption_after_missing_bytes_that_is_cut_off_is_completed(is_primary: bool) -> None:
     """Brokers that had begun at the greater offset refused the end of the others for ever."""
