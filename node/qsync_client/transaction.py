@@ -4,6 +4,7 @@
     NEW        BEGIN succeeds                    OPEN
     OPEN       a statement                       OPEN
     OPEN       a statement has no answer         LOST
+    OPEN       a statement is cancelled          LOST
     OPEN       an error leaves the block         ENDING; ENDED after ROLLBACK
     OPEN       the connection ended              ENDED, rolled back
     LOST       the block ends                    ENDED, rolled back, after ROLLBACK
@@ -28,6 +29,7 @@ To resolve an unknown COMMIT, the client repeats the recorded requests in a new 
 import asyncio
 import contextlib
 import hashlib
+from collections.abc import Iterator as Iterating
 from collections.abc import Sequence
 from enum import Enum, auto
 from types import TracebackType
@@ -288,15 +290,35 @@ class Transaction:
         self._open_link()
         deadline = self._session.deadline()
         while True:
-            request = await self._session.request(space, make, deadline)
+            with self._unsent():
+                request = await self._session.request(space, make, deadline)
             # The block may have ended while the schema was read.
             outcome = await self._execute(self._open_link(), request, deadline)
             if isinstance(outcome, Committed):
                 return outcome
             if isinstance(outcome, Refused) and outcome.code == ErrorCode.WRONG_SCHEMA_VERSION:
-                await self._session.read_schema(deadline)
+                with self._unsent():
+                    await self._session.read_schema(deadline)
                 continue
             raise hopeless_error(outcome) or StatementFailed(outcome)
+
+    @contextlib.contextmanager
+    def _unsent(self) -> Iterating[None]:
+        """End the transaction if a statement that waits for the schema is cancelled, or too late.
+
+        Raises:
+            TransactionLost: the schema could not be read.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._state is TransactionState.OPEN:
+                self._lose("a statement was cancelled")
+            raise
+        except ClientClosed as error:
+            if self._state is TransactionState.OPEN and not self._session.pool.is_closed:
+                raise self._lose(str(error)) from error
+            raise
 
     def _open_link(self) -> Link:
         """Return the connection for a statement that is sent now.

@@ -84,6 +84,46 @@ def test_transaction_with_a_cancelled_statement_never_commits() -> None:
     asyncio.run(main())
 
 
+def test_transaction_with_a_statement_that_was_cancelled_unsent_never_commits() -> None:
+    """It waited for the schema. The block committed the other statements without it."""
+
+    def answer(asked: Asked) -> MemberAnswer:
+        is_schema = asked.body.get(Key.SPACE_ID) in (VSPACE, VINDEX)
+        return refused(ErrorCode.READONLY) if is_schema else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(transaction.insert("accounts", [2]), 0.05)
+            assert isinstance(transaction.outcome, RolledBack)
+            assert Type.COMMIT not in member.kinds()
+
+    asyncio.run(main())
+
+
+def test_transaction_whose_statement_got_no_schema_never_commits() -> None:
+    def answer(asked: Asked) -> MemberAnswer:
+        is_schema = asked.body.get(Key.SPACE_ID) in (VSPACE, VINDEX)
+        return refused(ErrorCode.READONLY) if is_schema else committed(asked)
+
+    async def main() -> None:
+        member = FakeMember(answer)
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            async with client.transaction() as transaction:
+                await transaction.insert(SPACE, [1])
+                with pytest.raises(TransactionLost):
+                    await transaction.insert("accounts", [2])
+            assert isinstance(transaction.outcome, RolledBack)
+            assert Type.COMMIT not in member.kinds()
+            await client.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("end", [Type.COMMIT, Type.ROLLBACK])
 def test_statement_that_waits_for_the_schema_is_not_sent_after_the_end(end: Type) -> None:
     """The server would commit it on its own: the stream has no transaction any more."""
