@@ -72,6 +72,7 @@ class AppendPipeline:
         self._session: aiohttp.ClientSession | None = None
         self._waiting: deque[_WaitingAppend] = deque()
         self._senders: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def __aenter__(self) -> "AppendPipeline":
         return self
@@ -80,8 +81,10 @@ class AppendPipeline:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for all appends, and close the connections."""
-        await asyncio.gather(*self._senders)
+        """Wait for all appends, and close the connections. It takes no more appends."""
+        self._is_closed = True
+        if self._senders:
+            await asyncio.wait(self._senders)  # cancels none of them if this call is cancelled
         if self._session is not None:
             await self._session.close()
 
@@ -96,8 +99,15 @@ class AppendPipeline:
             conditions: `offset`, `check`, `union` and `subtract`, see `qsync_broker.batch`.
 
         Raises:
+            JournalError: the pipeline is closed; nothing was sent.
             ValueError: the content is larger than a batch may be, or a condition is invalid.
         """
+        if self._is_closed:
+            raise JournalError(
+                f"{self._journal}: the append was not sent: the pipeline is closed; open another"
+                " one",
+                is_refused=True,
+            )
         if len(content) > BATCH_BYTES // 2:
             raise ValueError(f"an append of {len(content)} bytes is too large for a batch")
         is_plain = type(content) is bytes and not conditions

@@ -164,6 +164,46 @@ async def test_pipeline_appends_in_order_through_any_broker(tmp_path: Path) -> N
 
 
 @pytest.mark.asyncio
+async def test_pipeline_that_closes_takes_no_more_appends(tmp_path: Path) -> None:
+    """Their futures never had a result: the tasks that sent them failed without the session."""
+    async with brokers(tmp_path, 1) as nodes:
+        pipeline = AppendPipeline(nodes[0].url, JOURNAL)
+        first = pipeline.append(b"first")
+        closing = asyncio.ensure_future(pipeline.close())
+        await asyncio.sleep(0)
+        with pytest.raises(JournalError, match="the pipeline is closed") as raised:
+            pipeline.append(b"late")
+        assert raised.value.is_refused
+        await closing
+        assert first.done()
+        with pytest.raises(JournalError, match="the pipeline is closed"):
+            pipeline.append(b"later")
+        assert await content(nodes[0]) == b"first"
+
+
+@pytest.mark.asyncio
+async def test_appends_have_results_although_the_close_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time limit of the close ended the tasks that sent them, and their futures waited on."""
+    may_send, exchange = asyncio.Event(), AppendPipeline._exchange
+
+    async def exchange_late(pipeline: AppendPipeline, body: bytes) -> Any:
+        await may_send.wait()
+        return await exchange(pipeline, body)
+
+    monkeypatch.setattr(AppendPipeline, "_exchange", exchange_late)
+    async with brokers(tmp_path, 1) as nodes:
+        pipeline = AppendPipeline(nodes[0].url, JOURNAL)
+        first = pipeline.append(b"first")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pipeline.close(), 0.05)
+        may_send.set()
+        assert (await asyncio.wait_for(first, 10)).begin == 0
+        await pipeline.close()
+
+
+@pytest.mark.asyncio
 async def test_conditions_in_a_batch_see_the_appends_before_them(tmp_path: Path) -> None:
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
         contents: list[bytes | dict[str, Any]] = [
