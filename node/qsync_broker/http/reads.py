@@ -96,6 +96,9 @@ class ReadHandler:
         except TimeoutError:
             return unauthorized(AuthError(EXPIRED))
         headers = self._route_headers(request, found)
+        if position is None and reader.is_over:
+            text = f"a read of {replica.journal} failed: this broker has stopped serving it"
+            return refused(503, f"{text}; read again", headers)
         headers["X-Write-Head"] = str(replica.visible_end)
         if position is None:
             status = Status.OFFSET_NOT_YET_AVAILABLE

@@ -130,6 +130,23 @@ async def test_read_waits_for_an_append(tmp_path: Path) -> None:
         answer.close()
 
 
+async def test_read_at_a_broker_that_stops_is_to_be_repeated(tmp_path: Path) -> None:
+    """The answer was 416, and advised a client to read from a later offset."""
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        waiting = asyncio.ensure_future(http.get(f"{url}?block=true"))
+        await http.put(url, data=b"")
+        async with asyncio.timeout(10):
+            while not nodes[0].server._readers:
+                await asyncio.sleep(0.01)
+        nodes[0].server.end_reads()
+        for answer in (await waiting, await http.get(url)):
+            assert (answer.status, await answer.text()) == (
+                503,
+                "a read of a/journal failed: this broker has stopped serving it; read again\n",
+            )
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_read_waits_for_the_first_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
