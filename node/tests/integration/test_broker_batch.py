@@ -188,7 +188,7 @@ async def test_appends_have_results_although_the_close_is_cancelled(
     """A time limit of the close ended the tasks that sent them, and their futures waited on."""
     may_send, exchange = asyncio.Event(), AppendPipeline._exchange
 
-    async def exchange_late(pipeline: AppendPipeline, body: bytes) -> Any:
+    async def exchange_late(pipeline: AppendPipeline, body: bytes) -> object:
         await may_send.wait()
         return await exchange(pipeline, body)
 
