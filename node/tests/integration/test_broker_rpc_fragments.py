@@ -59,7 +59,7 @@ async def test_fragments_with_the_same_begin_are_on_the_same_page(
 ) -> None:
     """A broker that left the journal has persisted a part of the fragment that others continue.
 
-    The next page began with the first of them again, and a client listed pages for ever.
+    The next page began with the first of them again, and a client listed pages without end.
     """
     monkeypatch.setattr("qsync_broker.client.PAGE", 1)
     store = f"file://{tmp_path}/store/"

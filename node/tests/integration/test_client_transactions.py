@@ -49,6 +49,12 @@ def test_transaction_object_cannot_be_entered_twice() -> None:
     asyncio.run(main())
 
 
+def refuse_schema(asked: Asked) -> MemberAnswer:
+    """Refuse reads of the schema, which the client then repeats."""
+    is_schema = asked.body.get(Key.SPACE_ID) in (VSPACE, VINDEX)
+    return refused(ErrorCode.READONLY) if is_schema else committed(asked)
+
+
 def silent_statements(asked: Asked) -> Any:
     return None if asked.kind == Type.INSERT else committed(asked)
 
@@ -87,12 +93,8 @@ def test_transaction_with_a_cancelled_statement_never_commits() -> None:
 def test_transaction_with_a_statement_that_was_cancelled_unsent_never_commits() -> None:
     """It waited for the schema. The block committed the other statements without it."""
 
-    def answer(asked: Asked) -> MemberAnswer:
-        is_schema = asked.body.get(Key.SPACE_ID) in (VSPACE, VINDEX)
-        return refused(ErrorCode.READONLY) if is_schema else committed(asked)
-
     async def main() -> None:
-        member = FakeMember(answer)
+        member = FakeMember(refuse_schema)
         async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
             async with client.transaction() as transaction:
                 await transaction.insert(SPACE, [1])
@@ -105,12 +107,8 @@ def test_transaction_with_a_statement_that_was_cancelled_unsent_never_commits() 
 
 
 def test_transaction_whose_statement_got_no_schema_never_commits() -> None:
-    def answer(asked: Asked) -> MemberAnswer:
-        is_schema = asked.body.get(Key.SPACE_ID) in (VSPACE, VINDEX)
-        return refused(ErrorCode.READONLY) if is_schema else committed(asked)
-
     async def main() -> None:
-        member = FakeMember(answer)
+        member = FakeMember(refuse_schema)
         async with serving(member) as addresses:
             client = Client(addresses, "app", "secret", deadline_s=0.3)
             async with client.transaction() as transaction:

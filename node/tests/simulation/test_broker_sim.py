@@ -258,7 +258,7 @@ def test_writer_with_an_expected_offset_does_not_accept_a_loss_unknowingly() -> 
 
 @pytest.mark.parametrize("is_primary", [False, True])
 def test_resumption_after_missing_bytes_that_is_cut_off_is_completed(is_primary: bool) -> None:
-    """Brokers that had begun at the greater offset refused the end of the others for ever."""
+    """Brokers that had begun at the greater offset refused the end of the others permanently."""
     bench = Bench(stores=True)
     content = bytes(1000)  # a deleted journal of this name has persisted it
     remote = RemoteFragment(

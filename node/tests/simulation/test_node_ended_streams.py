@@ -12,7 +12,7 @@ def confirmed_of(shell: Shell) -> int:
 
 
 def test_anonymous_replica_follows_on_after_its_source_truncated_its_log() -> None:
-    """It reaches no other member, and would show old rows for ever."""
+    """It reaches no other member, and would show old rows permanently."""
     driven = Driven(5)
     leader, (source, *others) = driven.leader(), driven.followers()
     replica = driven.world.add("anonymous")

@@ -204,7 +204,7 @@ def test_nothing_is_forced_while_a_leader_answers() -> None:
 
 
 def test_survivor_with_a_divergent_state_is_refused() -> None:
-    """It would take no writes for ever; another survivor may have a sound state (T7)."""
+    """It would never take writes; another survivor may have a sound state (T7)."""
     world = World(2)
     survivor, lost = lose_two_of_three(world)
     assert survivor.node is not None
@@ -257,9 +257,12 @@ def test_later_order_replaces_the_one_before() -> None:
     assert not context_of(survivor).limbo.rolled_back_rows
 
 
-def test_order_that_leaves_a_quorum_is_refused() -> None:
-    """A survivor that is cut off may be the last one with a confirmed row (L3)."""
-    driven = Driven(5)
+def alone_with_another(driven: Driven) -> tuple[Shell, list[str]]:
+    """Confirm a row without two followers, and lose all others but the leader.
+
+    Returns:
+        One of the two, which still reach no other member, and the lost instances.
+    """
     leader, (one, two, *others) = driven.leader(), driven.followers()
     for shell in (one, two):
         for other in (leader, *others):
@@ -268,6 +271,13 @@ def test_order_that_leaves_a_quorum_is_refused() -> None:
     assert driven.ask(leader, REPLACE, put(1, "confirmed")).code == 0
     lost = lose(others)
     driven.run(5_000)
+    return one, lost
+
+
+def test_order_that_leaves_a_quorum_is_refused() -> None:
+    """A survivor that is cut off may be the last one with a confirmed row (L3)."""
+    driven = Driven(5)
+    one, lost = alone_with_another(driven)
     answer = order(driven.world, one, "force-confirm", lost=lost, disks_destroyed=True)
     assert answer.code == 5
     assert "are a quorum" in answer.reason
@@ -279,14 +289,8 @@ def test_order_that_leaves_a_quorum_is_refused() -> None:
 def test_forced_survivors_keep_the_row_that_one_of_them_holds() -> None:
     """Half of the voters are lost: a majority of the others may lack a confirmed row (L3)."""
     driven = Driven(6)
-    leader, (one, two, *others) = driven.leader(), driven.followers()
-    for shell in (one, two):
-        for other in (leader, *others):
-            driven.mute(shell, other)
-            driven.mute(other, shell)
-    assert driven.ask(leader, REPLACE, put(1, "confirmed")).code == 0
-    lost = lose(others)
-    driven.run(5_000)
+    leader = driven.leader()
+    one, lost = alone_with_another(driven)
     driven.world.command(one, "force-confirm", lost=lost, disks_destroyed=True)
     driven.run(2_000)
     assert context_of(one).ballot.forced_voters
@@ -348,7 +352,7 @@ def test_forced_rollback_of_a_demotion_removes_no_survivor() -> None:
 
 
 def test_forced_rollback_of_a_promotion_is_refused_by_its_member() -> None:
-    """Without the row, the survivor would lead for ever without a voter."""
+    """Without the row, the survivor would lead permanently without a voter."""
     driven, member = with_a_pending_promotion()
     answer = roll_back(driven, member, driven.shells)
     assert answer.code == 5
