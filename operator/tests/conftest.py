@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from qsync_testing.browser import Browser, open_browser
 from qsync_testing.operator.local_clusters import Home
+from qsync_testing.paths import EXAMPLES
 
 # A shell without job control starts a command in the background with SIGINT ignored, which the
 # commands under test would inherit.
@@ -26,6 +27,15 @@ def home(tmp_path: Path) -> Iterator[Home]:
     home = Home(tmp_path / "home")
     yield home
     home.close()
+
+
+@pytest.fixture
+def events(home: Home, tmp_path: Path) -> Home:
+    """Return a home with the cluster of docs/examples/journals.yaml, at ports of the system."""
+    manifest = tmp_path / "journals.yaml"
+    manifest.write_text((EXAMPLES / manifest.name).read_text().replace("port: 8080", "port: 0"))
+    home.do("local", "apply", "-f", manifest)
+    return home
 
 
 @pytest.fixture

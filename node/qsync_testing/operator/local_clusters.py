@@ -121,6 +121,13 @@ class Home:
         document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return document
 
+    def brokers(self, name: str) -> dict[str, dict[str, int]]:
+        """Return the port (`http`) and the process (`pid`) of each broker by its name."""
+        document: dict[str, dict[str, int]] = json.loads(
+            (self.directory / name / "brokers.json").read_text()
+        )
+        return document
+
     def node_pids(self, name: str) -> list[int]:
         return [member["pid"] for member in self.state(name).get("members", {}).values()]
 

@@ -49,7 +49,7 @@ def clicks(home: Home, tmp_path: Path, root: str) -> Home:
 
 
 def url_of(home: Home, cluster: str) -> str:
-    brokers = json.loads((home.directory / cluster / "brokers.json").read_text())
+    brokers = home.brokers(cluster)
     return f"http://127.0.0.1:{next(iter(brokers.values()))['http']}/{JOURNAL}"
 
 

@@ -1,6 +1,5 @@
 """Brokers and journals on the web page of a local cluster, in a headless Chromium."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -76,8 +75,7 @@ def test_page_shows_brokers_and_journals_and_their_problems(
     browser.press("Delete", 46)
     browser.until(f"{rows('journals')} === 25")
 
-    brokers = json.loads((home.directory / "events" / "brokers.json").read_text())
-    name, record = next(iter(brokers.items()))
+    name, record = next(iter(home.brokers("events").items()))
     os.kill(record["pid"], signal.SIGSTOP)
     try:
         browser.until("document.querySelector('#brokers').innerText.includes('does not answer')")
