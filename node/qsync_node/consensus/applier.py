@@ -48,6 +48,9 @@ from qsync_node.consensus.repair import StateRepair
 from qsync_node.consensus.source import Source, SourceState
 from qsync_node.format.batch import LogBatch
 
+QUIET_ELECTION_TIMEOUTS = 4
+"""After so many election timeouts without rows, an anonymous replica tries another source."""
+
 
 class Applier:
     """Follower state machine with one source at a time."""
@@ -115,7 +118,9 @@ class Applier:
         if not context.is_anonymous:
             return self.election.leader_uuid
         best = self._best_sources()
-        return context.rng.choice(best) if best else ""
+        others = [uuid for uuid in best if uuid != self.source.quiet_uuid]
+        self.source.quiet_uuid = ""
+        return context.rng.choice(others or best) if best else ""
 
     def _best_sources(self) -> list[str]:
         """Return the members to follow: the leader, else registered ones, else anonymous ones.
@@ -140,16 +145,22 @@ class Applier:
         return self.context.tail.last_term > self.context.term
 
     def _consider_better_source(self) -> None:
-        """Leave a source when a better one is connected, once per heartbeat interval."""
-        context = self.context
-        if (
-            self.source.state is not SourceState.FOLLOWING
-            or context.now_ns < self.reconsidered_at_ns
-        ):
+        """Leave a source when a better one is connected, once per heartbeat interval.
+
+        A source that sends no rows may have lost its own connection to the leader: another one of
+        the same rank is then tried.
+        """
+        context, source = self.context, self.source
+        if source.state is not SourceState.FOLLOWING or context.now_ns < self.reconsidered_at_ns:
             return
         self.reconsidered_at_ns = context.now_ns + context.settings.heartbeat_ns
-        if self.source.uuid not in self._best_sources():
-            self.source.retry_later()
+        best = self._best_sources()
+        quiet_ns = QUIET_ELECTION_TIMEOUTS * context.settings.election_timeout_ns
+        is_quiet = len(best) > 1 and context.now_ns - source.since_ns > quiet_ns
+        if is_quiet:
+            source.quiet_uuid = source.uuid
+        if is_quiet or source.uuid not in best:
+            source.retry_later()
 
     def _connect(self) -> None:
         """Subscribe to the source: the leader of this term, or any member for an anonymous replica.
@@ -349,6 +360,7 @@ class Applier:
             return
         if not context.is_anonymous:
             self.election.on_leader_heard(self.source.uuid)
+        self.source.since_ns = context.now_ns
         tail = context.tail
         if message.previous_index != tail.last_index:
             self.source.retry_later()

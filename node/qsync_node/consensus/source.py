@@ -55,10 +55,11 @@ class Source:
     Attributes:
         uuid: the instance, or empty.
         link: number of the connection to it.
+        quiet_uuid: a source that sent no rows for long, which the next choice avoids, or empty.
         silent_link: number of the last connection by which a source did not answer, or 0.
         subscription: number of the newest SUBSCRIBE; answers to earlier ones are ignored.
         retry_at_ns: when an idle replica looks for a source again.
-        since_ns: when the state was entered, or a chunk of a snapshot arrived.
+        since_ns: when the state was entered, or rows or a chunk of a snapshot arrived.
         histories: the answer of the source to SUBSCRIBE.
         refused: the reason of its last refusal, or empty.
         is_confirm_due: whether rows wait to be confirmed until the next step (G1).
@@ -69,6 +70,7 @@ class Source:
         self.state = SourceState.IDLE
         self.uuid = ""
         self.link = 0
+        self.quiet_uuid = ""
         self.silent_link = 0
         self.subscription = 0
         self.retry_at_ns = 0

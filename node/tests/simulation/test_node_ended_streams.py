@@ -1,4 +1,4 @@
-"""A member that truncates or replaces its log ends its streams, and their receivers notice (L6)."""
+"""Streams that a source ends, or by which it sends no rows: their receivers notice (L6, L8)."""
 
 from dataclasses import replace
 
@@ -41,9 +41,8 @@ def test_anonymous_replica_follows_on_after_its_source_truncated_its_log() -> No
     assert driven.run(5_000, lambda: confirmed_of(replica) >= goal)
 
 
-def test_member_that_stops_ends_the_streams_of_anonymous_replicas() -> None:
-    """They get no rows from it any more, and follow another member (L8, P2)."""
-    driven = Driven(3)
+def anonymous_replica_of_followers(driven: Driven) -> Shell:
+    """Return an anonymous replica that follows the first follower, and is linked to both."""
     leader, (source, other) = driven.leader(), driven.followers()
     anonymous = driven.world.add("anonymous")
     for shell in (leader, other):
@@ -59,6 +58,15 @@ def test_member_that_stops_ends_the_streams_of_anonymous_replicas() -> None:
     linked = {source.uuid, other.uuid}
     assert driven.run(30_000, lambda: {link.peer_uuid for link in links.values()} == linked)
     assert stream.uuid == source.uuid
+    return anonymous
+
+
+def test_member_that_stops_ends_the_streams_of_anonymous_replicas() -> None:
+    """They get no rows from it any more, and follow another member (L8, P2)."""
+    driven = Driven(3)
+    leader, (source, other) = driven.leader(), driven.followers()
+    anonymous = anonymous_replica_of_followers(driven)
+    stream = node_of(anonymous).replica.source
     context = node_of(source).context
     context.settings = replace(context.settings, level=0)
     assert node_of(source).replica.stop_at_unsupported_level()
@@ -66,3 +74,19 @@ def test_member_that_stops_ends_the_streams_of_anonymous_replicas() -> None:
     limbo = node_of(anonymous).context.limbo
     assert driven.run(10_000, lambda: limbo.confirmed_index >= confirmed)
     assert stream.uuid == other.uuid
+
+
+def test_anonymous_replica_leaves_a_source_that_is_separated_from_the_leader() -> None:
+    """The source answers, but gets no rows; another registered member has them (L8)."""
+    driven = Driven(3)
+    leader, (source, other) = driven.leader(), driven.followers()
+    anonymous = anonymous_replica_of_followers(driven)
+    driven.mute(leader, source)
+    driven.mute(source, leader)
+    driven.mute(other, source)
+    driven.mute(source, other)
+    driven.world.network.break_cut_off()
+    goal = driven.ask(leader, REPLACE, put(1, "x")).log_index
+    assert driven.run(30_000, lambda: confirmed_of(anonymous) >= goal)
+    assert node_of(anonymous).replica.source.uuid == other.uuid
+    assert confirmed_of(source) < goal
