@@ -49,7 +49,7 @@ from qsync_node.consensus.source import Source, SourceState
 from qsync_node.format.batch import LogBatch
 
 QUIET_ELECTION_TIMEOUTS = 4
-"""After so many election timeouts without rows, an anonymous replica tries another source."""
+"""Election timeouts without rows, after which an anonymous replica tries another source."""
 
 
 class Applier:
