@@ -53,7 +53,7 @@ class Answers:
         assert call.is_done, "K1: the state comes first"
         self.waiting.pop(call, None)
         if code:
-            self.homes.forget_refused(call)
+            self.homes.on_refused(call, self.context.now_ns)
         if call.link:
             self.reply(call, int(code), reason, tuples, index)
         elif call.session != NODE_SESSION:

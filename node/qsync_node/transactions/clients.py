@@ -236,6 +236,14 @@ class Clients:
         if bound is None:
             if call.type == Type.BEGIN:
                 self.homes.bind(call, home)
+            elif self.homes.is_refused_with_begin(call) and call.type != Type.ROLLBACK:
+                self.answers.refuse(
+                    call,
+                    ErrorCode.TRANSACTION_CONFLICT,
+                    "Transaction has been aborted by conflict: its BEGIN was refused; "
+                    "run it again from BEGIN",
+                )
+                return True
             elif call.key is not None:
                 # The key's transaction is unknown here, so no outcome may be reported (T9).
                 self.answers.refuse(
@@ -393,6 +401,7 @@ class Clients:
         This follows `run_queue`. A request that an earlier leader has returned may be old, and
         nevertheless run at once.
         """
+        self.homes.keep_refused(self.queue)
         if not self.queue:
             self._closed.clear()
             return
