@@ -254,21 +254,25 @@ class Leader:
         self.advance()
         if self.is_confirm_due or self.is_over:
             return
-        if self.rollback_at and context.now_ns >= self.rollback_deadline_ns:
-            self.transitions.step_down(
-                "no quorum confirmed a ROLLBACK within another synchro_timeout"
-            )
-            return
         timeout = context.settings.synchro_timeout_ns
+        if self.rollback_at and context.now_ns >= self.rollback_deadline_ns:
+            if not self._is_quorum_near(self.rollback_at):
+                self.transitions.step_down(
+                    "no quorum confirmed a ROLLBACK within another synchro_timeout"
+                )
+            return
         # A long queue is not a lost quorum: nothing times out while the confirmed index rises.
         not_before_ns = max(self.promote_confirmed_ns, self.progress_ns)
         entry = context.limbo.first_timed_out(context.now_ns, timeout, not_before_ns)
         if entry is None or self.rollback_at:
             return
-        # Neither is a voter that catches up: it will hold the row.
-        expected_ns = self.tracker.quorum_expected_ns(entry.batch.last_index)
-        if expected_ns + timeout <= context.now_ns:
+        if not self._is_quorum_near(entry.batch.last_index):
             self.roll_back(entry, "no quorum acknowledged the rows within synchro_timeout")
+
+    def _is_quorum_near(self, index: int) -> bool:
+        """Return whether a quorum holds a row, or voters that it needs catch up to it (T4)."""
+        expected_ns = self.tracker.quorum_expected_ns(index)
+        return expected_ns + self.context.settings.synchro_timeout_ns > self.context.now_ns
 
     def send_heartbeats(self) -> None:
         """Start a heartbeat round."""

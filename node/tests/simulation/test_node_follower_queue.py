@@ -164,6 +164,27 @@ def test_writes_wait_for_a_voter_that_catches_up(rows: int) -> None:
     assert node_of(leader).context.term == term
 
 
+def test_rollback_waits_for_a_voter_that_catches_up() -> None:
+    timeout_ns = 300 * MILLISECOND
+    driven, behind = lagging(1_300, limbo_bytes_max=4_000, synchro_timeout_ns=timeout_ns)
+    driven.world.machine = Machine(Costs(steps=4 * MILLISECOND))
+    other = next(shell for shell in driven.followers() if shell is not behind)
+    leader = driven.leader()
+    delay_ns, behind.disk_delay_ns = behind.disk_delay_ns, timeout_ns * 5 // 4
+    driven.run(100)
+    driven.cut_off(other)  # each decision needs the member that catches up
+    asked = driven.send(leader, REPLACE, put(1, "x"))
+    term = node_of(leader).replica.leader
+    assert term is not None
+    assert driven.run(10_000, lambda: term.rollback_at)
+    behind.disk_delay_ns = delay_ns
+    began_ns = driven.world.now_ns
+    assert driven.run(30_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == ErrorCode.SYNC_QUORUM_TIMEOUT
+    assert driven.world.now_ns - began_ns > 2 * timeout_ns, "the member caught up at once"
+    assert node_of(leader).context.is_leading
+
+
 def test_voter_that_refused_a_row_delays_no_rollback() -> None:
     timeout_ns = 1000 * MILLISECOND
     driven = Driven(3, synchro_timeout_ns=timeout_ns)

@@ -76,6 +76,26 @@ def test_leader_stays_after_a_rollback_was_confirmed() -> None:
     assert node.context.term == term
 
 
+def test_leader_rolls_back_again_after_a_rollback_was_confirmed() -> None:
+    timeout_ns = 300 * MILLISECOND
+    driven = Driven(3, synchro_timeout_ns=timeout_ns)
+    leader, followers = driven.leader(), driven.followers()
+    delay_ns = followers[0].disk_delay_ns
+    term = node_of(leader).replica.leader
+    assert term is not None
+    for _ in range(2):
+        for follower in followers:
+            follower.disk_delay_ns = timeout_ns * 3 // 2
+        sync = driven.send(leader, INSERT, put(1, "slow"))
+        assert driven.run(2 * timeout_ns / MILLISECOND, lambda: term.rollback_at)
+        for follower in followers:
+            follower.disk_delay_ns = delay_ns
+        assert driven.run(1_000, lambda sync=sync: sync in driven.answers)
+        assert driven.answers[sync].code == ErrorCode.SYNC_QUORUM_TIMEOUT
+        assert driven.run(1_000, lambda: not term.rollback_at)
+    assert node_of(leader).context.is_leading
+
+
 def test_a_row_of_the_leader_itself_that_most_members_refuse_is_rolled_back() -> None:
     """Only writes of clients time out (T4), but each row without a possible quorum must go (T7)."""
     driven = Driven(3)
