@@ -86,6 +86,8 @@ MUST_HAPPEN = (
     "transactions: conflicts",
     "transactions timed out",
     "transactions begun twice",
+    "pipelined transactions committed",
+    "pipelined writes refused with their BEGIN",
     "sequences: draw checked",
     "sequences: put checked",
     "sequences: set checked",

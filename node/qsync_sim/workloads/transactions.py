@@ -33,6 +33,7 @@ from qsync_sim.workloads.base import (
 )
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
 from qsync_sim.workloads.order import ConfirmedOrder
+from qsync_sim.workloads.pipelines import Pipelines
 from qsync_sim.workloads.table import EQ, GE, LE, TableWorkload
 
 SPACE, OTHER_SPACE = 640, 641
@@ -92,6 +93,7 @@ class Transactions(Workload):
         self.default_ms = self.rng.choice([300_000, 300_000, 400])
         self._second = Random(f"second begins in {world.seed}")
         self._has_second = self._second.random() < SECOND_BEGINS
+        self._pipelines = Pipelines(world, SPACE, self.number)
 
     def settings(self) -> dict[str, Any]:
         """Let transactions time out early in some schedules."""
@@ -109,6 +111,22 @@ class Transactions(Workload):
 
     def scripts(self) -> list[Script]:
         return [self._work() for _ in range(3)]
+
+    def start(self) -> None:
+        super().start()
+        self._pipelines.start()
+
+    def stop(self) -> None:
+        super().stop()
+        self._pipelines.is_stopped = True
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        self._pipelines.disconnect()
+
+    @property
+    def is_idle(self) -> bool:
+        return super().is_idle and self._pipelines.is_idle
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -192,6 +210,7 @@ class Transactions(Workload):
 
     def check(self, order: ConfirmedOrder) -> None:
         """Check all transactions (T6, T8, R2)."""
+        self._pipelines.check(order)
         for transaction in self.transactions:
             self._check_timeout(transaction)
             self._check_reads(order, transaction)

@@ -1,0 +1,200 @@
+"""Transactions whose client sends all requests without awaiting an answer (T6, T10).
+
+A session sends BEGIN, writes of unique values and COMMIT, at once or within seconds. Its member
+may find or lose a leader in between. None of the writes may take effect alone.
+"""
+
+from random import Random
+from typing import Any
+
+from qsync_node.consensus import effects as fx
+from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import REPLACE
+from qsync_sim.clients import BEGIN, COMMIT, ROLLED_BACK, UNKNOWN
+from qsync_sim.cluster import Cluster
+from qsync_sim.shell import Shell
+from qsync_sim.violation import InvariantViolation
+from qsync_sim.workloads.base import MILLISECOND, SESSIONS_FROM, body_of
+from qsync_sim.workloads.checks import CIRCUMSTANCES
+from qsync_sim.workloads.order import ConfirmedOrder
+
+STREAM = 1
+SPREAD_MS = (0, 20, 1_000, 4_000)
+"""Within which time the requests of a transaction arrive at its member."""
+_ALLOWED = {
+    *CIRCUMSTANCES,
+    *ROLLED_BACK,
+    *UNKNOWN,
+    ErrorCode.TRANSACTION_CONFLICT,
+    ErrorCode.TRANSACTION_TIMEOUT,
+}
+
+
+class Pipeline:
+    """One transaction, sent by a session of its own; its requests have the numbers from 1."""
+
+    def __init__(self, world: Cluster, rng: Random, space: int, session: int) -> None:
+        self.world = world
+        self.rng = rng
+        self.session = session
+        self.tags = [f"pipeline-{session}-{number}" for number in range(rng.choice([1, 2, 3]))]
+        self.requests: list[tuple[int, bytes]] = [
+            (BEGIN, b""),
+            *(
+                (REPLACE, body_of(space=space, tuple=[rng.randrange(1 << 40), tag]))
+                for tag in self.tags
+            ),
+            (COMMIT, b""),
+        ]
+        self.answers: dict[int, fx.Answer] = {}
+        self.answered_ns: dict[int, int] = {}
+        self.arrived_ns: dict[int, int] = {}
+        self._member: Shell | None = None
+        self._incarnation = 0
+
+    def start(self, member: Shell) -> None:
+        """Send all requests to a member, in their order."""
+        self._member, self._incarnation = member, member.incarnation
+        self.world.clients_by_session[self.session] = self
+        spread_ns = self.rng.choice(SPREAD_MS) * MILLISECOND
+        for delay_ns in sorted(self.rng.randrange(spread_ns + 1) for _ in self.requests):
+            self.world.after(delay_ns, self._send)
+
+    def _send(self) -> None:
+        """Send the next request, if the member still runs."""
+        member, number = self._member, len(self.arrived_ns) + 1
+        if member is None or self._is_lost():
+            return
+        kind, body = self.requests[number - 1]
+        self.arrived_ns[number] = self.world.now_ns
+        member.step([fx.Request(self.session, number, kind, body, STREAM, "admin", None)])
+
+    def on_answer(self, answer: fx.Answer) -> None:
+        """Note an answer."""
+        if answer.sync in self.answers:
+            raise InvariantViolation(f"K1: two answers to request {answer.sync} of {self.tags}")
+        self.answers[answer.sync] = answer
+        self.answered_ns[answer.sync] = self.world.now_ns
+
+    def _is_lost(self) -> bool:
+        return self._member is None or self._member.incarnation != self._incarnation
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether each request has an answer, unless the member stopped."""
+        return self._is_lost() or len(self.answers) == len(self.requests)
+
+    def disconnect(self) -> None:
+        """Close the session."""
+        if self._member is not None and not self._is_lost():
+            self._member.step([fx.SessionClosed(self.session)])
+
+    # --- checks -------------------------------------------------------------------------------
+
+    def check(self, order: ConfirmedOrder) -> None:
+        """Check that the writes are in the order together, or not at all (T6, T10).
+
+        Raises:
+            InvariantViolation: some take effect alone, or an answer is wrong.
+        """
+        for number, answer in self.answers.items():
+            if answer.code and answer.code not in _ALLOWED:
+                self._fail(f"T6: no rule allows the error {answer.code} of request {number}")
+        found = {tag: order.places[tag] for tag in self.tags if tag in order.places}
+        if any(len(places) > 1 for places in found.values()):
+            self._fail(f"T9: writes are in the order at {found}")
+        begin, commit = self.answers.get(1), self.answers.get(len(self.requests))
+        if begin is not None and begin.code:
+            self._check_alone(order)
+            return
+        codes = {
+            tag: self.answers[n].code for n, tag in enumerate(self.tags, 2) if n in self.answers
+        }
+        written = {tag for tag in self.tags if codes.get(tag) == 0 or not any(codes.values())}
+        if found and not written <= found.keys() <= written | (set(self.tags) - codes.keys()):
+            self._fail(f"T6: only a part of them is in the order, at {found}")
+        if commit is not None:
+            self._check_end(commit, written, [places[0] for places in found.values()])
+
+    def _check_alone(self, order: ConfirmedOrder) -> None:
+        """Check the writes that arrived before their BEGIN was refused (T10)."""
+        refused_ns = self.answered_ns[1]
+        for number, tag in enumerate(self.tags, 2):
+            is_early = self.arrived_ns.get(number, refused_ns + 1) <= refused_ns
+            if is_early and tag in order.places:
+                self._fail(f"T10: {tag} took effect alone, at {order.places[tag]}")
+            if is_early:
+                self.world.count("pipelined writes refused with their BEGIN")
+
+    def _check_end(self, commit: fx.Answer, written: set[str], found: list[int]) -> None:
+        """Check the outcome of COMMIT (T6)."""
+        if commit.code == 0:
+            last = commit.log_index
+            if written and found != list(range(last - len(written) + 1, last + 1)):
+                self._fail(f"T6: committed at {last}, but in the order at {found}")
+            self.world.count("pipelined transactions committed")
+        elif commit.code not in UNKNOWN and found:
+            self._fail(f"T6: COMMIT failed with {commit.code}, but the order has {found}")
+
+    def _fail(self, reason: str) -> None:
+        member: Any = self._member.name if self._member is not None else None
+        answers = {number: (one.code, one.reason) for number, one in self.answers.items()}
+        raise InvariantViolation(f"{reason}; {self.tags} at {member}, answered {answers}")
+
+
+class Pipelines:
+    """The pipelined transactions of a schedule, in a part of the schedules with transactions."""
+
+    PART = 0.25
+    INTERVAL_MS = (50, 1_500)
+
+    def __init__(self, world: Cluster, space: int, number: int) -> None:
+        """Choose whether the schedule has any.
+
+        Args:
+            world: the schedule's cluster.
+            space: id of a space whose tuples begin with a number.
+            number: of the workload.
+        """
+        self.world = world
+        self.rng = Random(f"pipelined in {world.seed}")
+        self.is_chosen = self.rng.random() < self.PART
+        self.is_stopped = False
+        self._space = space
+        self._first_session = SESSIONS_FROM * (10 * number + 9)
+        self._all: list[Pipeline] = []
+
+    def start(self) -> None:
+        """Begin a transaction at random times."""
+        if self.is_chosen:
+            self.world.after(self.rng.randrange(*self.INTERVAL_MS) * MILLISECOND, self._begin)
+
+    def _begin(self) -> None:
+        if self.is_stopped:
+            return
+        members = [
+            shell
+            for shell in self.world.shells.values()
+            if shell.is_alive and not shell.is_removed and not shell.settings.spaces
+        ]
+        if members:
+            session = self._first_session + len(self._all)
+            pipeline = Pipeline(self.world, self.rng, self._space, session)
+            self._all.append(pipeline)
+            pipeline.start(self.rng.choice(members))
+        self.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its answer."""
+        return all(pipeline.is_idle for pipeline in self._all)
+
+    def disconnect(self) -> None:
+        """Close all sessions."""
+        for pipeline in self._all:
+            pipeline.disconnect()
+
+    def check(self, order: ConfirmedOrder) -> None:
+        """Check all of them. Raises InvariantViolation."""
+        for pipeline in self._all:
+            pipeline.check(order)
