@@ -385,3 +385,26 @@ def test_rows_that_are_not_durable_yet_are_not_read_from_the_log(
     driven.world.network.heal()
     assert driven.run(5_000, lambda: all(number in driven.answers for number in answers))
     assert len(reads) < 30
+
+
+def test_rows_are_sent_once_they_are_durable() -> None:
+    """Without a row to confirm, only the ACK to the next heartbeat would send them."""
+    driven = Driven(
+        3, synchro_timeout_ns=10**10, election_timeout_ns=10 * SECOND, heartbeat_ns=2 * SECOND
+    )
+    leader, followers = driven.leader(), driven.followers()
+    for follower in followers:
+        follower.stop(power_loss=False)
+    leader.disk_delay_ns = 3 * SECOND
+    rows = [driven.send(leader, REPLACE, put(9, "x" * 900))]
+    driven.run(2)  # until the disk is busy
+    rows += [driven.send(leader, REPLACE, put(key, "x" * 900)) for key in range(6)]
+    driven.run(2)
+    leader.disk_delay_ns = 200_000
+    for follower in followers:
+        follower.start()
+    tail = node_of(leader).context.tail
+    durable = tail.durable_index
+    assert driven.run(6_000, lambda: tail.durable_index > durable)
+    assert not driven.answers
+    assert driven.run(20, lambda: all(number in driven.answers for number in rows))

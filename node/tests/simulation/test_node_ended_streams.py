@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.consensus.source import SourceState
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import REPLACE, Driven, node_of, put
@@ -61,18 +64,27 @@ def anonymous_replica_of_followers(driven: Driven) -> Shell:
     return anonymous
 
 
-def test_member_that_stops_ends_the_streams_of_anonymous_replicas() -> None:
-    """They get no rows from it any more, and follow another member (L8, P2)."""
+@pytest.mark.parametrize("cause", ["level", "split brain"])
+def test_member_that_stops_ends_the_streams_of_anonymous_replicas(
+    cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get no rows from it any more, and follow another member at once (L8, P2)."""
     driven = Driven(3)
     leader, (source, other) = driven.leader(), driven.followers()
     anonymous = anonymous_replica_of_followers(driven)
     stream = node_of(anonymous).replica.source
-    context = node_of(source).context
-    context.settings = replace(context.settings, level=0)
-    assert node_of(source).replica.stop_at_unsupported_level()
+    context, replica = node_of(source).context, node_of(source).replica
+    if cause == "level":
+        context.settings = replace(context.settings, level=0)
+        assert replica.stop_at_unsupported_level()
+    else:
+        # The world takes each report of a split brain for a violation.
+        monkeypatch.setattr(context, "report", lambda *_, **__: None)
+        replica.on_split_brain("its confirmed rows contradict the leader")
     confirmed = driven.ask(leader, REPLACE, put(1, "x")).log_index
     limbo = node_of(anonymous).context.limbo
-    assert driven.run(10_000, lambda: limbo.confirmed_index >= confirmed)
+    quiet_ns = 2 * context.settings.election_timeout_ns  # it leaves a source without rows later
+    assert driven.run(quiet_ns / MILLISECOND, lambda: limbo.confirmed_index >= confirmed)
     assert stream.uuid == other.uuid
 
 
