@@ -83,10 +83,14 @@ class AppendPipeline:
     async def close(self) -> None:
         """Wait for all appends, and close the connections. It takes no more appends."""
         self._is_closed = True
+        ended: set[asyncio.Task[None]] = set()
         if self._senders:
-            await asyncio.wait(self._senders)  # cancels none of them if this call is cancelled
+            # This cancels none of them if this call is cancelled.
+            ended, _ = await asyncio.wait(self._senders)
         if self._session is not None:
             await self._session.close()
+        for sender in ended:
+            sender.result()
 
     def append(self, content: bytes, **conditions: Any) -> "asyncio.Future[JournalCommit]":
         """Append content as a whole, and return the future commit.
@@ -128,24 +132,31 @@ class AppendPipeline:
         """Send batches until no append waits."""
         while self._waiting:
             batch = self._next_batch()
-            is_refused = False
             try:
-                outcomes = await self._exchange(b"".join(one.data for one in batch))
-                if len(outcomes) != len(batch):
-                    raise JournalError("the answer has too few outcomes")
-            except JournalError as error:
-                is_refused = error.is_refused
-                outcomes = [BatchOutcome("", error=str(error))] * len(batch)
-            try:
-                if not is_refused:
-                    await self._record(batch, outcomes)
-            except AppendLedgerError as error:
+                await self._send_batch(batch)
+            finally:
                 for one in batch:
-                    if not one.result.done():
-                        one.result.set_exception(error)
-                continue
-            for one, outcome in zip(batch, outcomes, strict=True):
-                self._resolve(one.result, outcome, is_refused=is_refused)
+                    one.result.cancel()  # it has no result only after an unexpected error
+
+    async def _send_batch(self, batch: list[_WaitingAppend]) -> None:
+        is_refused = False
+        try:
+            outcomes = await self._exchange(b"".join(one.data for one in batch))
+            if len(outcomes) != len(batch):
+                raise JournalError("the answer has too few outcomes")
+        except JournalError as error:
+            is_refused = error.is_refused
+            outcomes = [BatchOutcome("", error=str(error))] * len(batch)
+        try:
+            if not is_refused:
+                await self._record(batch, outcomes)
+        except AppendLedgerError as error:
+            for one in batch:
+                if not one.result.done():
+                    one.result.set_exception(error)
+            return
+        for one, outcome in zip(batch, outcomes, strict=True):
+            self._resolve(one.result, outcome, is_refused=is_refused)
 
     def _next_batch(self) -> list[_WaitingAppend]:
         """Remove the first appends that wait, as many as a broker accepts together."""

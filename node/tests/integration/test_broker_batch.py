@@ -204,6 +204,21 @@ async def test_appends_have_results_although_the_close_is_cancelled(
 
 
 @pytest.mark.asyncio
+async def test_unexpected_error_of_a_sender_ends_its_appends_and_the_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> object:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(AppendPipeline, "_exchange", fail)
+    pipeline = AppendPipeline("http://127.0.0.1:1", JOURNAL)
+    append = pipeline.append(b"content")
+    with pytest.raises(RuntimeError, match="unexpected"):
+        await pipeline.close()
+    assert append.cancelled()
+
+
+@pytest.mark.asyncio
 async def test_conditions_in_a_batch_see_the_appends_before_them(tmp_path: Path) -> None:
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
         contents: list[bytes | dict[str, Any]] = [
