@@ -452,9 +452,10 @@ class Election:
         if self.hears_leader():
             return "a leader answers, so a forced election is not needed"
         connected = {link.peer_uuid for link in context.links.values()} | {context.uuid}
-        if len(connected.intersection(voters)) > len(voters) // 2:
+        # An election without an order counts by the configuration in force.
+        if len(connected.intersection(in_force)) > len(in_force) // 2:
             return "a quorum of the voters answers, so a forced election is not needed"
-        if len(left) > len(voters) // 2:
+        if len(set(in_force).difference(lost)) > len(in_force) // 2:
             return (
                 "the voters that the order leaves are a quorum, and elect a leader without it: "
                 "restore their connections"

@@ -363,6 +363,27 @@ def test_forced_rollback_of_a_promotion_is_refused_by_its_member() -> None:
     assert context_of(member).voter_uuids() == (member.uuid,)
 
 
+def test_forced_rollback_of_a_promotion_whose_voters_are_lost() -> None:
+    """The survivors are a quorum of the confirmed voters, but one of them counts a fourth."""
+    driven = Driven(3)
+    leader, member = driven.leader(), driven.world.add()
+    member.start()
+    assert driven.run(5_000, lambda: context_of(member).replica_id > 0)
+    one, two = (shell for shell in driven.followers() if shell is not member)
+    driven.mute(leader, two)  # the promotion reaches one follower, and no ACK the leader
+    driven.mute(one, leader)
+    driven.mute(member, leader)
+    assert driven.run(3_000, lambda: member.uuid in context_of(one).voter_uuids())
+    lost = lose([leader, member])
+    driven.world.network.heal()
+    driven.run(30_000)
+    assert driven.world.leader() is None
+    answer = order(driven.world, one, "force-rollback", lost=lost, disks_destroyed=True)
+    assert answer.code == 0, answer.reason
+    assert driven.run(5_000, lambda: set(context_of(two).voter_uuids()) == {one.uuid, two.uuid})
+    assert driven.ask(one, REPLACE, put(1, "x")).code == 0
+
+
 def test_forced_rollback_that_a_restart_interrupts_keeps_its_voters() -> None:
     """The rows are kept then, and the member whose vote they end counts until it has them."""
     driven, holder, member = with_a_pending_demotion()
