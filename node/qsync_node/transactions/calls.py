@@ -10,6 +10,8 @@ from qsync_node.transactions.stages import ENDS, TRANSITIONS, RequestStage
 
 if TYPE_CHECKING:
     from qsync_node.engine.overlay import Executed
+    from qsync_node.transactions.homes import Opening
+    from qsync_node.transactions.streams import Stream
 
 
 LOGGING_TYPES = CHANGES | {int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)}
@@ -31,6 +33,7 @@ class Call:
         "forwarded",
         "home",
         "is_done",
+        "joined",
         "key",
         "link",
         "opening",
@@ -60,7 +63,8 @@ class Call:
         self.digest = 0  # of all requests that its idempotency key covers (T9)
         self.forwarded = 0  # its number at the leader, 0 before it is forwarded
         self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
-        self.opening = 0  # the number of this BEGIN, if it has bound its stream (homes.py)
+        self.opening: Opening | None = None  # of its stream, at the session's member (homes.py)
+        self.joined: Stream | None = None  # the transaction in which the leader ran it (streams.py)
         self.stage = RequestStage.RECEIVED
         self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.

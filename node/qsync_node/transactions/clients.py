@@ -260,6 +260,7 @@ class Clients:
             else:
                 call.leave_stream()
             return False
+        self.homes.join(call)
         if bound == home:
             return False
         self._forget_home(call)

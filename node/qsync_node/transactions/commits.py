@@ -240,12 +240,28 @@ class Commits:
         if waiter.then is Then.ANSWER:
             self.answers.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
         elif waiter.then is Then.REPEAT and call.transaction:
+            self._release_statement(waiter)
+        else:
+            self.queue.append(call)
+
+    def _release_statement(self, waiter: Waiter) -> None:
+        """Answer a statement of a transaction that has read a row which was rolled back (T8).
+
+        Its transaction fails, unless COMMIT ran after the rollback. COMMIT has then repeated the
+        statement with the same result, so the statement has the outcome of COMMIT.
+        """
+        call = waiter.call
+        commit = call.joined.commit if call.joined is not None else None
+        if commit is not None and commit.stage is RequestStage.LOGGED:
+            waiter.then, waiter.rows_before = Then.ANSWER, self.batch_rows
+            self.unplaced.append(waiter)
+        elif commit is not None and commit.stage is RequestStage.SUCCEEDED:
+            self.answers.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
+        else:
             self.fail_transaction(call)
             self.answers.refuse(
                 call, ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
-        else:
-            self.queue.append(call)
 
     # --- outcomes of entries --------------------------------------------------------------------
 
@@ -371,6 +387,8 @@ class Commits:
                     ErrorCode.OUTCOME_UNKNOWN,
                     f"the outcome is unknown: {reason}; retry with the same key",
                 )
+            elif is_committing(waiter.call):
+                self.answers.refuse(waiter.call, ErrorCode.OUTCOME_UNKNOWN, text)
             elif waiter.call.transaction:
                 self.answers.refuse(
                     waiter.call,
@@ -381,6 +399,12 @@ class Commits:
             else:
                 unlogged.append(waiter.call)
         return unlogged
+
+
+def is_committing(call: Call) -> bool:
+    """Return whether the COMMIT of a statement's transaction may be in the log undecided."""
+    commit = call.joined.commit if call.joined is not None else None
+    return commit is not None and commit.stage in (RequestStage.LOGGED, RequestStage.UNKNOWN)
 
 
 def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:

@@ -39,6 +39,7 @@ class Forwarding:
         self.replica = shared.replica
         self.queue = shared.queue
         self.answers = shared.answers
+        self.homes = shared.homes
         self.outgoing: dict[int, Outgoing] = {}
         self._numbers: dict[int, set[int]] = {}  # of outgoing requests, by session
         self.covering: list[int] = []
@@ -73,6 +74,8 @@ class Forwarding:
         call.become(RequestStage.FORWARDED)
         if call.transaction:
             self._bound.setdefault(call.session, set()).add(link.number)
+        if call.type == Type.COMMIT and call.opening is not None:
+            call.opening.is_committing = True
 
     def _send(self, link: int, call: Call) -> int:
         """Send a request to the leader, and return its number there."""
@@ -202,10 +205,12 @@ class Forwarding:
     def _answer_lost(self, call: Call, cause: str) -> None:
         """Answer a forwarded request without the leader's answer (T10).
 
-        The leader may have logged a write or a COMMIT, so its outcome is unknown. Other requests
-        log nothing, and the leader ends the transactions of a lost link.
+        The leader may have logged a write or a COMMIT, so its outcome is unknown, and that of each
+        statement that the COMMIT repeats. Other requests log nothing, and the leader ends the
+        transactions of a lost link.
         """
-        if call.may_be_logged:
+        is_committing = call.opening is not None and call.opening.is_committing
+        if call.may_be_logged or is_committing:
             self.answers.refuse(
                 call,
                 ErrorCode.OUTCOME_UNKNOWN,
@@ -233,15 +238,11 @@ class Forwarding:
         next transaction of the stream, if the end of this one was forwarded already. An expired
         ROLLBACK is such an end.
         """
-        ends: dict[tuple[int, int], int] = {}  # by stream: the last COMMIT or ROLLBACK
-        for number, outgoing in self.outgoing.items():
-            if outgoing.call.type in (Type.COMMIT, Type.ROLLBACK):
-                ends[outgoing.call.session, outgoing.call.transaction] = number
         for call in calls:
             expired = self._forget(call.forwarded)
-            if expired is None or not call.transaction or call.may_be_logged:
+            if expired is None or call.may_be_logged:
                 continue
-            if ends.get((call.session, call.transaction), 0) < call.forwarded:
+            if self.homes.is_in_open_transaction(call):
                 self.roll_back(call, expired.link)
 
     def roll_back(self, call: Call, link: int) -> None:

@@ -11,36 +11,67 @@ REFUSED_MAX = 1000
 """Refused BEGINs that are remembered in addition to two for each request that waits."""
 
 
+class Opening:
+    """A stream from its BEGIN until COMMIT or ROLLBACK.
+
+    Attributes:
+        home: the leader that receives its requests.
+        begins: BEGINs that were sent in it and not refused. Of several, the leader accepts one.
+        is_committing: whether COMMIT was forwarded.
+    """
+
+    __slots__ = ("begins", "home", "is_committing")
+
+    def __init__(self, home: CallHome) -> None:
+        self.home = home
+        self.begins = 0
+        self.is_committing = False
+
+
 class StreamHomes:
     """The homes of this member's own sessions' streams."""
 
     def __init__(self) -> None:
-        self._homes: dict[tuple[int, int], CallHome] = {}  # by session and stream
-        self._openings: dict[tuple[int, int], int] = {}  # the number of each one's BEGIN
-        self._last_opening = 0
+        self._openings: dict[tuple[int, int], Opening] = {}  # by session and stream
         self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
         self._refused_ns: dict[tuple[int, int], int] = {}  # when the last BEGIN was refused
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._openings)
 
     def of(self, call: Call) -> CallHome | None:
         """Return the home of the call's stream, or None if no transaction is open in it."""
-        return self._homes.get((call.session, call.transaction))
+        opening = self._openings.get((call.session, call.transaction))
+        return opening.home if opening is not None else None
 
     def bind(self, call: Call, home: CallHome) -> None:
         """Bind the stream of a BEGIN to the leader that receives it."""
-        assert (call.session, call.transaction) not in self._homes, "K4: one leader a transaction"
+        assert (call.session, call.transaction) not in self._openings, (
+            "K4: one leader a transaction"
+        )
         self._refused_ns.pop((call.session, call.transaction), None)
-        self._last_opening += 1
-        call.opening = self._last_opening
-        self._homes[call.session, call.transaction] = home
-        self._openings[call.session, call.transaction] = call.opening
+        self._openings[call.session, call.transaction] = Opening(home)
         self._streams_of.setdefault(call.session, set()).add(call.transaction)
+        self.join(call)
+
+    def join(self, call: Call) -> None:
+        """Note that a request is part of its stream's open transaction."""
+        opening = self._openings.get((call.session, call.transaction))
+        if opening is None or call.opening is not None:
+            return
+        call.opening = opening
+        if call.type == Type.BEGIN:
+            opening.begins += 1
+
+    def is_in_open_transaction(self, call: Call) -> bool:
+        """Return whether no COMMIT or ROLLBACK has ended the transaction of a request here."""
+        opening = call.opening
+        return (
+            opening is not None and self._openings.get((call.session, call.transaction)) is opening
+        )
 
     def forget(self, call: Call) -> None:
         """Unbind the call's stream: its next request begins a transaction."""
-        self._homes.pop((call.session, call.transaction), None)
         self._openings.pop((call.session, call.transaction), None)
         streams = self._streams_of.get(call.session)
         if streams is not None:
@@ -49,13 +80,15 @@ class StreamHomes:
                 del self._streams_of[call.session]
 
     def on_refused(self, call: Call, now_ns: int) -> None:
-        """Unbind the stream of a BEGIN that is refused, unless a later one has bound it again."""
+        """Unbind the stream of a refused BEGIN, unless another one in it was not refused."""
         if call.type != Type.BEGIN or call.link:
             return
+        if call.opening is not None:
+            call.opening.begins -= 1
+            if not call.opening.begins and self.is_in_open_transaction(call):
+                self.forget(call)
         stream = call.session, call.transaction
-        if call.opening and self._openings.get(stream) == call.opening:
-            self.forget(call)
-        if stream not in self._homes:
+        if stream not in self._openings:
             self._refused_ns[stream] = now_ns
 
     def is_refused_with_begin(self, call: Call) -> bool:
@@ -83,5 +116,4 @@ class StreamHomes:
 
     def on_session_closed(self, session: int) -> None:
         for stream in self._streams_of.pop(session, ()):
-            self._homes.pop((session, stream), None)
             self._openings.pop((session, stream), None)

@@ -15,6 +15,7 @@ Transitions:
   BUILDING    -> QUEUED       the build has caught up
   FORWARDED   -> QUEUED       the receiver does not lead, and has logged nothing
   EXECUTED    -> QUEUED       a row that it read was rolled back
+              -> UNKNOWN      the COMMIT of its transaction is logged, and the leader steps down
   RETRIED     -> QUEUED       its first attempt is decided
               -> UNKNOWN      the leader steps down before that
   LOGGED      -> QUEUED       the leader steps down before the batch reaches the log
@@ -76,7 +77,8 @@ TRANSITIONS = {
     RequestStage.WAITING: _NOT_LOGGED | {RequestStage.RETURNED},
     RequestStage.BUILDING: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
     RequestStage.FORWARDED: _NOT_LOGGED | _DECIDED | {RequestStage.QUEUED, RequestStage.RETURNED},
-    RequestStage.EXECUTED: _NOT_LOGGED | {RequestStage.QUEUED, RequestStage.RETURNED},
+    RequestStage.EXECUTED: _NOT_LOGGED
+    | {RequestStage.QUEUED, RequestStage.UNKNOWN, RequestStage.RETURNED},
     RequestStage.RETRIED: _RESULT
     | {RequestStage.QUEUED, RequestStage.UNKNOWN, RequestStage.RETURNED},
     RequestStage.LOGGED: _RESULT | _DECIDED | {RequestStage.QUEUED},

@@ -62,6 +62,7 @@ class Stream:
     """An open transaction."""
 
     __slots__ = (
+        "commit",
         "deadline_ns",
         "digest",
         "has_writes",
@@ -93,6 +94,7 @@ class Stream:
         self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # bytes of the requests that write
         self.publications = 0
+        self.commit: Call | None = None  # its COMMIT, once it has run
 
     def abort(self, state: StreamState) -> None:
         """Let the transaction fail, and hold nothing any more."""
@@ -132,6 +134,7 @@ class Streams:
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
+        call.joined = stream
         transaction = self._living(stream)
         request = call.request or decode_user_request(call.type, call.body)
         if not transaction.catch_up(self.budget):
@@ -288,13 +291,19 @@ class Streams:
             self._close(key)
             raise
         if done:
+            stream.commit = call
             self._close(key)
         return done
 
     def fail(self, call: "Call") -> None:
-        """Mark a transaction as unable to commit: rows that it read were rolled back (T8)."""
+        """Mark a transaction as unable to commit: rows that it read were rolled back (T8).
+
+        The next transaction of the stream is another one.
+        """
         stream = self.open.get((call.owner, call.transaction))
-        if stream is not None and stream.state is StreamState.OPEN:
+        if stream is None or call.joined not in (None, stream):
+            return
+        if stream.state is StreamState.OPEN:
             self._abort(stream, StreamState.CONFLICTED)
 
     def _abort(self, stream: Stream, state: StreamState) -> None:

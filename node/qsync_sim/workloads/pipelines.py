@@ -28,6 +28,8 @@ _ALLOWED = {
     ErrorCode.TRANSACTION_CONFLICT,
     ErrorCode.TRANSACTION_TIMEOUT,
 }
+_UNDECIDED = {*UNKNOWN, ErrorCode.TIMEOUT}
+"""Errors of a statement that takes effect if its COMMIT does."""
 
 
 class Pipeline:
@@ -108,7 +110,9 @@ class Pipeline:
             self._check_alone(order)
             return
         codes = {
-            tag: self.answers[n].code for n, tag in enumerate(self.tags, 2) if n in self.answers
+            tag: self.answers[number].code
+            for number, tag in enumerate(self.tags, 2)
+            if number in self.answers and self.answers[number].code not in _UNDECIDED
         }
         written = {tag for tag in self.tags if codes.get(tag) == 0 or not any(codes.values())}
         if found and not written <= found.keys() <= written | (set(self.tags) - codes.keys()):

@@ -137,3 +137,21 @@ def test_requests_after_a_begin_that_found_no_leader_are_refused(end: int) -> No
     assert driven.ask(driven.leader(), SELECT, get(1)).tuples == []
     assert driven.ask(member, REPLACE, put(2, "later"), stream=1).code == 0
     assert driven.ask(leader, SELECT, get(2)).tuples
+
+
+@pytest.mark.parametrize("at_leader", [True, False])
+def test_late_refusal_of_a_begin_leaves_the_transaction_of_the_next_begin(at_leader: bool) -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    member = leader if at_leader else driven.followers()[0]
+    driven.send(leader, REPLACE, put(5, "pending"), session=7)  # refusals wait for its outcome
+    refused = driven.send(member, BEGIN, msgpack.packb({Key.TIMEOUT: "soon"}), stream=1)
+    begun = driven.send(member, BEGIN, stream=1)
+    assert driven.run(5_000, lambda: {refused, begun} <= set(driven.answers))
+    assert driven.answers[refused].code == ErrorCode.ILLEGAL_PARAMS
+    assert driven.answers[begun].code == 0
+    assert driven.ask(member, REPLACE, put(1, "x"), stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples == [], "a statement left its transaction"
+    assert driven.ask(member, ROLLBACK, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples == []
+    assert driven.ask(member, BEGIN, stream=1).code == 0
