@@ -80,6 +80,20 @@ def test_link_whose_other_end_does_not_read_is_closed() -> None:
     asyncio.run(main())
 
 
+def test_link_that_is_closed_is_reported_as_lost_once() -> None:
+    """The transport reports the end of the connection later, too."""
+
+    async def main() -> None:
+        links = Links(asyncio.get_running_loop(), itertools.count(1))
+        inputs: list[object] = []
+        link, _ = link_of(links, inputs)
+        link.close("the peer was silent")
+        link.lost()
+        assert inputs[1:] == [fx.LinkDown(link.number)]
+
+    asyncio.run(main())
+
+
 def test_listener_accepts_again_after_descriptors_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "ACCEPT_AGAIN_S", 0.05)
     failures = [OSError(errno.EMFILE, "too many open files")]

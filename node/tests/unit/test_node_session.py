@@ -3,7 +3,9 @@
 import asyncio
 import io
 import itertools
+import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +22,14 @@ from qsync_node.peering.handshake import HELLO
 from qsync_node.server.admission import (
     ADMIN_RESERVE,
     REQUESTS_TOTAL_BYTES_MAX,
+    UNAUTHENTICATED_MAX,
     UNREAD_TOTAL_BYTES_MAX,
     Admission,
 )
 from qsync_node.server.bounds import REQUEST_BYTES_MAX, ConnectionBounds
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
-from qsync_node.server.session import ServerSession
+from qsync_node.server.session import DRAINED_BYTES, LINGER_BYTES_MAX, ServerSession
 from qsync_node.server.sessions import Sessions
 from qsync_node.server.timings import Timings
 
@@ -42,7 +45,11 @@ class SessionWire(asyncio.Transport):
         self.unsent = 0
         self.is_reading_paused = False
         self.is_aborted = False
+        self.is_closed = False
         self.unsent_after_write: int | None = None
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -97,8 +104,10 @@ class SessionBench:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         nothing = SimpleNamespace(cancel=lambda: None)
 
-        def call_later(delay_s: float, what: Callable[[], None]) -> SimpleNamespace:
-            self.timers.append((delay_s, what))
+        def call_later(
+            delay_s: float, what: Callable[..., None], *arguments: object
+        ) -> SimpleNamespace:
+            self.timers.append((delay_s, partial(what, *arguments)))
             return nothing
 
         log = Log("n0", "error", io.StringIO())
@@ -107,7 +116,11 @@ class SessionBench:
             config=SimpleNamespace(max_request=1 << 20, guest=True, secret="secret"),
             uuid=UUID,
             loop=SimpleNamespace(call_later=call_later),
-            node=SimpleNamespace(schema_version=1),
+            node=SimpleNamespace(
+                schema_version=1,
+                context=SimpleNamespace(has_origin=True),
+                database=SimpleNamespace(user_by_name=lambda name: None),
+            ),
             bounds=ConnectionBounds(),
             feed=self.inputs.append,
             sessions=self.sessions,
@@ -228,6 +241,28 @@ def test_only_the_client_with_most_unread_answers_is_closed() -> None:
     assert not wire.is_aborted
 
 
+def test_client_that_has_read_its_answers_meanwhile_is_not_closed() -> None:
+    """The transport reports an empty buffer only to connections that it had paused."""
+    bench = SessionBench()
+    bench.wire.unsent_after_write = UNREAD_TOTAL_BYTES_MAX + 1
+    bench.session.data_received(encode_request(Type.PING, 1))
+    bench.wire.unsent = 0
+    bench.sessions.flush()
+    assert not bench.wire.is_aborted
+    assert not bench.sessions.admission.is_over_unread_budget()
+
+
+def test_oldest_connection_without_a_log_in_is_replaced() -> None:
+    bench = SessionBench()
+    others = [SessionWire() for _ in range(UNAUTHENTICATED_MAX)]
+    for wire in others[:-1]:
+        bench.connect(wire)
+    assert not bench.wire.is_aborted
+    bench.connect(others[-1])
+    assert bench.wire.is_aborted
+    assert not any(wire.is_aborted for wire in others)
+
+
 def test_client_with_large_requests_is_read_again_once_they_are_answered() -> None:
     """No packet waits then: nothing else would resume its socket."""
     bench = SessionBench()
@@ -278,6 +313,74 @@ def test_connection_that_ends_is_aborted_after_a_moment() -> None:
     assert bench.wire.is_aborted
 
 
+def test_connection_that_ends_is_read_again() -> None:
+    """Unread bytes would let the kernel reset it, and discard the last answer."""
+    bench = SessionBench()
+    bench.wire.unsent = 1 << 20
+    bench.session.pause_writing()
+    assert bench.wire.is_reading_paused
+    bench.session.end()
+    assert not bench.wire.is_reading_paused
+
+
+def test_client_that_does_not_stop_sending_after_the_end_is_closed() -> None:
+    bench = SessionBench()
+    bench.session.end()
+    data = bytes(1 << 20)
+    for _ in range(LINGER_BYTES_MAX // len(data)):
+        bench.session.data_received(data)
+    assert not bench.wire.is_closed
+    bench.session.data_received(data)
+    assert bench.wire.is_closed
+
+
+def test_packets_after_the_end_of_a_connection_reach_no_node() -> None:
+    bench = SessionBench()
+    insert = encode_request(Type.INSERT, 2, pack({Key.SPACE_ID: 512, Key.TUPLE: [1]}))
+    bench.session.data_received(encode_request(Type.JOIN, 1, pack({})) + insert * 2)
+    assert bench.codes() == [ErrorCode.PROTOCOL]
+    assert [type(one) for one in bench.inputs] == [fx.TarantoolRequest]
+
+
+def test_packets_before_an_invalid_one_are_handled() -> None:
+    bench = SessionBench()
+    bench.session.data_received(encode_request(Type.PING, 1) + b"\xce\xff\xff\xff\xff")
+    answered, refused = bench.codes()
+    assert answered == 0
+    assert refused != 0
+
+
+def test_client_is_not_read_while_its_refusal_is_delayed() -> None:
+    """Each guess of a password costs the delay, and the kernel keeps the next ones."""
+    bench = SessionBench()
+    bench.timers.clear()
+    guess = {Key.USER_NAME: "app", Key.TUPLE: ["chap-sha1", bytes(20)]}
+    bench.session.data_received(encode_request(Type.AUTH, 1, pack(guess)))
+    assert bench.wire.is_reading_paused
+    bench.session.resume_writing()
+    assert bench.wire.is_reading_paused, "an answer was read, which ends no delay"
+    assert bench.codes() == []
+    ((_, refuse),) = bench.timers
+    refuse()
+    assert bench.codes() == [ErrorCode.PASSWORD_MISMATCH]
+    assert not bench.wire.is_reading_paused
+
+
+def test_stream_continues_once_its_replica_has_read() -> None:
+    bench = SessionBench()
+    session = bench.session
+    session.data_received(encode_request(Type.JOIN, 1, pack({})))
+    bench.inputs.clear()
+    bench.wire.unsent = DRAINED_BYTES + 1
+    session.send_to_tarantool(fx.TarantoolPackets(session.number, [b"x"], True, False))
+    assert not bench.inputs
+    bench.wire.unsent = 0
+    session.resume_writing()
+    assert bench.inputs == [fx.TarantoolDrained(session.number)]
+    session.resume_writing()
+    assert len(bench.inputs) == 1, "a stream that is not blocked was told"
+
+
 def test_connection_to_a_process_run_that_has_ended_is_aborted() -> None:
     """A handshake of TLS may have outlived its listener."""
     bench = SessionBench(is_ended=True)
@@ -295,3 +398,27 @@ def test_places_of_connections_are_free_again() -> None:
     admission.close(0)
     assert admission.log_in(101, "admin")
     assert admission.unauthenticated == 0, "a client that has logged in is not replaced"
+
+
+def test_connection_that_logs_in_again_keeps_its_place() -> None:
+    admission = Admission(1)
+    for number in range(ADMIN_RESERVE + 1):
+        assert admission.log_in(number, "admin")
+    for number in range(ADMIN_RESERVE + 1):
+        assert admission.log_in(number, "admin")
+        assert admission.log_in(number, "app")
+    assert not admission.log_in(100, "app")
+
+
+def test_failed_log_ins_are_reported_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now_s = io.StringIO(), [100.0]
+    monkeypatch.setattr("qsync_node.server.sessions.time", SimpleNamespace(monotonic=now_s.pop))
+    log = Log("n0", "info", stream)
+    sessions = Sessions(itertools.count(1), 100, lambda item: None, lambda: None, log)
+    client = SessionBench().session
+    for at_s in (100.0, 100.5, 100.6, 102.0, 104.0):
+        now_s[:] = [at_s]
+        sessions.note_failed_log_in(client, "app")
+    counts = [json.loads(line)["count"] for line in stream.getvalue().splitlines()]
+    assert counts == [1, 3, 1]
+    assert sessions.failed_log_ins == 5

@@ -1,0 +1,57 @@
+"""Turns of the event loop: none follows the end of the process run."""
+
+import asyncio
+
+from qsync_node.consensus import effects as fx
+from qsync_node.server.turns import Turns
+
+INPUT = fx.SessionClosed(1)
+LATER_NS = 1 << 62
+
+
+def test_no_step_follows_the_end() -> None:
+    """The node might count rows that never reach the disk (D4)."""
+    steps: list[list[fx.Input]] = []
+
+    def step(inputs: list[fx.Input]) -> int:
+        steps.append(inputs)
+        return LATER_NS
+
+    async def main() -> None:
+        turns = Turns(asyncio.get_running_loop(), lambda: None, step, errors.append)
+        turns.feed(INPUT)
+        await asyncio.sleep(0)
+        assert steps == [[INPUT]]
+        turns.feed(INPUT)
+        turns.stop()
+        await asyncio.sleep(0)
+        turns.deliver([INPUT])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        turns.feed(INPUT)
+        await asyncio.sleep(0)
+        assert steps == [[INPUT]]
+
+    errors: list[Exception] = []
+    asyncio.run(main())
+    assert not errors
+
+
+def test_step_that_fails_is_the_last_one() -> None:
+    errors: list[Exception] = []
+
+    def step(inputs: list[fx.Input]) -> int:
+        raise KeyError("bug")
+
+    async def main() -> None:
+        def end(error: Exception) -> None:
+            errors.append(error)
+            turns.stop()
+
+        turns = Turns(asyncio.get_running_loop(), lambda: None, step, end)
+        for _ in range(3):
+            turns.feed(INPUT)
+            await asyncio.sleep(0)
+        assert len(errors) == 1
+
+    asyncio.run(main())
