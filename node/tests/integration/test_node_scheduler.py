@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.encoding import encode_transactions
+from qsync_node.format.batch import LogBatch
 from qsync_node.storage.errors import CorruptionError, DiskError, DiskFull
 from qsync_node.storage.files import File, OsFileSystem
 from qsync_node.storage.scheduler import (
@@ -18,11 +20,12 @@ from qsync_node.storage.scheduler import (
     BallotLane,
     LogLane,
     LogTask,
+    ReadLane,
     Scheduler,
     Seal,
     TaskResult,
 )
-from qsync_testing.disks import batch, disk_of, storage_in
+from qsync_testing.disks import BODY, batch, disk_of, storage_in
 
 FULL = DiskFull("no space left on device")
 
@@ -121,6 +124,17 @@ def test_removals_wait_for_the_archive() -> None:
     assert storage.removed[4:] == [("segments", 6), ("snapshots", 2)]
 
 
+def test_removal_that_waits_is_not_forgotten_after_a_smaller_one(tmp_path: Path) -> None:
+    """The core permits fewer rows later, for a replica that returned; those before may still go."""
+    lane, storage = LogLane(), storage_in(tmp_path)
+    lane.allow(ArchiveFloor(0, 0, 0))
+    for index in (9, 5):
+        lane.perform(storage, fx.RemoveSegments(index))
+    lane.allow(ArchiveFloor(20, None, 0))
+    assert lane.next_task() == fx.RemoveSegments(9)
+    storage.close()
+
+
 def test_removal_of_snapshots_waits_for_their_archive_only() -> None:
     lane = LogLane()
     lane.allow(ArchiveFloor(5, 2, 3))
@@ -192,9 +206,23 @@ def test_failed_checkpoint_or_read_is_told_or_ends_the_run() -> None:
     assert scheduler.checkpoints.on_result(checkpoint, FULL) == TaskResult(
         [fx.SnapshotWritten(4, str(FULL))]
     )
+    broken_disk = DiskError("input/output error")
+    assert scheduler.checkpoints.on_result(checkpoint, broken_disk) == TaskResult(
+        [fx.SnapshotWritten(4, str(broken_disk))]
+    )
     assert scheduler.checkpoints.on_result(checkpoint, damage).broken
     assert scheduler.reads.on_result(read, None) == TaskResult([fx.LogRead(7, None)])
     assert scheduler.reads.on_result(read, damage) == TaskResult([], str(damage))
+
+
+def test_read_from_inside_a_transaction_finds_nothing(tmp_path: Path) -> None:
+    """No replica stops there, so the core sends a snapshot, and the process runs on."""
+    lane, storage = ReadLane(), storage_in(tmp_path)
+    data, _ = encode_transactions([[(2, BODY, None), (2, BODY, None)]], 1, 1, 0.0, 0)
+    storage.write([LogBatch(1, 2, 1, 2, data)])
+    assert lane.perform(storage, fx.ReadLog(7, 1, 1_000)) is None
+    assert lane.perform(storage, fx.ReadLog(7, 0, 1_000)) == [LogBatch(1, 2, 1, 2, data)]
+    storage.close()
 
 
 # --- threads over a faulty file system ------------------------------------------------------------
