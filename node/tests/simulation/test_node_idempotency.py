@@ -193,6 +193,35 @@ def test_larger_window_does_not_bring_expired_marks_back(driven: Driven) -> None
     assert counter(driven, leader) == 1
 
 
+def test_marks_that_a_larger_window_leaves_expired_begin_at_its_row(driven: Driven) -> None:
+    """A key with the first mark before them may be forgotten by the row of the change."""
+    fill(driven, KEY_WINDOW_ROWS + 10)
+    driven.run(500)
+    keys, row = node_of(driven.leader()).keys, node_of(driven.leader()).context.tail.last_index + 1
+    set_window(driven, 5_000)
+    assert keys.floor == row - KEY_WINDOW_ROWS
+
+
+def test_window_changes_after_a_change_was_truncated(driven: Driven) -> None:
+    """The row of the former change may have a greater index than the log of the next leadership."""
+    leader, followers = driven.leader(), driven.followers()
+    driven.cut_off(leader)
+    for key in range(40):
+        driven.send(leader, REPLACE, put(key, "truncated"))
+        driven.run(1)
+    driven.world.command(leader, "set_key_window", rows=2_000)
+    driven.run(20)
+    assert driven.run(10_000, lambda: driven.world.leader() in followers)
+    driven.world.network.heal()
+    tail = node_of(leader).context.tail
+    last = node_of(driven.leader()).context.tail
+    assert driven.run(10_000, lambda: tail.last_index == last.last_index)
+    driven.world.command(driven.leader(), "switchover", target=leader.uuid)
+    assert driven.run(10_000, lambda: driven.world.leader() is leader)
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    set_window(driven, 3_000)
+
+
 def test_window_is_part_of_the_state_and_no_local_setting(driven: Driven) -> None:
     fill(driven, KEY_WINDOW_ROWS + 10)
     set_window(driven, 2_000)

@@ -232,3 +232,37 @@ def test_read_is_refused_only_if_it_has_waited_without_a_leader_itself() -> None
     assert driven.ask(driven.leader(), REPLACE, put(1, "next")).code == 0
     assert driven.run(5_000, lambda: read in driven.answers)
     assert driven.answers[read].code == 0
+
+
+def test_read_whose_leader_returns_no_index_is_refused() -> None:
+    """It leads no more: the state of the member may lack rows that were confirmed (R2)."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    node = node_of(member)
+    driven.run(500)
+    read = driven.send(member, SELECT, get(1, LINEARIZABLE))
+    (number,) = node.linearizable_reads.asked
+    link = node.context.link_to(driven.leader().uuid)
+    assert link is not None
+    member.step([fx.Received(link.number, ReadIndexReply(number, 0))])
+    driven.run(5)
+    assert driven.answers[read].code == ErrorCode.NOT_LEADER
+    assert not node.linearizable_reads.asked
+
+
+def test_read_that_has_expired_is_not_served_by_a_later_proof() -> None:
+    driven = Driven(
+        3, request_timeout_ns=300 * MILLISECOND, election_timeout_ns=5_000 * MILLISECOND
+    )
+    leader = driven.leader()
+    driven.run(1_000)
+    for follower in driven.followers():
+        driven.mute(follower, leader)
+    read = driven.send(leader, SELECT, get(1, LINEARIZABLE))
+    assert driven.run(2_000, lambda: read in driven.answers)
+    assert driven.answers[read].code == ErrorCode.TIMEOUT
+    assert not node_of(leader).linearizable_reads.proofs
+    driven.world.network.heal()
+    driven.run(1_000)
+    assert driven.world.leader() is leader
+    assert driven.ask(leader, SELECT, get(1, LINEARIZABLE)).code == 0

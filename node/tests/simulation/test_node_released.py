@@ -387,3 +387,100 @@ def test_write_from_before_a_truncation_that_failed_restarts_the_member() -> Non
     follower.step([fx.LogFailed(node.context.tail.epoch - 1, True, "no space left on device")])
     assert not node.context.is_disk_full
     assert driven.run(5_000, lambda: follower.is_alive and follower.node is not node)
+
+
+def begun(shell: Shell) -> int:
+    """Report a nearly full disk to a member; return how many checkpoints it begins."""
+    effects = node_of(shell).step(shell.now_ns(), 0.0, [fx.SpaceLow(True)])
+    checkpoints = [one for one in effects if isinstance(one, fx.WriteSnapshot)]
+    for one in checkpoints:
+        shell.step([fx.SnapshotWritten(one.log_index, "no space left on device")])
+    return len(checkpoints)
+
+
+def test_full_disk_gets_checkpoints_at_intervals_and_again_after_failures() -> None:
+    """Each one takes the whole state, and the disk is checked every second (S5)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    driven.run(RELIEF_INTERVAL_NS / MILLISECOND)
+    attempts = []
+    for _ in range(4):
+        attempts.append([begun(leader), begun(leader)])
+        driven.run(RELIEF_INTERVAL_NS / MILLISECOND)
+    assert attempts == [[1, 0], [0, 0], [1, 0], [0, 0]]
+
+
+def test_replica_is_evicted_at_once_if_a_checkpoint_has_all_rows() -> None:
+    """Another checkpoint of the same rows frees nothing (S5)."""
+    driven = Driven(3, retention_ns=600 * SECOND)
+    leader, (away, _) = driven.leader(), driven.followers()
+    node = node_of(leader)
+    away.stop(power_loss=False)
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    driven.run(500)
+    leader.run(lambda: void(node.checkpoints.begin()))
+    assert driven.run(5_000, lambda: not node.checkpoints.is_writing)
+    assert node.checkpoints.index == node.context.limbo.confirmed_index
+    driven.run(RELIEF_INTERVAL_NS / MILLISECOND)
+    term = node.replica.leader
+    assert term is not None
+    floor = term.retention.floor_index()
+    assert begun(leader) == 0
+    assert term.retention.floor_index() > floor
+
+
+def test_each_replica_that_lags_is_evicted_in_turn() -> None:
+    driven = Driven(5, retention_ns=600 * SECOND)
+    leader, (first, second, *_) = driven.leader(), driven.followers()
+    tracker = node_of(leader).replica.leader
+    assert tracker is not None
+    retention, context = tracker.retention, node_of(leader).context
+    first.stop(power_loss=False)
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    driven.run(500)
+    second.stop(power_loss=False)
+    assert driven.ask(leader, REPLACE, put(2, "x")).code == 0
+    driven.run(500)
+    lagging = tracker.tracker.follower(second.uuid).match
+    confirmed = context.limbo.confirmed_index
+    assert tracker.tracker.follower(first.uuid).match < lagging < confirmed
+    leader.run(partial(retention.evict_slowest, lagging))
+    assert retention.floor_index() == lagging
+    leader.run(partial(retention.evict_slowest, lagging))
+    assert retention.floor_index() == lagging, "it has all rows of the checkpoint"
+    leader.run(partial(retention.evict_slowest, confirmed))
+    assert retention.floor_index() > lagging
+
+
+def test_leader_keeps_rows_that_its_own_disk_lacks() -> None:
+    """A quorum of others confirms them, and a checkpoint may have them already (S5)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    node = node_of(leader)
+    leader.disk_delay_ns = SECOND
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    driven.run(50)
+    tail = node.context.tail
+    assert tail.durable_index < node.context.limbo.confirmed_index
+    term = node.replica.leader
+    assert term is not None
+    assert term.retention.floor_index() <= tail.durable_index
+
+
+def test_stopped_member_removes_no_rows() -> None:
+    """An administrator may need each row of a history that differs (L4, S5)."""
+    driven = Driven(3)
+    member = driven.followers()[0]
+    node = node_of(member)
+    assert driven.ask(driven.leader(), REPLACE, put(1, "x")).code == 0
+    driven.run(500)
+    member.run(lambda: void(node.checkpoints.begin()))
+    assert driven.run(5_000, lambda: not node.checkpoints.is_writing)
+    driven.run(500)
+    node.context.split_brain = "another history"
+    node.checkpoints.collect_garbage()
+    assert not [one for one in node.context.out if isinstance(one, fx.RemoveSegments)]
+    node.context.split_brain = ""
+    node.checkpoints.collect_garbage()
+    assert [one for one in node.context.out if isinstance(one, fx.RemoveSegments)]

@@ -73,3 +73,22 @@ def test_receiver_that_begins_again_leaves_no_view() -> None:
     second = fetch(shell, 2, 0)
     assert second.log_index > first.log_index
     assert node_of(shell).replica.snapshots.pinned_index() == second.log_index
+
+
+def test_chunk_that_is_asked_for_again_is_sent_again() -> None:
+    """The first answer was lost with its connection; the transfer continues (S4)."""
+    _, shell = sender()
+    first = fetch(shell, 1, 0)
+    second = fetch(shell, 1, len(first.bodies))
+    assert second.position == len(first.bodies)
+    assert fetch(shell, 1, second.position) == second
+    assert fetch(shell, 1, second.position + len(second.bodies)).position > second.position
+
+
+def test_member_that_is_stopped_sends_no_state() -> None:
+    """It may have another history than the cluster (L4)."""
+    _, shell = sender()
+    node = node_of(shell)
+    node.context.split_brain = "another history"
+    effects = node.step(shell.now_ns(), 0.0, [fx.Received(LINK, SnapshotRequest(1, 0, 1))])
+    assert not [one for one in effects if isinstance(one, fx.Send) and one.link == LINK]
