@@ -46,7 +46,7 @@ def with_server(
 
 
 def test_answer_to_an_order_that_is_awaited_no_more_harms_nothing(tmp_path: Path) -> None:
-    """The admin port has given up, and the core answers later."""
+    """The admin port has stopped waiting, and the core answers later."""
 
     async def use(server: NodeServer) -> None:
         order = asyncio.create_task(server.command("status"))

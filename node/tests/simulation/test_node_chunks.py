@@ -1,4 +1,4 @@
-"""Chunks of snapshots: which ones a receiver takes, and what a sender sends (S3, S4)."""
+"""Chunks of snapshots: those that a receiver takes, and those that a sender sends (S3, S4)."""
 
 from types import SimpleNamespace
 from typing import Any

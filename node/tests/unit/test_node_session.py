@@ -378,7 +378,7 @@ def test_stream_continues_once_its_replica_has_read() -> None:
     session.resume_writing()
     assert bench.inputs == [fx.TarantoolDrained(session.number)]
     session.resume_writing()
-    assert len(bench.inputs) == 1, "a stream that is not blocked was told"
+    assert len(bench.inputs) == 1, "the stream was not blocked"
 
 
 def test_connection_to_a_process_run_that_has_ended_is_aborted() -> None:
