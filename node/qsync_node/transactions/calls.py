@@ -10,14 +10,44 @@ from qsync_node.transactions.stages import ENDS, TRANSITIONS, RequestStage
 
 if TYPE_CHECKING:
     from qsync_node.engine.overlay import Executed
-    from qsync_node.transactions.homes import Opening
-    from qsync_node.transactions.streams import Stream
 
 
 LOGGING_TYPES = CHANGES | {int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)}
 """Types of requests that a leader may log."""
 NODE_SESSION = -2
 """Session of statements that the leader itself runs: nothing waits for their answers."""
+CallHome = tuple[int, int]
+"""A leader as this member knows it: the link to it, 0 for itself, and its term."""
+
+
+class StreamOpening:
+    """A stream from its BEGIN until COMMIT or ROLLBACK, at the member of its session.
+
+    Attributes:
+        home: the leader that receives its requests.
+        begins: BEGINs that were sent in it and not refused. Of several, the leader accepts one.
+        is_committing: whether COMMIT was forwarded.
+    """
+
+    __slots__ = ("begins", "home", "is_committing")
+
+    def __init__(self, home: CallHome) -> None:
+        self.home = home
+        self.begins = 0
+        self.is_committing = False
+
+
+class TransactionEnd:
+    """The end of one transaction at its leader, for statements that are answered later.
+
+    Attributes:
+        commit: its COMMIT, once it has run.
+    """
+
+    __slots__ = ("commit",)
+
+    def __init__(self) -> None:
+        self.commit: Call | None = None
 
 
 class Call:
@@ -62,9 +92,11 @@ class Call:
         self.position: bytes | None = None  # the start of the next page of the select
         self.digest = 0  # of all requests that its idempotency key covers (T9)
         self.forwarded = 0  # its number at the leader, 0 before it is forwarded
-        self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
-        self.opening: Opening | None = None  # of its stream, at the session's member (homes.py)
-        self.joined: Stream | None = None  # the transaction in which the leader ran it (streams.py)
+        self.home: CallHome | None = None  # leader of its stream, once resolved
+        self.opening: StreamOpening | None = (
+            None  # of its stream, at the session's member (homes.py)
+        )
+        self.joined: TransactionEnd | None = None  # of the transaction in which the leader ran it
         self.stage = RequestStage.RECEIVED
         self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.

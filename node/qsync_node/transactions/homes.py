@@ -3,36 +3,17 @@
 from collections.abc import Collection
 
 from qsync_node.format.keys import Type
-from qsync_node.transactions.calls import Call
+from qsync_node.transactions.calls import Call, CallHome, StreamOpening
 
-CallHome = tuple[int, int]
-"""A leader as this member knows it: the link to it, 0 for itself, and its term."""
 REFUSED_MAX = 1000
 """Refused BEGINs that are remembered in addition to two for each request that waits."""
-
-
-class Opening:
-    """A stream from its BEGIN until COMMIT or ROLLBACK.
-
-    Attributes:
-        home: the leader that receives its requests.
-        begins: BEGINs that were sent in it and not refused. Of several, the leader accepts one.
-        is_committing: whether COMMIT was forwarded.
-    """
-
-    __slots__ = ("begins", "home", "is_committing")
-
-    def __init__(self, home: CallHome) -> None:
-        self.home = home
-        self.begins = 0
-        self.is_committing = False
 
 
 class StreamHomes:
     """The homes of this member's own sessions' streams."""
 
     def __init__(self) -> None:
-        self._openings: dict[tuple[int, int], Opening] = {}  # by session and stream
+        self._openings: dict[tuple[int, int], StreamOpening] = {}  # by session and stream
         self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
         self._refused_ns: dict[tuple[int, int], int] = {}  # when the last BEGIN was refused
 
@@ -50,7 +31,7 @@ class StreamHomes:
             "K4: one leader a transaction"
         )
         self._refused_ns.pop((call.session, call.transaction), None)
-        self._openings[call.session, call.transaction] = Opening(home)
+        self._openings[call.session, call.transaction] = StreamOpening(home)
         self._streams_of.setdefault(call.session, set()).add(call.transaction)
         self.join(call)
 

@@ -23,7 +23,7 @@ from qsync_node.engine.transaction import OpenTransaction
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
-from qsync_node.transactions.calls import Call
+from qsync_node.transactions.calls import Call, TransactionEnd
 from qsync_node.transactions.commits import Commits
 from qsync_node.transactions.idempotency import digest_of_next
 from qsync_node.transactions.limits import WriteLimits, takes_memory
@@ -62,9 +62,9 @@ class Stream:
     """An open transaction."""
 
     __slots__ = (
-        "commit",
         "deadline_ns",
         "digest",
+        "end",
         "has_writes",
         "held_bytes",
         "is_guests",
@@ -94,7 +94,7 @@ class Stream:
         self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # bytes of the requests that write
         self.publications = 0
-        self.commit: Call | None = None  # its COMMIT, once it has run
+        self.end = TransactionEnd()
 
     def abort(self, state: StreamState) -> None:
         """Let the transaction fail, and hold nothing any more."""
@@ -134,7 +134,7 @@ class Streams:
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
-        call.joined = stream
+        call.joined = stream.end
         transaction = self._living(stream)
         request = call.request or decode_user_request(call.type, call.body)
         if not transaction.catch_up(self.budget):
@@ -291,7 +291,7 @@ class Streams:
             self._close(key)
             raise
         if done:
-            stream.commit = call
+            stream.end.commit = call
             self._close(key)
         return done
 
@@ -301,7 +301,7 @@ class Streams:
         The next transaction of the stream is another one.
         """
         stream = self.open.get((call.owner, call.transaction))
-        if stream is None or call.joined not in (None, stream):
+        if stream is None or call.joined not in (None, stream.end):
             return
         if stream.state is StreamState.OPEN:
             self._abort(stream, StreamState.CONFLICTED)

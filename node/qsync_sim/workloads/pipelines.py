@@ -32,7 +32,7 @@ _UNDECIDED = {*UNKNOWN, ErrorCode.TIMEOUT}
 """Errors of a statement that takes effect if its COMMIT does."""
 
 
-class Pipeline:
+class PipelinedTransaction:
     """One transaction, sent by a session of its own; its requests have the numbers from 1."""
 
     def __init__(self, world: Cluster, rng: Random, space: int, session: int) -> None:
@@ -146,7 +146,7 @@ class Pipeline:
         raise InvariantViolation(f"{reason}; {self.tags} at {member}, answered {answers}")
 
 
-class Pipelines:
+class PipelinedTransactions:
     """The pipelined transactions of a schedule, in a part of the schedules with transactions."""
 
     PART = 0.25
@@ -166,7 +166,7 @@ class Pipelines:
         self.is_stopped = False
         self._space = space
         self._first_session = SESSIONS_FROM * (10 * number + 9)
-        self._all: list[Pipeline] = []
+        self._all: list[PipelinedTransaction] = []
 
     def start(self) -> None:
         """Begin a transaction at random times."""
@@ -183,7 +183,7 @@ class Pipelines:
         ]
         if members:
             session = self._first_session + len(self._all)
-            pipeline = Pipeline(self.world, self.rng, self._space, session)
+            pipeline = PipelinedTransaction(self.world, self.rng, self._space, session)
             self._all.append(pipeline)
             pipeline.start(self.rng.choice(members))
         self.start()

@@ -33,7 +33,7 @@ from qsync_sim.workloads.base import (
 )
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, STATEMENT
 from qsync_sim.workloads.order import ConfirmedOrder
-from qsync_sim.workloads.pipelines import Pipelines
+from qsync_sim.workloads.pipelines import PipelinedTransactions
 from qsync_sim.workloads.table import EQ, GE, LE, TableWorkload
 
 SPACE, OTHER_SPACE = 640, 641
@@ -93,7 +93,7 @@ class Transactions(Workload):
         self.default_ms = self.rng.choice([300_000, 300_000, 400])
         self._second = Random(f"second begins in {world.seed}")
         self._has_second = self._second.random() < SECOND_BEGINS
-        self._pipelines = Pipelines(world, SPACE, self.number)
+        self._pipelines = PipelinedTransactions(world, SPACE, self.number)
 
     def settings(self) -> dict[str, Any]:
         """Let transactions time out early in some schedules."""
