@@ -402,7 +402,8 @@ class Clients:
         This follows `run_queue`. A request that an earlier leader has returned may be old, and
         nevertheless run at once.
         """
-        self.homes.keep_refused(self.queue)
+        if self.homes.refused_ns:
+            self.homes.keep_refused(self.queue)
         if not self.queue:
             self._closed.clear()
             return

@@ -10,12 +10,16 @@ REFUSED_MAX = 1000
 
 
 class StreamHomes:
-    """The homes of this member's own sessions' streams."""
+    """The homes of this member's own sessions' streams.
+
+    Attributes:
+        refused_ns: when the last BEGIN of an unbound stream was refused, by session and stream.
+    """
 
     def __init__(self) -> None:
         self._openings: dict[tuple[int, int], StreamOpening] = {}  # by session and stream
         self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
-        self._refused_ns: dict[tuple[int, int], int] = {}  # when the last BEGIN was refused
+        self.refused_ns: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._openings)
@@ -30,7 +34,7 @@ class StreamHomes:
         assert (call.session, call.transaction) not in self._openings, (
             "K4: one leader a transaction"
         )
-        self._refused_ns.pop((call.session, call.transaction), None)
+        self.refused_ns.pop((call.session, call.transaction), None)
         self._openings[call.session, call.transaction] = StreamOpening(home)
         self._streams_of.setdefault(call.session, set()).add(call.transaction)
         self.join(call)
@@ -64,13 +68,15 @@ class StreamHomes:
         """Unbind the stream of a refused BEGIN, unless another one in it was not refused."""
         if call.type != Type.BEGIN or call.link:
             return
-        if call.opening is not None:
-            call.opening.begins -= 1
-            if not call.opening.begins and self.is_in_open_transaction(call):
-                self.forget(call)
         stream = call.session, call.transaction
-        if stream not in self._openings:
-            self._refused_ns[stream] = now_ns
+        if call.opening is None:
+            is_unbound = stream not in self._openings
+        else:
+            call.opening.begins -= 1
+            is_unbound = not call.opening.begins and self.is_in_open_transaction(call)
+        if is_unbound:
+            self.forget(call)
+            self.refused_ns[stream] = now_ns
 
     def is_refused_with_begin(self, call: Call) -> bool:
         """Return whether the client sent a request of an unbound stream for a refused BEGIN.
@@ -78,9 +84,9 @@ class StreamHomes:
         It then arrived before that refusal. The refused transaction ends with COMMIT or ROLLBACK.
         """
         stream = call.session, call.transaction
-        is_refused = call.arrived_ns <= self._refused_ns.get(stream, -1)
+        is_refused = call.arrived_ns <= self.refused_ns.get(stream, -1)
         if not is_refused or call.type in (Type.COMMIT, Type.ROLLBACK):
-            self._refused_ns.pop(stream, None)
+            self.refused_ns.pop(stream, None)
         return is_refused
 
     def keep_refused(self, calls: Collection[Call]) -> None:
@@ -89,11 +95,11 @@ class StreamHomes:
         Args:
             calls: the requests that wait.
         """
-        if len(self._refused_ns) > (2 * len(calls) + REFUSED_MAX if calls else 0):
+        if len(self.refused_ns) > (2 * len(calls) + REFUSED_MAX if calls else 0):
             # Under load, requests may always wait, and most refused streams have none of them.
             waiting = {(call.session, call.transaction) for call in calls}
-            for stream in self._refused_ns.keys() - waiting:
-                del self._refused_ns[stream]
+            for stream in self.refused_ns.keys() - waiting:
+                del self.refused_ns[stream]
 
     def on_session_closed(self, session: int) -> None:
         for stream in self._streams_of.pop(session, ()):

@@ -104,12 +104,14 @@ def test_seed_that_once_failed(seed: int) -> None:
         (72107, ["garbage", "snapshot"]),
         # A follower acknowledged rows faster than it confirmed them, and its queue had no bound.
         (71504, ["clock", "kill", "election_mode"]),
-        # The stand-in for brokers read a state that lacked a confirmed row.
         # A member alone had the row that ended its vote: it refused its vote, and could not stand.
         (85662, ["demote", "election_mode", "stop"]),
         # A leader answered no request of a session that closed, and its member waited for answers.
         (87012, ["strand_a_promote", "clock"]),
+        # The stand-in for brokers read a state that lacked a confirmed row.
         (77871, ["lose_what_was_promised", "full_disk", "lossy_network"]),
+        # The checker took the unknown outcome of a BEGIN for a refusal.
+        (109323, ["kill", "set_role"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
