@@ -29,6 +29,7 @@ from qsync_node.transactions.idempotency import digest_of_next
 from qsync_node.transactions.limits import WriteLimits, takes_memory
 from qsync_node.transactions.linearizable import isolation_of
 from qsync_node.transactions.shared import Shared
+from qsync_node.transactions.stages import RequestStage
 
 TIMEOUT_KEY: Final = int(Key.TIMEOUT)
 ISOLATION_KEY: Final = int(Key.TXN_ISOLATION)
@@ -298,10 +299,12 @@ class Streams:
     def fail(self, call: "Call") -> None:
         """Mark a transaction as unable to commit: rows that it read were rolled back (T8).
 
-        The next transaction of the stream is another one.
+        The next transaction of the stream is another one. A request is part of the open one if it
+        has run in it, or still waits in the order of the stream, unless that is a BEGIN.
         """
         stream = self.open.get((call.owner, call.transaction))
-        if stream is None or call.joined not in (None, stream.end):
+        is_waiting = call.stage is RequestStage.QUEUED and call.type != Type.BEGIN
+        if stream is None or (call.joined is not stream.end and not is_waiting):
             return
         if stream.state is StreamState.OPEN:
             self._abort(stream, StreamState.CONFLICTED)
