@@ -38,15 +38,17 @@ class StreamOpening:
 
 
 class TransactionEnd:
-    """The end of one transaction at its leader, for statements that are answered later.
+    """The end of one transaction at its leader, for requests that run or are answered later.
 
     Attributes:
+        number: its stream, or another number below 0 once the stream is free for the next one.
         commit: its COMMIT, once it has run.
     """
 
-    __slots__ = ("commit",)
+    __slots__ = ("commit", "number")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.commit: Call | None = None
 
 

@@ -56,7 +56,12 @@ class StreamHomes:
         )
 
     def forget(self, call: Call) -> None:
-        """Unbind the call's stream: its next request begins a transaction."""
+        """Unbind the call's stream: its next request begins a transaction.
+
+        A COMMIT that is executed again, after its first attempt, has done so before.
+        """
+        if call.opening is not None and not self.is_in_open_transaction(call):
+            return
         self._openings.pop((call.session, call.transaction), None)
         streams = self._streams_of.get(call.session)
         if streams is not None:

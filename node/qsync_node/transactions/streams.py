@@ -56,7 +56,7 @@ class StreamState(Enum):
 
 
 StreamKey = tuple[tuple[int, int], int]
-"""(link, session) and the id of the stream."""
+"""(link, session) and the number of the stream (calls.py)."""
 
 
 class Stream:
@@ -80,6 +80,7 @@ class Stream:
     def __init__(
         self,
         transaction: "OpenTransaction | None",
+        number: int,
         deadline_ns: int,
         is_guests: bool,
         is_linearizable: bool,
@@ -95,7 +96,7 @@ class Stream:
         self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # bytes of the requests that write
         self.publications = 0
-        self.end = TransactionEnd()
+        self.end = TransactionEnd(number)
 
     def abort(self, state: StreamState) -> None:
         """Let the transaction fail, and hold nothing any more."""
@@ -120,11 +121,12 @@ class Streams:
         self._guests = 0
         self._guests_bytes = 0
         self.held_bytes = 0
+        self._last_aside = 0  # the last number of a transaction whose COMMIT is a retry
 
     def execute(self, call: "Call") -> bool:
         """Run one request of a stream; return False if it must wait at the head of the queue."""
         assert call.transaction, "a statement without BEGIN is no part of a stream"
-        key = (call.owner, call.transaction)
+        key = _key_of(call)
         stream = self.open.get(key)
         if call.type == Type.BEGIN:
             self._begin(call, key, stream)
@@ -240,7 +242,11 @@ class Streams:
         assert pending is not None
         deadline_ns = self.context.now_ns + timeout_ns
         self.open[key] = Stream(
-            OpenTransaction(pending), deadline_ns, is_guests, isolation == Isolation.LINEARIZABLE
+            OpenTransaction(pending),
+            call.transaction,
+            deadline_ns,
+            is_guests,
+            isolation == Isolation.LINEARIZABLE,
         )
         self._by_owner.setdefault(call.owner, set()).add(call.transaction)
         self._guests += is_guests
@@ -278,6 +284,8 @@ class Streams:
             if call.key is not None and self.commits.answer_by_key(call):
                 if call.is_done:
                     self._close(key)  # the first attempt is committed; this one never runs (T9)
+                else:
+                    self._set_aside(call, key)
                 return True
             transaction = self._living(stream)
             if self.limits.is_refused(call, takes_memory=stream.takes_memory):
@@ -296,13 +304,31 @@ class Streams:
             self._close(key)
         return done
 
+    def _set_aside(self, call: "Call", key: StreamKey) -> None:
+        """Free the stream of a COMMIT that waits for its first attempt (T9).
+
+        The client's next requests are those of the next transaction. This one may have to run
+        later, if its first attempt is rolled back.
+        """
+        stream = self.open[key]
+        call.joined = stream.end
+        if stream.end.number < 0:
+            return
+        self._last_aside -= 1
+        stream.end.number = self._last_aside
+        owner, number = key
+        self.open[_key_of(call)] = self.open.pop(key)
+        numbers = self._by_owner[owner]
+        numbers.remove(number)
+        numbers.add(stream.end.number)
+
     def fail(self, call: "Call") -> None:
         """Mark a transaction as unable to commit: rows that it read were rolled back (T8).
 
         The next transaction of the stream is another one. A request is part of the open one if it
         has run in it, or still waits in the order of the stream, unless that is a BEGIN.
         """
-        stream = self.open.get((call.owner, call.transaction))
+        stream = self.open.get(_key_of(call))
         is_waiting = call.stage is RequestStage.QUEUED and call.type != Type.BEGIN
         if stream is None or (call.joined is not stream.end and not is_waiting):
             return
@@ -314,8 +340,8 @@ class Streams:
         self._hold(stream, -stream.held_bytes)
 
     def discard(self, call: "Call") -> None:
-        """End the transaction of the call's stream, if one is open."""
-        key = (call.owner, call.transaction)
+        """End the transaction of a COMMIT or ROLLBACK, if it is open."""
+        key = _key_of(call)
         if key in self.open:
             self._close(key)
 
@@ -336,6 +362,11 @@ class Streams:
         for stream in self.open.values():
             if now >= stream.deadline_ns and stream.state is StreamState.OPEN:
                 self._abort(stream, StreamState.TIMED_OUT)
+
+
+def _key_of(call: Call) -> StreamKey:
+    """Return where the transaction of a request is, or would be, among the open ones."""
+    return call.owner, call.transaction if call.joined is None else call.joined.number
 
 
 def _count_publication(stream: Stream) -> None:

@@ -22,6 +22,7 @@ from qsync_testing.worlds import (
     put,
 )
 
+OTHER_STREAM = 77
 WRONG_TIMEOUT = msgpack.packb({Key.TIMEOUT: "soon"})
 
 
@@ -33,6 +34,75 @@ def with_slow_followers() -> tuple[Driven, Shell, list[Shell]]:
     for follower in followers:
         follower.disk_delay_ns = 100 * MILLISECOND
     return driven, leader, followers
+
+
+def check_empty(driven: Driven, *members: Shell) -> None:
+    """Check that no transaction is open and no request waits."""
+    for member in members:
+        node = node_of(member)
+        assert not node.streams.open
+        assert not node.streams.held_bytes
+        assert not len(node.shared.homes)
+        assert not node.forwarding.outgoing
+        assert not node.commits.pending_keys
+        assert not node.shared.answers.waiting
+
+
+@pytest.mark.parametrize("is_first_refused", [False, True])
+@pytest.mark.parametrize("at_leader", [True, False])
+def test_transaction_after_a_retried_commit_is_another_one(
+    at_leader: bool, is_first_refused: bool
+) -> None:
+    """The COMMIT waits for its first attempt, and the requests after it do not."""
+    driven, leader, followers = with_slow_followers()
+    member = leader if at_leader else followers[0]
+    for follower in followers:
+        node_of(follower).refuse_rows = is_first_refused
+    key = ["client", 1, node_of(leader).context.limbo.confirmed_index]
+    for shell, stream in (leader, OTHER_STREAM), (member, 1):
+        assert driven.ask(shell, BEGIN, stream=stream).code == 0
+        assert driven.ask(shell, REPLACE, put(1, "once"), stream=stream).code == 0
+    first = driven.send(leader, COMMIT, stream=OTHER_STREAM, key=key)
+    retry = driven.send(member, COMMIT, stream=1, key=key)
+    begin = driven.send(member, BEGIN, stream=1)
+    statement = driven.send(member, REPLACE, put(2, "next"), stream=1)
+    assert driven.run(5_000, lambda: first in driven.answers)
+    for follower in followers:
+        node_of(follower).refuse_rows = False
+    next_commit = driven.send(member, COMMIT, stream=1)
+    requests = {retry, begin, statement, next_commit}
+    assert driven.run(5_000, lambda: requests <= set(driven.answers))
+    assert driven.answers[begin].code == 0
+    code = driven.answers[first].code
+    assert code == (ErrorCode.SYNC_QUORUM_TIMEOUT if is_first_refused else 0)
+    assert driven.answers[retry].code == 0
+    assert driven.ask(leader, SELECT, get(1)).tuples
+    is_committed = driven.answers[next_commit].code == 0
+    assert is_committed or is_first_refused
+    assert bool(driven.ask(leader, SELECT, get(2)).tuples) == is_committed
+    check_empty(driven, leader, member)
+
+
+def test_expired_retry_of_a_commit_leaves_the_next_transaction() -> None:
+    driven = Driven(3, request_timeout_ns=600 * MILLISECOND, election_timeout_ns=5 * SECOND)
+    leader = driven.leader()
+    driven.run(500)
+    driven.mute(leader, *driven.followers())
+    key = ["client", 1, node_of(leader).context.limbo.confirmed_index]
+    for stream in OTHER_STREAM, 1:
+        driven.send(leader, BEGIN, stream=stream)
+        driven.send(leader, REPLACE, put(1, "once"), stream=stream)
+        retry = driven.send(leader, COMMIT, stream=stream, key=key)
+    driven.run(400)
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.run(300, lambda: retry in driven.answers)
+    assert driven.answers[retry].code == ErrorCode.OUTCOME_UNKNOWN
+    driven.world.network.heal()
+    driven.run(500)
+    assert driven.ask(leader, REPLACE, put(2, "next"), stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(2)).tuples == [], "a statement left its transaction"
+    assert driven.ask(leader, COMMIT, stream=1).code == 0
+    check_empty(driven, leader)
 
 
 @pytest.mark.parametrize("is_begin_only", [True, False])
