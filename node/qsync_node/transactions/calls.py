@@ -5,6 +5,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.consensus import effects as fx
+from qsync_node.errors import ClientError
 from qsync_node.format.keys import CHANGES, Type
 from qsync_node.transactions.stages import ENDS, TRANSITIONS, RequestStage
 
@@ -70,6 +71,7 @@ class Call:
         "link",
         "opening",
         "position",
+        "refusal",
         "request",
         "session",
         "stage",
@@ -99,6 +101,7 @@ class Call:
             None  # of its stream, at the session's member (homes.py)
         )
         self.joined: TransactionEnd | None = None  # of the transaction in which the leader ran it
+        self.refusal: ClientError | None = None  # a refusal that waits for its turn in a stream
         self.stage = RequestStage.RECEIVED
         self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.

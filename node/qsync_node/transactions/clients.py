@@ -51,6 +51,7 @@ _COUNTED = {
 }
 CALL_TYPES = frozenset({int(Type.CALL), int(Type.CALL_16)})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
+TRANSACTION_TYPES = frozenset({int(Type.BEGIN), int(Type.COMMIT), int(Type.ROLLBACK)})
 CLOSED_MAX = 1000
 """Closed sessions that are remembered in addition to two for each call in the queue."""
 
@@ -100,12 +101,27 @@ class Clients:
         try:
             self._route(call)
         except ClientError as error:
-            self.answers.refuse(call, error.code, error.message)
-            self._end_transaction(call)
+            if self.queue and call.transaction and call.type in TRANSACTION_TYPES:
+                # The requests of its stream that arrived before it may still wait.
+                call.refusal = error
+                self.queue.append(call)
+            else:
+                self._refuse(call, error)
         if not call.is_done and (call.type not in CALL_TYPES or call.request is not None):
             self.answers.waiting[call] = (
                 None  # a CALL that writes nothing has a deadline of its own
             )
+
+    def _refuse(self, call: Call, error: ClientError) -> None:
+        """Refuse a request before it runs; a COMMIT or ROLLBACK ends its transaction."""
+        self.answers.refuse(call, error.code, error.message)
+        self._end_transaction(call)
+
+    def _is_refused(self, call: Call) -> bool:
+        """Refuse a request whose refusal has waited for its turn; return whether it had one."""
+        if call.refusal is not None:
+            self._refuse(call, call.refusal)
+        return call.refusal is not None
 
     def _route(self, call: Call) -> None:
         name, arguments = "", list[Any]()
@@ -137,7 +153,7 @@ class Clients:
             call.request = decode_user_request(call.type, call.body)
             self._read(call)
             return
-        if call.transaction or call.type in (Type.BEGIN, Type.COMMIT, Type.ROLLBACK):
+        if call.transaction or call.type in TRANSACTION_TYPES:
             if not call.transaction:
                 raise ClientError(
                     ErrorCode.UNABLE_TO_PROCESS_OUT_OF_STREAM,
@@ -189,7 +205,9 @@ class Clients:
                 return
             barrier = self.state.ddl_barrier
             call = self.queue.popleft()
-            if self._discard_if_over(call) or self._is_homeless(call, (0, context.term)):
+            if self._discard_if_over(call) or self._is_refused(call):
+                continue
+            if self._is_homeless(call, (0, context.term)):
                 continue
             try:
                 if not self._execute(call):
@@ -206,7 +224,7 @@ class Clients:
         assert self.replica.leader is None, "T10: a leader runs its requests itself"
         while self.queue and forwarding.can_forward():
             call = self.queue.popleft()
-            if self._discard_if_over(call):
+            if self._discard_if_over(call) or self._is_refused(call):
                 continue
             if not call.link and self._is_homeless(call, forwarding.home()):
                 continue
@@ -488,7 +506,7 @@ def _expiry_of(call: Call) -> tuple[ErrorCode, str]:
             "the outcome is unknown: the deadline passed before the write was confirmed or rolled "
             "back; read the data before you retry"
         )
-    if call.transaction and call.type not in (Type.BEGIN, Type.COMMIT, Type.ROLLBACK):
+    if call.transaction and call.type not in TRANSACTION_TYPES:
         return ErrorCode.TIMEOUT, (
             "the deadline of the request passed: its transaction takes effect only if a COMMIT "
             "that was sent already succeeds; run it again from BEGIN otherwise"

@@ -7,12 +7,15 @@ import msgpack
 import pytest
 
 from qsync_client.protocol.constants import Key
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
+    INSERT,
     REPLACE,
     ROLLBACK,
     SELECT,
@@ -23,7 +26,10 @@ from qsync_testing.worlds import (
 )
 
 OTHER_STREAM = 77
+LOCAL = 700
+"""Id of a space whose writes wait for no quorum."""
 WRONG_TIMEOUT = msgpack.packb({Key.TIMEOUT: "soon"})
+NEW_SPACE = build_body(SystemSpace.SPACE, tuple=[LOCAL, 1, "new", "memtx", 0, {}, []])
 
 
 def with_slow_followers() -> tuple[Driven, Shell, list[Shell]]:
@@ -103,6 +109,40 @@ def test_expired_retry_of_a_commit_leaves_the_next_transaction() -> None:
     assert driven.ask(leader, SELECT, get(2)).tuples == [], "a statement left its transaction"
     assert driven.ask(leader, COMMIT, stream=1).code == 0
     check_empty(driven, leader)
+
+
+@pytest.mark.parametrize("end", [COMMIT, ROLLBACK])
+def test_malformed_end_waits_for_the_statements_before_it(end: int) -> None:
+    """Its statements have not run yet: none may run alone, after the end of the transaction."""
+    driven, leader, _ = with_slow_followers()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    driven.send(leader, INSERT, NEW_SPACE)  # statements wait for its outcome
+    statement = driven.send(leader, REPLACE, put(1, "alone"), stream=1)
+    ended = driven.send(leader, end, stream=1, key="malformed")
+    begin = driven.send(leader, BEGIN, stream=1)
+    assert driven.run(5_000, lambda: {statement, ended, begin} <= set(driven.answers))
+    assert driven.answers[ended].code == ErrorCode.ILLEGAL_PARAMS
+    assert driven.ask(leader, SELECT, get(1)).tuples == []
+    assert driven.answers[begin].code == 0
+    assert driven.ask(leader, ROLLBACK, stream=1).code == 0
+    check_empty(driven, leader)
+
+
+def test_malformed_begin_waits_for_the_commit_before_it() -> None:
+    """Its statements arrive before it is refused, and may not run alone."""
+    driven, leader, _ = with_slow_followers()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    driven.send(leader, INSERT, NEW_SPACE)  # statements wait for its outcome
+    commit = driven.send(leader, COMMIT, stream=1)
+    begin = driven.send(leader, BEGIN, stream=1, key="malformed")
+    statement = driven.send(leader, REPLACE, put(1, "alone"), stream=1)
+    end = driven.send(leader, COMMIT, stream=1)
+    assert driven.run(5_000, lambda: {commit, begin, statement, end} <= set(driven.answers))
+    assert driven.answers[commit].code == 0
+    assert driven.answers[begin].code == ErrorCode.ILLEGAL_PARAMS
+    assert driven.answers[statement].code == ErrorCode.TRANSACTION_CONFLICT
+    assert driven.answers[end].code == ErrorCode.TRANSACTION_CONFLICT
+    assert driven.ask(leader, SELECT, get(1)).tuples == []
 
 
 @pytest.mark.parametrize("is_begin_only", [True, False])
