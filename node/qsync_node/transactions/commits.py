@@ -38,6 +38,7 @@ BATCH_BYTES_MAX = 1024 * 1024
 ROW_HEADER_BYTES = 24
 NO_CHANGE = (int(Type.NOP), b"")
 """The row of a request that changes nothing."""
+_MAY_BE_COMMITTED = (RequestStage.LOGGED, RequestStage.UNKNOWN, RequestStage.SUCCEEDED)
 
 
 class Commits:
@@ -252,7 +253,7 @@ class Commits:
         """
         call = waiter.call
         commit = call.joined.commit if call.joined is not None else None
-        if commit is not None and commit.stage is RequestStage.LOGGED:
+        if commit is not None and commit.stage in (RequestStage.LOGGED, RequestStage.EXECUTED):
             waiter.then, waiter.rows_before = Then.ANSWER, self.batch_rows
             self.unplaced.append(waiter)
         elif commit is not None and commit.stage is RequestStage.SUCCEEDED:
@@ -323,6 +324,9 @@ class Commits:
         for waiter in self.waiters:
             if waiter.index >= first and waiter.then is Then.ANSWER:
                 waiter.then = Then.REPEAT
+                end = waiter.call.joined
+                if end is not None and end.commit is waiter.call:
+                    end.commit = None  # it logged nothing, and fails with its statements
         code = ErrorCode.SYNC_QUORUM_TIMEOUT
         for entry in entries:
             if entry.is_answered:
@@ -387,7 +391,7 @@ class Commits:
                     ErrorCode.OUTCOME_UNKNOWN,
                     f"the outcome is unknown: {reason}; retry with the same key",
                 )
-            elif is_committing(waiter.call):
+            elif may_be_committed(waiter.call):
                 self.answers.refuse(waiter.call, ErrorCode.OUTCOME_UNKNOWN, text)
             elif waiter.call.transaction:
                 self.answers.refuse(
@@ -401,10 +405,14 @@ class Commits:
         return unlogged
 
 
-def is_committing(call: Call) -> bool:
-    """Return whether the COMMIT of a statement's transaction may be in the log undecided."""
+def may_be_committed(call: Call) -> bool:
+    """Return whether the COMMIT of a statement's transaction may be in the log, or has succeeded.
+
+    Asynchronous rows are committed without a decision, and a COMMIT that logs nothing may wait for
+    fewer rows than the statement.
+    """
     commit = call.joined.commit if call.joined is not None else None
-    return commit is not None and commit.stage in (RequestStage.LOGGED, RequestStage.UNKNOWN)
+    return commit is not None and commit.stage in _MAY_BE_COMMITTED
 
 
 def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:

@@ -300,7 +300,7 @@ class Streams:
             self._close(key)
             raise
         if done:
-            stream.end.commit = call
+            stream.end.commit, call.joined = call, stream.end
             self._close(key)
         return done
 

@@ -183,3 +183,50 @@ def test_commit_that_read_a_rolled_back_row_leaves_the_next_transaction() -> Non
         node_of(follower).refuse_rows = False
     assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == 0
     assert driven.ask(leader, COMMIT, stream=1).code == 0
+
+
+def test_statement_after_a_rollback_has_the_outcome_of_a_commit_without_writes() -> None:
+    """Both ran after the ROLLBACK, and the statement while it was not confirmed."""
+    driven, leader, followers = with_slow_followers()
+    term = node_of(leader).replica.leader
+    assert term is not None
+    for follower in followers:
+        node_of(follower).refuse_rows = True
+    driven.send(leader, REPLACE, put(5, "refused"))
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.run(1_000, lambda: term.rollback_at)
+    context = node_of(leader).context
+    decision = context.tail.last_index
+    for follower in followers:
+        node_of(follower).refuse_rows = False
+    driven.run(60)
+    driven.send(leader, REPLACE, put(6, "later"))
+    read = driven.send(leader, SELECT, get(1), stream=1)
+    assert driven.run(1_000, lambda: context.limbo.confirmed_index >= decision)
+    commit = driven.send(leader, COMMIT, stream=1)
+    assert not {read, commit} & set(driven.answers)
+    assert driven.run(5_000, lambda: {read, commit} <= set(driven.answers))
+    assert driven.answers[commit].code == 0
+    assert driven.answers[read].code == 0, "its transaction is committed"
+
+
+def test_statement_of_a_committed_transaction_is_unknown_when_the_leader_steps_down() -> None:
+    """An asynchronous COMMIT is answered before its statements."""
+    driven = Driven(3)
+    leader = driven.leader()
+    for space, fields in (
+        (SystemSpace.SPACE, [LOCAL, 1, "local", "memtx", 0, {"is_sync": False}, []]),
+        (SystemSpace.INDEX, [LOCAL, 0, "pk", "tree", {}, [[0, "unsigned"]]]),
+    ):
+        assert driven.ask(leader, INSERT, build_body(space, tuple=fields)).code == 0
+    driven.run(1_000)
+    for follower in driven.followers():
+        driven.mute(follower, leader)
+    driven.send(leader, REPLACE, build_body(LOCAL, tuple=[1]))
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    statement = driven.send(leader, REPLACE, build_body(LOCAL, tuple=[2]), stream=1)
+    assert driven.ask(leader, COMMIT, stream=1).code == 0
+    assert statement not in driven.answers
+    node_of(leader).replica.step_down("test")
+    driven.run(50)
+    assert driven.answers[statement].code == ErrorCode.OUTCOME_UNKNOWN
