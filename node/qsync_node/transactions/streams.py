@@ -44,7 +44,8 @@ GUESTS_BYTES_MAX = 4 << 20
 class StreamState(Enum):
     """State of a transaction; the last two end with COMMIT or ROLLBACK, which then fails.
 
-    OPEN -> CONFLICTED    a row that it read was rolled back, or one of its requests expired (T8)
+    OPEN -> CONFLICTED    a row that it read was rolled back, one of its requests expired, or a
+                          statement has run over a catalogue that changes its results (T8)
          -> TIMED_OUT     its time is over
 
     A transaction that is not open any more holds nothing.
@@ -138,10 +139,10 @@ class Streams:
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
         call.joined = stream.end
-        transaction = self._living(stream)
-        request = call.request or decode_user_request(call.type, call.body)
-        if not transaction.catch_up(self.budget):
+        transaction = self._current(stream)
+        if transaction is None:
             return False
+        request = call.request or decode_user_request(call.type, call.body)
         needs_proof = stream.is_linearizable
         if isinstance(request, Select):
             isolation = isolation_of(request)
@@ -267,6 +268,20 @@ class Streams:
                 ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
             )
         return stream.transaction
+
+    def _current(self, stream: Stream) -> OpenTransaction | None:
+        """Return the stream's transaction, over the current catalogue; None if the budget is spent.
+
+        Raises:
+            ClientError: it can no longer commit, even if the next writes restore what it has read:
+                its client learns that it has failed.
+        """
+        transaction = self._living(stream)
+        try:
+            return transaction if transaction.catch_up(self.budget) else None
+        except ClientError:
+            self._abort(stream, StreamState.CONFLICTED)
+            raise
 
     def _end(self, call: "Call", key: StreamKey, stream: Stream | None) -> bool:
         if stream is None:

@@ -11,10 +11,12 @@ from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
+    DELETE,
     INSERT,
     REPLACE,
     ROLLBACK,
@@ -230,3 +232,19 @@ def test_statement_of_a_committed_transaction_is_unknown_when_the_leader_steps_d
     node_of(leader).replica.step_down("test")
     driven.run(50)
     assert driven.answers[statement].code == ErrorCode.OUTCOME_UNKNOWN
+
+
+def test_transaction_with_a_reported_conflict_cannot_commit() -> None:
+    """A schema change runs its statements again; later, the state is as they have read it."""
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.ask(leader, SELECT, get(1), stream=1).tuples == []
+    assert driven.ask(leader, REPLACE, put(8, "x"), stream=1).code == 0
+    assert driven.ask(leader, REPLACE, put(1, "other")).code == 0
+    assert driven.ask(leader, INSERT, NEW_SPACE).code == 0
+    statement = driven.ask(leader, REPLACE, put(2, "x"), stream=1)
+    assert statement.code == ErrorCode.TRANSACTION_CONFLICT
+    assert driven.ask(leader, DELETE, build_body(SPACE, key=[1])).code == 0
+    assert driven.ask(leader, COMMIT, stream=1).code == ErrorCode.TRANSACTION_CONFLICT
+    assert driven.ask(leader, SELECT, get(8)).tuples == []
