@@ -139,9 +139,14 @@ class Streams:
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
         call.joined = stream.end
-        transaction = self._current(stream)
+        try:
+            transaction = self._current(stream)
+        except ClientError:
+            _count_in_digest(stream, call)
+            raise
         if transaction is None:
             return False
+        _count_in_digest(stream, call)
         request = call.request or decode_user_request(call.type, call.body)
         needs_proof = stream.is_linearizable
         if isinstance(request, Select):
@@ -154,7 +159,6 @@ class Streams:
         self._make_room(stream, call)
         if isinstance(request, Publish):
             _count_publication(stream)
-        stream.digest = digest_of_next(stream.digest, call.type, call.body)
         try:
             tuples = transaction.execute(request, user)
         except ClientError as error:
@@ -347,6 +351,8 @@ class Streams:
         is_waiting = call.stage is RequestStage.QUEUED and call.type != Type.BEGIN
         if stream is None or (call.joined is not stream.end and not is_waiting):
             return
+        if is_waiting and call.type not in (Type.COMMIT, Type.ROLLBACK):
+            _count_in_digest(stream, call)
         if stream.state is StreamState.OPEN:
             self._abort(stream, StreamState.CONFLICTED)
 
@@ -382,6 +388,11 @@ class Streams:
 def _key_of(call: Call) -> StreamKey:
     """Return where the transaction of a request is, or would be, among the open ones."""
     return call.owner, call.transaction if call.joined is None else call.joined.number
+
+
+def _count_in_digest(stream: Stream, call: Call) -> None:
+    """Let the key of a COMMIT cover a request, also one that fails: a retry has the same (T9)."""
+    stream.digest = digest_of_next(stream.digest, call.type, call.body)
 
 
 def _count_publication(stream: Stream) -> None:

@@ -248,3 +248,38 @@ def test_transaction_with_a_reported_conflict_cannot_commit() -> None:
     assert driven.ask(leader, DELETE, build_body(SPACE, key=[1])).code == 0
     assert driven.ask(leader, COMMIT, stream=1).code == ErrorCode.TRANSACTION_CONFLICT
     assert driven.ask(leader, SELECT, get(8)).tuples == []
+
+
+def test_retried_transaction_that_timed_out_has_the_outcome_of_its_first_attempt() -> None:
+    """Its key covers each request, also those that failed because the transaction did."""
+    driven = Driven(3)
+    leader = driven.leader()
+    driven.run(500)
+    key = ["client", 1, node_of(leader).context.limbo.confirmed_index]
+    codes = []
+    for options, wait_ms in (b"", 0), (msgpack.packb({Key.TIMEOUT: 0.3}), 500):
+        assert driven.ask(leader, BEGIN, options, stream=1).code == 0
+        assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == 0
+        driven.run(wait_ms)
+        codes.append(driven.ask(leader, REPLACE, put(2, "x"), stream=1).code)
+        assert driven.ask(leader, COMMIT, stream=1, key=key).code == 0
+    assert codes == [0, ErrorCode.TRANSACTION_TIMEOUT]
+
+
+def test_retried_transaction_with_an_expired_statement_has_the_outcome_of_its_first_attempt() -> (
+    None
+):
+    driven = Driven(3, request_timeout_ns=600 * MILLISECOND, election_timeout_ns=5 * SECOND)
+    leader = driven.leader()
+    driven.run(500)
+    key = ["client", 1, node_of(leader).context.limbo.confirmed_index]
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == 0
+    assert driven.ask(leader, COMMIT, stream=1, key=key).code == 0
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    driven.mute(leader, *driven.followers())
+    driven.send(leader, INSERT, NEW_SPACE)  # the statement waits for its outcome
+    assert driven.ask(leader, REPLACE, put(1, "x"), stream=1).code == ErrorCode.TIMEOUT
+    driven.world.network.heal()
+    driven.run(500)
+    assert driven.ask(leader, COMMIT, stream=1, key=key).code == 0
