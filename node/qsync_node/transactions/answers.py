@@ -74,6 +74,6 @@ class Answers:
 
     def defer(self, call: Call) -> None:
         """Return a local client's read to its session, which repeats it later."""
-        assert not call.link, "K1: the session of a forwarded request is elsewhere"
+        assert call.is_deferrable, "K1: its session is elsewhere, or would repeat it out of order"
         self.drop(call)
         self.context.out.append(fx.Deferred(call.session, call.sync))

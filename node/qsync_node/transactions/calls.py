@@ -64,6 +64,7 @@ class Call:
         "body",
         "digest",
         "forwarded",
+        "has_left_stream",
         "home",
         "is_done",
         "joined",
@@ -102,6 +103,7 @@ class Call:
         )
         self.joined: TransactionEnd | None = None  # of the transaction in which the leader ran it
         self.refusal: ClientError | None = None  # a refusal that waits for its turn in a stream
+        self.has_left_stream = False  # its stream has no transaction, or a later one
         self.stage = RequestStage.RECEIVED
         self.is_done = False
         # The stream of the transaction that it belongs to; 0 for a transaction of its own.
@@ -116,6 +118,15 @@ class Call:
     def leave_stream(self) -> None:
         """Run as a transaction of its own: no transaction is open in the stream."""
         self.transaction = 0
+        self.has_left_stream = True
+
+    @property
+    def is_deferrable(self) -> bool:
+        """Whether a read may return to its session, which repeats it later.
+
+        Not one of a stream: a transaction of the stream may begin meanwhile, and would include it.
+        """
+        return not self.link and not self.has_left_stream
 
     @property
     def may_be_logged(self) -> bool:

@@ -174,7 +174,7 @@ class Clients:
 
     def _read(self, call: Call) -> None:
         """Serve a single read, from this member's confirmed state by default (R1, R2)."""
-        if self.budget.is_read_budget_spent() and not call.link:
+        if self.budget.is_read_budget_spent() and call.is_deferrable:
             self.answers.defer(call)
             return
         check_state_is_served(self.replica)

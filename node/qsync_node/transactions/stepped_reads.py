@@ -27,7 +27,7 @@ class _Paused(NamedTuple):
 
 
 class _Queued(NamedTuple):
-    """A forwarded read that waits for room: no session of this member repeats it."""
+    """A read that waits for room, and that no session of this member repeats."""
 
     call: "Call"
     log_index: int
@@ -76,10 +76,10 @@ class SteppedReads:
         if self._run_part(reading):
             self._finish(call, reading, log_index)
         elif len(self._paused) >= PAUSED_MAX:
-            if call.link:
-                self._queued.append(call, _Queued(call, log_index, is_dirty))
-            else:
+            if call.is_deferrable:
                 self.answers.defer(call)
+            else:
+                self._queued.append(call, _Queued(call, log_index, is_dirty))
         elif reading.pause():
             self._paused.append(_Paused(call, reading, log_index))
         else:

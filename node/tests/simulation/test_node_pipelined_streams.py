@@ -8,6 +8,7 @@ import pytest
 
 from qsync_client.protocol.constants import Key
 from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
@@ -283,3 +284,32 @@ def test_retried_transaction_with_an_expired_statement_has_the_outcome_of_its_fi
     driven.world.network.heal()
     driven.run(500)
     assert driven.ask(leader, COMMIT, stream=1, key=key).code == 0
+
+
+def test_read_before_a_begin_is_no_part_of_its_transaction() -> None:
+    """It does not return to its session, which would repeat it after the BEGIN."""
+    driven = Driven(3, work_per_step=2_000)
+    leader = driven.leader()
+    driven.run(500)
+    assert driven.ask(leader, REPLACE, put(1, "before")).code == 0
+    reads = [(SELECT, get(1), 0)] * 3  # they take the budget of reads
+    requests = {
+        driven.next_sync(): request
+        for request in (
+            *reads,
+            (SELECT, get(1), 1),
+            (BEGIN, b"", 1),
+            (REPLACE, put(1, "in the transaction"), 1),
+            (SELECT, get(1), 1),
+        )
+    }
+    leader.step([
+        fx.Request(100, sync, kind, body, stream, "admin", None)
+        for sync, (kind, body, stream) in requests.items()
+    ])  # fmt: skip
+    assert driven.run(5_000, lambda: requests.keys() <= set(driven.answers))
+    *_, read, begin, _, read_inside = requests
+    assert driven.answers[begin].code == 0
+    assert b"before" in driven.answers[read].tuples[0]
+    assert b"in the transaction" in driven.answers[read_inside].tuples[0]
+    assert driven.ask(leader, ROLLBACK, stream=1).code == 0
