@@ -106,29 +106,47 @@ class PipelinedTransaction:
         if any(len(places) > 1 for places in found.values()):
             self._fail(f"T9: writes are in the order at {found}")
         begin, commit = self.answers.get(1), self.answers.get(len(self.requests))
-        if begin is not None and begin.code and begin.code not in _UNDECIDED:
-            self._check_alone(order)
+        if begin is not None and begin.code:
+            self._check_alone(order, is_refused=begin.code not in _UNDECIDED)
             return
-        codes = {
-            tag: self.answers[number].code
-            for number, tag in enumerate(self.tags, 2)
-            if number in self.answers and self.answers[number].code not in _UNDECIDED
-        }
+        codes = self._decided_codes()
         written = {tag for tag in self.tags if codes.get(tag) == 0 or not any(codes.values())}
         if found and not written <= found.keys() <= written | (set(self.tags) - codes.keys()):
             self._fail(f"T6: only a part of them is in the order, at {found}")
         if commit is not None:
             self._check_end(commit, written, [places[0] for places in found.values()])
 
-    def _check_alone(self, order: ConfirmedOrder) -> None:
-        """Check the writes that arrived before their BEGIN was refused (T10)."""
-        refused_ns = self.answered_ns[1]
-        for number, tag in enumerate(self.tags, 2):
-            is_early = self.arrived_ns.get(number, refused_ns + 1) <= refused_ns
-            if is_early and tag in order.places:
-                self._fail(f"T10: {tag} took effect alone, at {order.places[tag]}")
-            if is_early:
-                self.world.count("pipelined writes refused with their BEGIN")
+    def _decided_codes(self) -> dict[str, int]:
+        """Return the codes of the statements whose answers tell an outcome."""
+        return {
+            tag: self.answers[number].code
+            for number, tag in enumerate(self.tags, 2)
+            if number in self.answers and self.answers[number].code not in _UNDECIDED
+        }
+
+    def _check_alone(self, order: ConfirmedOrder, *, is_refused: bool) -> None:
+        """Check the writes that arrived before BEGIN was answered with an error (T10).
+
+        Those that arrived later are transactions of their own, as in Tarantool.
+
+        Args:
+            order: the order of confirmed rows.
+            is_refused: whether BEGIN was refused; its outcome is unknown otherwise.
+        """
+        answered_ns, codes = self.answered_ns[1], self._decided_codes()
+        early = [
+            tag
+            for number, tag in enumerate(self.tags, 2)
+            if self.arrived_ns.get(number, answered_ns + 1) <= answered_ns
+        ]
+        found = [order.places[tag][0] for tag in early if tag in order.places]
+        if is_refused and found:
+            self._fail(f"T10: writes took effect alone, at {found}")
+        whole = sum(not codes.get(tag) for tag in early)
+        if found and (len(found) != whole or found[-1] - found[0] != len(found) - 1):
+            self._fail(f"T6: writes took effect alone, at {found}")
+        if is_refused and early:
+            self.world.counters["pipelined writes refused with their BEGIN"] += len(early)
 
     def _check_end(self, commit: fx.Answer, written: set[str], found: list[int]) -> None:
         """Check the outcome of COMMIT (T6)."""

@@ -112,6 +112,9 @@ def test_seed_that_once_failed(seed: int) -> None:
         (77871, ["lose_what_was_promised", "full_disk", "lossy_network"]),
         # The checker took the unknown outcome of a BEGIN for a refusal.
         (109323, ["kill", "set_role"]),
+        # Writes that arrived after the deadline of their BEGIN counted for its transaction.
+        (110428, ["lose_what_was_promised", "slow_disk", "slow_network"]),
+        (109726, ["bit_rot", "slow_network"]),
     ],
 )
 def test_seed_with_frequent_faults_that_once_failed(seed: int, frequent: list[str]) -> None:
