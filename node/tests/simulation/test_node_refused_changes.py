@@ -1,6 +1,7 @@
 """A change of the membership is refused while it would stop writes (M3, E9)."""
 
 from qsync_node.consensus import effects as fx
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import INSERT, Driven, node_of, put
 
@@ -37,3 +38,28 @@ def test_membership_does_not_change_during_a_switchover() -> None:
     answer = order(driven, leader, "unregister", uuid=other.uuid)
     assert answer.code
     assert "a switchover is in progress" in answer.reason
+
+
+def test_membership_does_not_change_while_a_rollback_is_being_written() -> None:
+    """Only decisions enter the log until it is durable (C4, E6)."""
+    driven = Driven(3, synchro_timeout_ns=100 * MILLISECOND)
+    leader, follower = driven.leader(), driven.followers()[0]
+    driven.run(1_000)
+    context = node_of(leader).context
+    relays = node_of(leader).replica.relays
+    on_ack = relays.on_ack
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
+    driven.send(leader, INSERT, put(1, "x"))
+    assert driven.run(50, lambda: context.tail.durable_index == context.tail.last_index)
+    leader.disk_delay_ns = 100 * MILLISECOND
+    assert driven.run(2_000, context.is_decision_in_flight)
+    last = context.tail.last_index
+    answer = order(driven, leader, "set_role", uuid=follower.uuid, role="async")
+    assert context.is_decision_in_flight()
+    assert answer.code
+    assert "a CONFIRM or ROLLBACK is being written" in answer.reason
+    assert context.tail.last_index == last
+    leader.disk_delay_ns = 0
+    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    driven.run(1_000)
+    assert order(driven, leader, "set_role", uuid=follower.uuid, role="async").code == 0

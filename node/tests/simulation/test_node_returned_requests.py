@@ -86,3 +86,45 @@ def test_index_for_an_expired_read_changes_nothing() -> None:
     driven.world.network.heal()
     driven.run(500)
     assert node_of(follower).linearizable_reads.asked == {}
+
+
+def test_answer_of_another_link_than_the_one_of_the_request_is_ignored() -> None:
+    """Its sender does not have the request: the leader answers it (T10)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    asking, other = driven.followers()
+    node = node_of(asking)
+    driven.mute(leader, asking)
+    sync = driven.send(asking, REPLACE, put(1, "x"))
+    assert driven.run(50, lambda: bool(node.forwarding.outgoing))
+    ((number, outgoing),) = node.forwarding.outgoing.items()
+    link = node.context.link_to(other.uuid)
+    assert link is not None
+    assert link.number != outgoing.link
+    for code in (0, int(ErrorCode.NOT_LEADER), int(ErrorCode.TUPLE_FOUND)):
+        answer = ForwardReply(number, code, "not its request" if code else "", [], 0, b"")
+        asking.step([fx.Received(link.number, answer)])
+    driven.run(5)
+    assert sync not in driven.answers
+    assert number in node.forwarding.outgoing
+    driven.world.network.heal()
+    assert driven.run(3_000, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == 0
+    assert driven.answers[sync].log_index > 0
+
+
+def test_request_of_a_stream_that_its_leader_refuses_is_not_sent_again() -> None:
+    """Its transaction is not open at another leader, and must not have the statement twice."""
+    driven = Driven(3)
+    leader, asking = driven.leader(), driven.followers()[0]
+    node = node_of(asking)
+    assert driven.ask(asking, BEGIN, stream=1).code == 0
+    driven.mute(leader, asking)
+    sync = driven.send(asking, REPLACE, put(1, "x"), stream=1)
+    assert driven.run(50, lambda: bool(node.forwarding.outgoing))
+    ((number, outgoing),) = node.forwarding.outgoing.items()
+    refusal = ForwardReply(number, int(ErrorCode.NOT_LEADER), "it does not lead", [], 0, b"")
+    asking.step([fx.Received(outgoing.link, refusal)])
+    driven.run(5)
+    assert not node.forwarding.outgoing
+    assert driven.answers[sync].code == ErrorCode.NOT_LEADER
