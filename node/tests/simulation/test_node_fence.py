@@ -2,6 +2,7 @@
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
@@ -106,3 +107,25 @@ def test_leader_that_is_fenced_twice_steps_down_when_its_switchover_does_not_end
     assert driven.run(1_000, lambda: term.transfer.is_active)
     driven.run(7_000)
     assert node.replica.leader is None
+
+
+def test_leader_hands_over_to_the_member_with_the_most_rows() -> None:
+    """The writes of clients wait until the target has all of them (E9)."""
+    driven = Driven(3)
+    driven.run(1_000)
+    leader = driven.leader()
+    for slow in driven.followers():
+        (fast,) = [one for one in driven.followers() if one is not slow]
+        slow.disk_delay_ns = 300 * MILLISECOND
+        assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+        term = node_of(leader).replica.leader
+        assert term is not None
+        assert term.tracker.follower(slow.uuid).match < term.tracker.follower(fast.uuid).match
+        assert term.tracker.successors() == [fast.uuid, slow.uuid]
+        slow.disk_delay_ns = 0
+        driven.run(1_000)
+    driven.followers()[0].disk_delay_ns = 300 * MILLISECOND
+    fast = driven.followers()[1]
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    driven.world.command(leader, "demote")
+    assert driven.run(5_000, lambda: driven.world.leader() is fast)
