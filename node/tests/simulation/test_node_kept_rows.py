@@ -1,7 +1,8 @@
 """Rows that a member keeps in its log, and the checkpoints that let it remove others (S2, S5)."""
 
+from qsync_node.consensus.settings import MILLISECOND
 from qsync_sim.shell import Shell
-from qsync_testing.worlds import REPLACE, Driven, node_of, put
+from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
 CHECKPOINT_BYTES = 20_000
 
@@ -60,3 +61,38 @@ def test_rows_from_before_a_restart_count_towards_the_next_checkpoint() -> None:
         member.stop(power_loss=False)
         member.start()
     assert node_of(member).checkpoints.index > before
+
+
+def test_rows_are_kept_for_a_silent_replica_as_long_as_the_retention() -> None:
+    """Otherwise a replica that has gone would fill each disk (S5)."""
+    driven = Driven(3, retention_ns=5_000 * MILLISECOND)
+    leader, away = driven.leader(), driven.followers()[0]
+    driven.run(1_000)
+    away.stop(power_loss=False)
+    assert driven.ask(leader, INSERT, put(1, "x")).code == 0
+    driven.run(1_000)
+    context, term = node_of(leader).context, node_of(leader).replica.leader
+    assert term is not None
+    assert term.retention.floor_index() < context.tail.durable_index
+    driven.run(3_000)
+    assert term.retention.floor_index() < context.tail.durable_index
+    driven.run(2_500)
+    assert term.retention.floor_index() == context.tail.durable_index
+
+
+def test_rows_are_kept_again_for_an_evicted_replica_that_follows() -> None:
+    """It has found its place, and would need a snapshot again otherwise (S5)."""
+    driven = Driven(3, retention_ns=10**12)
+    leader, away = driven.leader(), driven.followers()[0]
+    driven.run(1_000)
+    away.pause()
+    assert driven.ask(leader, INSERT, put(1, "x")).code == 0
+    context, term = node_of(leader).context, node_of(leader).replica.leader
+    assert term is not None
+    checkpoint = context.limbo.confirmed_index + 5
+    kept = term.retention.floor_index()
+    assert kept < context.limbo.confirmed_index
+    term.retention.evict_slowest(checkpoint)
+    assert term.retention.floor_index() > kept
+    term.on_follow(away.uuid, kept)
+    assert term.retention.floor_index() == kept

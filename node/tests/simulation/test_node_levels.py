@@ -199,3 +199,19 @@ def test_level_of_a_process_cannot_be_configured() -> None:
     )
     assert answer is not None
     assert answer.code == ErrorCode.CFG
+
+
+def test_level_of_a_member_with_links_of_two_processes_is_the_lower_one() -> None:
+    """The link of its former process may still be open (P2)."""
+    driven = Driven(3)
+    driven.run(1_000)
+    leader, member = driven.leader(), driven.followers()[0]
+    node = node_of(leader)
+    term = node.replica.leader
+    assert term is not None
+    node.step(leader.now_ns(), 0.0, [fx.LinkUp(LINK, member.uuid, False, LATER)])
+    links = node.context.links.values()
+    levels = {link.level for link in links if link.peer_uuid == member.uuid}
+    assert levels == {LEVEL, LATER}
+    term.changes.record_levels()
+    assert not node.context.limbo.has_pending_membership
