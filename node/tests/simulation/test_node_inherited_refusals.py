@@ -192,3 +192,21 @@ def test_linearizable_read_that_waits_is_not_served_from_a_divergent_state() -> 
     assert driven.run(10_000, lambda: read in driven.answers)
     assert node.replica.repair.is_open
     assert driven.answers[read].code == ErrorCode.LOADING, driven.answers[read]
+
+
+def test_only_the_first_write_of_a_rollback_had_no_quorum_itself() -> None:
+    """Each later one is rolled back because of it (T6)."""
+    driven = Driven(3, synchro_timeout_ns=100 * MILLISECOND)
+    leader = driven.leader()
+    relays = node_of(leader).replica.relays
+    on_ack = relays.on_ack
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
+    together = [driven.send(leader, REPLACE, put(key, "x")) for key in range(2)]
+    driven.run(20)
+    sent = [*together, driven.send(leader, REPLACE, put(2, "x"))]
+    assert driven.run(2_000, lambda: driven.world.counters["event rollback"] > 0)
+    assert not any(sync in driven.answers for sync in sent)
+    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    assert driven.run(5_000, lambda: all(sync in driven.answers for sync in sent))
+    codes = [driven.answers[sync].code for sync in sent]
+    assert codes == [ErrorCode.SYNC_QUORUM_TIMEOUT, *[ErrorCode.SYNC_ROLLBACK] * 2]

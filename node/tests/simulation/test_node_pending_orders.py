@@ -8,6 +8,8 @@ from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import FLAG_WAIT_SYNC, SYNC_FLAGS
+from qsync_node.format.row import decode_rows
 from qsync_sim.clients import build_body
 from qsync_sim.cluster import KEY_WINDOW_ROWS
 from qsync_sim.shell import Shell
@@ -194,3 +196,21 @@ def test_fence_that_finds_the_disk_full_is_answered_by_its_deadline(verb: str) -
     member.disk.capacity_bytes = 1 << 62
     assert driven.run(10_000, lambda: node_of(member).context.is_settled)
     assert node_of(member).context.ballot.is_fenced == (verb == "fence")
+
+
+def test_asynchronous_row_waits_for_synchronous_ones_in_the_log() -> None:
+    """Its flag tells a Tarantool replica that the row is not confirmed by itself (T1)."""
+    driven = with_asynchronous_space()
+    leader = driven.leader()
+    limbo = node_of(leader).context.limbo
+    for follower in driven.followers():
+        driven.mute(follower, leader)
+    assert not limbo.entries
+    driven.send(leader, REPLACE, build_body(LOCAL, tuple=[1]))
+    driven.run(1)
+    driven.send(leader, REPLACE, put(1, "x"))
+    driven.run(1)
+    driven.send(leader, REPLACE, build_body(LOCAL, tuple=[2]))
+    driven.run(5)
+    rows = [row for entry in limbo.entries for row in decode_rows(entry.batch.data)]
+    assert [row.flags for row in rows] == [0, SYNC_FLAGS, FLAG_WAIT_SYNC]

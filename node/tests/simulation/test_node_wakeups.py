@@ -30,3 +30,15 @@ def test_confirmation_that_is_delayed_follows_at_its_time() -> None:
     assert term is not None
     assert term.confirm_due_ns
     assert node_of(leader).next_deadline_ns() <= term.confirm_due_ns
+
+
+def test_idle_leader_writes_no_more_rows() -> None:
+    """The confirmation of a CONFIRM needs no second one (T3)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+    driven.run(1_000)
+    last = node_of(leader).context.tail.last_index
+    assert node_of(leader).context.limbo.confirmed_index == last
+    driven.run(3_000)
+    assert node_of(leader).context.tail.last_index == last
