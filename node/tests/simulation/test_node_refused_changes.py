@@ -138,26 +138,26 @@ def test_leadership_is_not_handed_to_a_member_that_cannot_lead() -> None:
     assert not term.transfer.is_active
 
 
-def test_new_member_is_registered_once_and_told_after_the_confirmation() -> None:
+def test_new_member_is_registered_once_and_receives_its_id_after_the_confirmation() -> None:
     """Its row can be rolled back, and its id then belongs to another member (M2, M5)."""
     driven = Driven(3)
     leader, followers = driven.leader(), driven.followers()
     driven.run(1_000)
     for follower in followers:
         driven.mute(follower, leader)
-    node, link = node_of(leader), 99_999
-    asked = [fx.Received(link, Register(number, "n9", "async", LEVEL)) for number in range(1, 3)]
+    node, joining = node_of(leader), 99_999
+    asked = [fx.Received(joining, Register(number, "n9", "async", LEVEL)) for number in range(1, 3)]
     replies: list[RegisterReply] = []
 
-    def send(to: int, message: PeerMessage) -> None:
+    def send(link: int, message: PeerMessage) -> None:
         if isinstance(message, RegisterReply):
             replies.append(message)
-        elif to != link:
-            original(to, message)
+        elif link != joining:
+            original(link, message)
 
     original = node.context.send
     node.context.send = send  # type: ignore[method-assign]  # the other end is not a member
-    leader.step([fx.LinkUp(link, "00000000-0000-4000-8000-000000000009", False, LEVEL), *asked])
+    leader.step([fx.LinkUp(joining, "00000000-0000-4000-8000-000000000009", False, LEVEL), *asked])
     driven.run(50)
     limbo = node.context.limbo
     assert len(limbo.configuration.members) == 4

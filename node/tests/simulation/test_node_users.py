@@ -87,7 +87,7 @@ SCHEMA = int(SystemSpace.SCHEMA)
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (REPLACE, build_body(MEMBERS, tuple=[9, "a stranger", "m9", "voter", True, 1])),
+        (REPLACE, build_body(MEMBERS, tuple=[9, "another instance", "m9", "voter", True, 1])),
         (DELETE, build_body(MEMBERS, index=0, key=[2])),
         (DELETE, build_body(SCHEMA, index=0, key=["qsync_open"])),
         (REPLACE, build_body(SCHEMA, tuple=["qsync_key_window", 1, 0])),
