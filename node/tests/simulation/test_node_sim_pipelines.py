@@ -8,9 +8,10 @@ import pytest
 
 from qsync_node.consensus import effects as fx
 from qsync_node.errors import ErrorCode
+from qsync_sim.clients import COMMIT
 from qsync_sim.violation import InvariantViolation
 from qsync_sim.workloads.order import ConfirmedOrder
-from qsync_sim.workloads.pipelines import PipelinedTransaction
+from qsync_sim.workloads.pipelines import PipelinedPart, PipelinedTransaction
 from qsync_sim.world import World
 
 CONFLICT, UNKNOWN = int(ErrorCode.TRANSACTION_CONFLICT), int(ErrorCode.OUTCOME_UNKNOWN)
@@ -27,8 +28,8 @@ def check(codes: list[int], places: list[int | None], *, begin_ns: int = 9, last
         last: the index that COMMIT reports.
     """
     one = PipelinedTransaction(World(1), Random(1), 512, 7)
-    one.tags = ["first", "second"]
-    one.requests = [one.requests[0], one.requests[1], one.requests[1], one.requests[-1]]
+    part = PipelinedPart(1, ["first", "second"], COMMIT)
+    one.tags, one.parts, one.is_retried = part.tags, [part], False
     one.arrived_ns = dict.fromkeys(range(1, 5), 5)
     for number, code in enumerate(codes, 1):
         one.answers[number] = fx.Answer(7, number, code, "", [], last, None)
