@@ -277,8 +277,8 @@ class Streams:
         """Return the stream's transaction, over the current catalogue; None if the budget is spent.
 
         Raises:
-            ClientError: it can no longer commit, even if the next writes restore what it has read:
-                its client learns that it has failed.
+            ClientError: it can no longer commit, even if the next writes restore the rows that it
+                has read, because its client learns of the conflict.
         """
         transaction = self._living(stream)
         try:

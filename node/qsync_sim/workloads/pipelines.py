@@ -197,7 +197,7 @@ class PipelinedTransaction:
             self._check_end(end, written, [places[0] for places in found.values()])
 
     def _decided_codes(self, part: PipelinedPart) -> dict[str, int]:
-        """Return the codes of the statements whose answers tell an outcome."""
+        """Return the codes of the statements whose answers state an outcome."""
         return {
             tag: self.answers[number].code
             for number, tag in enumerate(part.tags, part.begin + 1)
