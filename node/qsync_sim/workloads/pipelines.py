@@ -23,6 +23,8 @@ from qsync_sim.workloads.order import ConfirmedOrder
 STREAM = 1
 SPREAD_MS = (0, 20, 1_000, 4_000)
 """Within which time the requests of a transaction arrive at its member."""
+ANSWER_NS_MAX = 400_000
+"""The longest way of an answer: the member has sent it before."""
 TWICE = 0.5
 """Part of the sessions with another transaction, and of these with a retry of the first one."""
 _ALLOWED = {
@@ -214,7 +216,8 @@ class PipelinedTransaction:
             part: the transaction.
             is_refused: whether BEGIN was refused; its outcome is unknown otherwise.
         """
-        answered_ns, codes = self.answered_ns[part.begin], self._decided_codes(part)
+        answered_ns = self.answered_ns[part.begin] - ANSWER_NS_MAX
+        codes = self._decided_codes(part)
         early = [
             tag
             for number, tag in enumerate(part.tags, part.begin + 1)

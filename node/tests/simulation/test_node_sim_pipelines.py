@@ -18,11 +18,13 @@ CONFLICT, UNKNOWN = int(ErrorCode.TRANSACTION_CONFLICT), int(ErrorCode.OUTCOME_U
 REFUSED, TIMEOUT = int(ErrorCode.NOT_LEADER), int(ErrorCode.TIMEOUT)
 
 
-def check(codes: list[int], places: list[int | None], *, begin_ns: int = 9, last: int = 0) -> None:
+def check(
+    codes: list[int], places: list[int | None], *, begin_ns: int = 9_000_000, last: int = 0
+) -> None:
     """Check a transaction of two writes.
 
     Args:
-        codes: of the answers to BEGIN, to both writes and to COMMIT; the writes arrived at 5 ns.
+        codes: of the answers to BEGIN, to both writes and to COMMIT; the writes arrived at 5 ms.
         places: indexes of both writes in the order.
         begin_ns: when BEGIN was answered.
         last: the index that COMMIT reports.
@@ -30,10 +32,10 @@ def check(codes: list[int], places: list[int | None], *, begin_ns: int = 9, last
     one = PipelinedTransaction(World(1), Random(1), 512, 7)
     part = PipelinedPart(1, ["first", "second"], COMMIT)
     one.tags, one.parts, one.is_retried = part.tags, [part], False
-    one.arrived_ns = dict.fromkeys(range(1, 5), 5)
+    one.arrived_ns = dict.fromkeys(range(1, 5), 5_000_000)
     for number, code in enumerate(codes, 1):
         one.answers[number] = fx.Answer(7, number, code, "", [], last, None)
-        one.answered_ns[number] = begin_ns if number == 1 else 20
+        one.answered_ns[number] = begin_ns if number == 1 else 20_000_000
     found = {tag: [at] for tag, at in zip(one.tags, places, strict=True) if at is not None}
     one.check(cast(ConfirmedOrder, SimpleNamespace(places=found)))
 
@@ -77,4 +79,4 @@ def test_transaction_that_takes_effect_in_part_is_found(
 
 
 def test_writes_that_arrive_after_the_refusal_may_take_effect_alone() -> None:
-    check([REFUSED, 0, 0, 0], [3, 9], begin_ns=4)
+    check([REFUSED, 0, 0, 0], [3, 9], begin_ns=5_300_000)
