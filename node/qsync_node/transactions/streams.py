@@ -288,15 +288,15 @@ class Streams:
             raise
 
     def _end(self, call: "Call", key: StreamKey, stream: Stream | None) -> bool:
+        if call.type == Type.ROLLBACK:
+            self.discard(call)
+            self.answers.answer(call, [])
+            return True
         if stream is None:
             # The forwarding member saw a BEGIN, but this leader has no transaction for it.
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
-        if call.type == Type.ROLLBACK:
-            self._close(key)
-            self.answers.answer(call, [])
-            return True
         if call.key is not None:
             call.digest = stream.digest
         try:

@@ -132,3 +132,24 @@ def test_statement_of_a_forwarded_commit_is_unknown_when_the_link_is_lost() -> N
     assert driven.run(5_000, lambda: {statement, commit} <= set(driven.answers))
     assert driven.answers[commit].code == ErrorCode.OUTCOME_UNKNOWN
     assert driven.answers[statement].code == ErrorCode.OUTCOME_UNKNOWN
+
+
+def test_rollback_of_a_transaction_that_its_leader_has_ended_succeeds() -> None:
+    """A deadline at the member ends it; the member does not know whether that has arrived."""
+    timeout_ns = DEADLINE_MS * MILLISECOND
+    driven, leader, member = with_a_slow_quorum(
+        request_timeout_ns=timeout_ns,
+        election_timeout_ns=5 * SECOND,
+        synchro_timeout_ns=20 * SECOND,
+    )
+    assert driven.ask(member, BEGIN, stream=1).code == 0
+    driven.send(leader, INSERT, put(5, "pending"), session=7)
+    driven.run(20)
+    late = driven.send(member, INSERT, put(5, "again"), stream=1)  # waits for the pending row
+    driven.run(20)
+    driven.mute(leader, member)  # the deadline of the leader passes at the same time
+    assert driven.run(DEADLINE_MS + 200, lambda: late in driven.answers)
+    driven.world.network.cuts -= {(leader.uuid, member.uuid)}
+    driven.run(50)
+    assert not node_of(leader).clients.streams.open
+    assert driven.ask(member, ROLLBACK, stream=1).code == 0
