@@ -210,6 +210,8 @@ class AppendMachine(SynchronisingAppend):
             return self._examine_loss(hole.begin, spool.begin, end, self._host.keys.brokers)
         refusal = refusal_for(request, journal, replica)
         if refusal is not None:
+            if not self._is_confirmed:
+                return self._await_confirmation()
             reason = ""
             if refusal is Status.INDEX_HAS_GREATER_OFFSET:
                 reason = f"its stores have bytes up to {replica.index_end}, its brokers less"
@@ -235,11 +237,23 @@ class AppendMachine(SynchronisingAppend):
         """Change the suspension once no append is in flight: its offset is the confirmed end."""
         assert self.replica is not None
         pipeline = self._pipeline
+        if pipeline is None or not pipeline.is_ready or not self._is_confirmed:
+            return self._await_confirmation()
+        return self._go(AppendState.UPDATE_SUSPEND)
+
+    @property
+    def _is_confirmed(self) -> bool:
+        """Return whether all proposed appends are committed."""
+        assert self.replica is not None
+        spool = self.replica.spool
+        return not self.replica.in_flight and spool.confirmed >= spool.end
+
+    def _await_confirmation(self) -> bool:
+        """Wait for the appends in flight: what they change may be lost, and is not visible (J8)."""
+        pipeline = self._pipeline
         if pipeline is None or not pipeline.is_ready:
             return self._on_failed_pipeline()
-        if self.replica.in_flight or self.replica.spool.confirmed < self.replica.spool.end:
-            return False
-        return self._go(AppendState.UPDATE_SUSPEND)
+        return False
 
     def _skip_to(self, end: int) -> bool:
         """Synchronise again, so that all brokers resume at a greater offset."""

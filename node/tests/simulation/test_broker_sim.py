@@ -12,6 +12,7 @@ from qsync_broker import events as ev
 from qsync_broker.broker import Broker
 from qsync_broker.holdings import RecoveredHoldings
 from qsync_broker.index import RemoteFragment
+from qsync_broker.labels import LabelSet, parse_selector
 from qsync_broker.lease import BrokerConfig
 from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
 from qsync_broker.requests import Append, Suspend
@@ -153,6 +154,24 @@ def test_append_at_another_offset_is_refused() -> None:
     bench.append(b"four")
     assert bench.append(offset=3).resolution.status is Status.WRONG_APPEND_OFFSET
     assert bench.append(offset=4).resolution.status is Status.OK
+
+
+@pytest.mark.parametrize("wish", [{"offset": 3}, {"check": parse_selector("lock=first")}])
+def test_refusal_waits_for_the_append_that_causes_it(wish: dict[str, object]) -> None:
+    """A client would take it for a proof that the other append is committed."""
+    bench = Bench()
+    bench.append(b"one", union=LabelSet.of([("lock", "first")]))
+    for name in NAMES:
+        bench.world.disks[name].slow_ns = SECOND // 2
+    bench.begin(b"two", union=LabelSet.of([("lock", "second")]))
+    bench.begin(b"x", **wish)
+    bench.world.run(SECOND // 4)
+    assert len(bench.results) == 1
+    assert bench.world.run(5 * SECOND, lambda: len(bench.results) == 3)
+    committed, refused = bench.results[1:]
+    assert (committed.begin, committed.resolution.status) == (3, Status.OK)
+    assert refused.resolution.status in (Status.WRONG_APPEND_OFFSET, Status.REGISTER_MISMATCH)
+    assert (refused.head, refused.registers) == (6, committed.registers)
 
 
 def test_unknown_journal_is_refused() -> None:
