@@ -13,6 +13,8 @@ from qsync_sim.journals.process import SimBroker
 
 PUBLICATION = re.compile(rb"\(P[0-9]+:-*\)")
 
+DELETED = "#"
+"""Separates the name of a deleted journal from its id; no name of a journal contains it."""
 Spans = Collection[tuple[int, int]]
 Persisted = Mapping[str, Spans]
 """Begins and ends of the persisted fragments of each journal."""
@@ -36,6 +38,8 @@ class Observer:
         commits: the acknowledged appends.
         seen: the visible bytes of each journal.
         known: for each of them, 1 if it was visible at some broker.
+
+    Journals that were deleted have their id in their name here (`name_of`).
     """
 
     def __init__(self, disks: dict[str, SimBrokerDisk]) -> None:
@@ -43,6 +47,28 @@ class Observer:
         self.seen: dict[str, bytearray] = {}
         self.known: dict[str, bytearray] = {}
         self._disks = disks
+        self._deleted: set[tuple[str, int]] = set()
+
+    def name_of(self, journal: str, journal_id: int) -> str:
+        """Return the name under which a journal is remembered here."""
+        is_deleted = (journal, journal_id) in self._deleted
+        return f"{journal}{DELETED}{journal_id}" if is_deleted else journal
+
+    def end(self, journal: str, journal_id: int) -> str:
+        """Remember a journal as deleted, so that another one can have its name.
+
+        Returns:
+            The name under which the deleted one is remembered.
+        """
+        self._deleted.add((journal, journal_id))
+        former = self.name_of(journal, journal_id)
+        for contents in (self.seen, self.known):
+            if journal in contents:
+                contents[former] = contents.pop(journal)
+        self.commits = [
+            one._replace(journal=former) if one.journal == journal else one for one in self.commits
+        ]
+        return former
 
     def observe(self, process: SimBroker, journal: str) -> None:
         """Compare the visible bytes at a broker with all that was ever visible."""
@@ -55,7 +81,7 @@ class Observer:
         for begin, end in spans:
             data = disk.read(SpoolKey(journal, replica.spool.journal_id, begin), begin, end)
             assert len(data) == end - begin, f"{process.name} lacks visible bytes of {journal}"
-            self.note_visible(journal, begin, data)
+            self.note_visible(self.name_of(journal, replica.spool.journal_id), begin, data)
 
     def note_visible(self, journal: str, begin: int, data: bytes) -> None:
         """Compare visible bytes with all that was ever visible at these offsets.
@@ -86,6 +112,8 @@ class Observer:
         """Record an acknowledged append."""
         assert result.resolution.status is Status.OK
         assert result.end - result.begin == len(data), "an append has another length"
+        row = result.resolution.journal
+        journal = self.name_of(journal, row.create_revision) if row is not None else journal
         for other in self.commits:
             if other.journal == journal and data:
                 assert result.end <= other.begin or result.begin >= other.end, (
@@ -101,6 +129,8 @@ class Observer:
             for journal in {commit.journal for commit in self.commits}:
                 self.observe(process, journal)
         for commit in self.commits:
+            if DELETED in commit.journal:
+                continue
             known = self.known.get(commit.journal, b"")[commit.begin : commit.end]
             assert known == b"\1" * len(commit.data), f"acknowledged bytes are lost: {commit}"
             found = self.seen[commit.journal][commit.begin : commit.end]
@@ -109,7 +139,7 @@ class Observer:
             self._check_readable(journal, spans, alive)
         for journal, known in self.known.items():
             gap = known.find(0)
-            assert gap < 0, f"{journal} has a gap at offset {gap}"
+            assert gap < 0 or DELETED in journal, f"{journal} has a gap at offset {gap}"
 
     def check_publications(self, published: PublishedBytes) -> None:
         """Check that each journal contains exactly its publications, whole and in order (X1)."""

@@ -15,7 +15,9 @@ from qsync_broker.states import AppendState
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
 from qsync_sim.journals.clock import MS, SECOND
+from qsync_sim.journals.conditional import ConditionalClients
 from qsync_sim.journals.faults import PAIRS, Faults
+from qsync_sim.journals.register_model import EVENTS
 from qsync_sim.journals.world import BrokerWorld
 
 READABLE_S = 20
@@ -48,6 +50,11 @@ class JournalSchedule:
         self.full_ns: dict[str, int] = {}  # since when the disk of a broker is nearly full
         self.texts = 0
         self.is_done = 0
+        self.conditional: ConditionalClients | None = None
+        if seed // 3 % 3 == 2:
+            self.conditional = ConditionalClients(
+                self.world, names, JOURNALS[1:], JOURNALS[:1], self
+            )
 
     def run(self, faults_ns: int = 12 * SECOND) -> Counter[str]:
         """Run the schedule, and return how often everything happened.
@@ -69,6 +76,8 @@ class JournalSchedule:
         if self.fills_disks:
             world.after(2 * SECOND, self._fill_disk)
         self.faults.start(SECOND)
+        if self.conditional is not None:
+            self.conditional.start()
         world.run(faults_ns)
         self.is_faulty = False
         for name in self.names:
@@ -77,11 +86,15 @@ class JournalSchedule:
         world.run(6 * SECOND)
         self._check_available()
         self._check_readable()
+        if self.conditional is not None:
+            self.conditional.finish()
         assert world.run(20 * SECOND, world.is_published), (
             f"publications wait: {world.keys.publishers}"
         )
         world.check_commits()
         world.check_publications()
+        if self.conditional is not None:
+            self.conditional.check()
         self.counts += self.faults.counts
         self.counts["publications"] = sum(map(len, world.keys.published.values()))
         self.counts["commits"] = len(world.observer.commits)
@@ -238,7 +251,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="begin no schedule after this time")
     parser.add_argument("--at-least", type=int, default=0, help="schedules that run in any case")
     parser.add_argument(
-        "--all-pairs", action="store_true", help="fail if a fault has met no append in some state"
+        "--all-pairs",
+        action="store_true",
+        help="fail if a fault has met no append in some state, or an event has not happened",
     )
     parser.add_argument(
         "--move-stores", action="store_true", help="replace the stores of journals meanwhile"
@@ -275,6 +290,7 @@ def main() -> int:
         f"{len(PAIRS) - len(missing)} of {len(PAIRS)} pairs of state and fault"
         f"{': without ' if missing else ''}{', '.join(missing)}\n"
     )
+    missing += [event for event in EVENTS if not counts[event]]
     return 1 if failed or (missing and arguments.all_pairs) else 0
 
 
