@@ -219,6 +219,10 @@ class ConditionalClients:
             world.after(rng.randrange(MS, 50 * MS), self._delete)
             return
         self._schedule.counts[EVENT + "deletion"] += 1
+        for name in self._brokers:
+            if rng.random() < 0.4:
+                self._schedule.counts[EVENT + "lost watch"] += 1
+                world.processes[name].lose_watch(rng.choice((100, 300, 600)) * MS)
         self._end(row.create_revision)
         world.after(rng.choice((1, rng.randrange(1, 1500) * MS)), self._create)
 

@@ -53,6 +53,7 @@ class SimBroker:
         self.is_paused = False
         self.inbox: list[ev.BrokerEvent] = []
         self.watched = -1  # position in the log of the key space, -1 before the snapshot
+        self.watches_ns = 0  # when its watch is connected again
         self.outgoing: dict[BrokerId, SimBrokerLink] = {}
         self.dialled: dict[BrokerId, object] = {}  # the newest attempt to connect to each peer
         self.incoming: dict[int, SimBrokerLink] = {}
@@ -75,7 +76,8 @@ class SimBroker:
         if not self.is_alive:
             return
         world, keys = self.world, self.world.keys
-        if not world.is_cut(self.name, "cluster") and not self.is_paused:
+        is_away = world.is_cut(self.name, "cluster") or world.now_ns < self.watches_ns
+        if not is_away and not self.is_paused:
             if self.watched < 0:
                 self._snapshot()
             else:
@@ -84,6 +86,10 @@ class SimBroker:
                     self.feed(ev.Watched(revision, changes))
                 self.watched = end
         world.after(world.rng.randrange(MS // 2, 20 * MS), self._watch)
+
+    def lose_watch(self, duration_ns: int) -> None:
+        """Break the watch: the next snapshot omits all that exists only meanwhile."""
+        self.watched, self.watches_ns = -1, self.world.now_ns + duration_ns
 
     def _snapshot(self) -> None:
         """Deliver all rows, sometimes as a member that restarted knows them: some time ago."""

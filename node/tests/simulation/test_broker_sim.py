@@ -12,6 +12,7 @@ from qsync_broker import events as ev
 from qsync_broker.broker import Broker
 from qsync_broker.holdings import RecoveredHoldings
 from qsync_broker.index import RemoteFragment
+from qsync_broker.keyspace import KeyChange, absent
 from qsync_broker.labels import LabelSet, parse_selector
 from qsync_broker.lease import BrokerConfig
 from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
@@ -93,6 +94,22 @@ def test_schedule_does_not_depend_on_the_process() -> None:
         for number in range(3)
     }
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_next_journal_of_a_name_has_no_bytes_of_the_deleted_one(seed: int) -> None:
+    """A broker whose watch was lost meanwhile sees only the new one, at once."""
+    bench = Bench(seed)
+    bench.append(b"one", union=LabelSet.of([("lock", "first")]))
+    for process in bench.world.processes.values():
+        process.lose_watch(300 * MS)
+    keys = bench.world.keys
+    bench.world.observer.end(JOURNAL, bench.row.create_revision)
+    assert keys.transact(KeyChange((bench.row,), (), (absent(bench.row),)))
+    keys.create(JOURNAL, 3)
+    bench.world.run(400 * MS)
+    result = bench.until_ok(b"two")
+    assert (result.begin, result.registers) == (0, LabelSet.of([]))
 
 
 # --- single faults --------------------------------------------------------------------------------
