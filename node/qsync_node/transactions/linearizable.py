@@ -68,7 +68,6 @@ class LinearizableReads:
         if replica.leader is not None:
             proof = self._prove()
             proof.call = call
-            self.on_round()
             return
         link = context.link_to(replica.election.leader_uuid)
         if link is None:
@@ -82,7 +81,11 @@ class LinearizableReads:
         context.send(link.number, ReadIndex(number))
 
     def _prove(self) -> LeadershipProof:
-        """Request a round that begins after now: no later leader existed when it began (R2)."""
+        """Request a round that begins after now: no later leader existed when it began (R2).
+
+        It cannot be proven yet. Each step examines the proofs once, because thousands of reads may
+        arrive in it (G1).
+        """
         leader = self.replica.leader
         assert leader is not None
         proof = LeadershipProof(self.context.limbo.confirmed_index, leader.lease.want_round())
@@ -96,13 +99,14 @@ class LinearizableReads:
                 return
             proof = self._prove()
             proof.link, proof.request = link, message.request
-            self.on_round()
             return
         asked = self.asked.pop(message.request, None)
         if asked is None:
             return
         if not message.log_index:
             self._fail(asked[0])
+        elif self.budget.is_read_budget_spent():
+            self.applying.append((message.log_index, asked[0]))  # a later step serves it
         elif message.log_index <= self.context.limbo.confirmed_index:
             self._serve(asked[0])
         else:
