@@ -149,7 +149,10 @@ class Dispatch:
         found = program(fields.get(Key.EXPR), fields.get(Key.TUPLE))
         if isinstance(found, Line):
             call = pack({int(Key.FUNCTION_NAME): CONSOLE_PROCEDURE, int(Key.TUPLE): [found.text]})
-            return self.take((int(Type.CALL), sync, header, call))
+            is_taken = self.take((int(Type.CALL), sync, header, call))
+            if is_taken:
+                self._requests.resize(len(body), len(call))
+            return is_taken
         if found is None:
             self.refuse(sync, ErrorCode.UNSUPPORTED, _INSTEAD[Type.EVAL])
         else:

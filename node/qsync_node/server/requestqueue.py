@@ -89,6 +89,15 @@ class RequestQueue:
         self._begun[number] = (sync, self._received_ns)
         return request
 
+    def resize(self, received: int, running: int) -> None:
+        """Count the body of a request that the node receives in another form than its packet.
+
+        Args:
+            received: size of the packet's body in bytes.
+            running: size of the request's body, which counts until the answer.
+        """
+        self._count(running - received)
+
     def drop(self, frame: Frame) -> None:
         """Stop counting a packet that the node does not receive."""
         self._count(-len(frame[3]) - REQUEST_OVERHEAD_BYTES)

@@ -278,6 +278,23 @@ def test_client_with_large_requests_is_read_again_once_they_are_answered() -> No
     assert not bench.wire.is_reading_paused
 
 
+def test_lines_of_a_console_count_until_they_are_answered() -> None:
+    """The node receives a CALL, which is smaller than the EVAL."""
+    bench = SessionBench()
+    session = bench.session
+    session.connection.log_in("app", REQUEST_BYTES_MAX)
+    program, unused = 'return require("console").eval(...)', "x" * (REQUEST_BYTES_MAX // 4)
+    for sync in range(1, 9):
+        body = pack({Key.EXPR: program, Key.TUPLE: ["\\help", unused]})
+        session.data_received(encode_request(Type.EVAL, sync, body))
+        (number,) = session.requests.running
+        assert session.requests.size_bytes < 1_000
+        bench.sessions.answer(fx.Answer(session.number, number, 0, "", [], 0))
+        bench.sessions.flush()
+    assert not bench.wire.is_reading_paused
+    assert (session.requests.size_bytes, bench.sessions.requests.total) == (0, 0)
+
+
 def test_client_that_waits_for_the_common_budget_is_read_again() -> None:
     bench = SessionBench()
     bench.sessions.requests.add(REQUESTS_TOTAL_BYTES_MAX)
