@@ -127,6 +127,32 @@ def test_a_step_examines_a_part_of_the_calls_that_wait(driven: Driven) -> None:
     assert sorted(sync for sync, _ in waited if sync in driven.answers) == ended
 
 
+def test_a_call_does_not_examine_those_that_wait_already(driven: Driven) -> None:
+    """A thousand calls of one connection may arrive in a step."""
+    follower, body = driven.followers()[0], call("box.ctl.wait_rw", 1)
+    status, calls = node_of(follower).status, 10 * WAITS_PER_STEP
+    reason, examined = status.read_only_reason, list[str]()
+
+    def count() -> str:
+        examined.append(reason())
+        return examined[-1]
+
+    status.read_only_reason = count  # type: ignore[method-assign]
+    syncs = [driven.next_sync() for _ in range(calls)]
+    follower.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])
+    assert len(examined) == calls + WAITS_PER_STEP
+    driven.run(2_500)
+    assert {driven.answers[sync].code for sync in syncs} == {ErrorCode.TIMEOUT}
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 1e-12])
+def test_wait_without_a_timeout_ends_in_the_same_step(driven: Driven, timeout: float) -> None:
+    """Tarantool answers it at once, too."""
+    for shell, code in ((driven.leader(), 0), (driven.followers()[0], ErrorCode.TIMEOUT)):
+        sync = driven.send(shell, CALL, call("box.ctl.wait_rw", timeout))
+        assert driven.answers[sync].code == code
+
+
 def _examine(examined: list[Wait], wait: Wait) -> bool:
     examined.append(wait)
     return False
