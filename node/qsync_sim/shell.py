@@ -88,7 +88,8 @@ class Shell:
         self.inputs: list[Any] = []  # of the next step
         self.inputs_now: list[Any] = []  # of the step whose effects are performed
         self.lag_ns = 0  # between the beginning of a step and its effects
-        self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
+        # Reads and calls without an answer, by session and number.
+        self.reads: dict[tuple[int, int], fx.Request] = {}
         self.wake_at_ns = 0
         self.is_removed = False
         self.limbo_before: Limbo | None = None  # before the step under way, like the next one
@@ -295,7 +296,7 @@ class Shell:
 
     def _feed_all(self, inputs: list[Any]) -> None:
         for item in inputs:
-            if type(item) is fx.Request and item.type == Type.SELECT:
+            if type(item) is fx.Request and item.type in (Type.SELECT, Type.CALL):
                 self.reads[item.session, item.sync] = item
         self.inputs += inputs
         self.loop.is_step_due = True
@@ -385,7 +386,7 @@ class Shell:
             self.world.on_answer(self, effect)
 
     def _give_again(self, effect: fx.Deferred) -> None:
-        """Repeat a deferred read in a later step."""
+        """Repeat a deferred read or call in a later step."""
         self.timeline.count("reads deferred")
         request = self.reads[effect.session, effect.sync]
         incarnation = self.incarnation

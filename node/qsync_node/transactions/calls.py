@@ -122,11 +122,12 @@ class Call:
 
     @property
     def is_deferrable(self) -> bool:
-        """Whether a read may return to its session, which repeats it later.
+        """Whether a read or a call may return to its session, which repeats it later.
 
-        Not one of a stream: a transaction of the stream may begin meanwhile, and would include it.
+        Not a read of a stream: a transaction of the stream may begin meanwhile, and would include
+        it. The node's own requests, and those of its admin port, have no session.
         """
-        return not self.link and not self.has_left_stream
+        return self.session > 0 and not self.link and not self.has_left_stream
 
     @property
     def may_be_logged(self) -> bool:

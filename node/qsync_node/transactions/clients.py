@@ -145,6 +145,8 @@ class Clients:
                 "member or retry",
             )
         if call.type in CALL_TYPES and not is_write:
+            if self._is_deferred(call):
+                return
             self.procedures.on_call(call, name, arguments)
             return
         if self.context.is_removed(self.context.uuid):
@@ -172,10 +174,16 @@ class Clients:
         is_waiting = bool(self.queue) or self.linearizable_reads.is_waiting
         return is_waiting and self.budget.is_read_budget_spent()
 
+    def _is_deferred(self, call: Call) -> bool:
+        """Return a read or a call to its session if the step has no budget left for it (G1)."""
+        is_deferred = self.budget.is_read_budget_spent() and call.is_deferrable
+        if is_deferred:
+            self.answers.defer(call)
+        return is_deferred
+
     def _read(self, call: Call) -> None:
         """Serve a single read, from this member's confirmed state by default (R1, R2)."""
-        if self.budget.is_read_budget_spent() and call.is_deferrable:
-            self.answers.defer(call)
+        if self._is_deferred(call):
             return
         check_state_is_served(self.replica)
         isolation = isolation_of(call.request)

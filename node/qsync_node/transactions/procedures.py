@@ -34,6 +34,8 @@ WAIT_MAX_S = 1e6
 KEY_WINDOW_MIN, KEY_WINDOW_MAX = 1_000, 10_000_000
 _EXECUTE = int(Privilege.EXECUTE)
 PUBLICATION_WAITS_MAX = 1_000
+VALUE_WORK, YAML_WORK = 5, 40
+"""Cost of a byte in the answer of a procedure, and in a document, in units of 25 ns."""
 WAITS_PER_STEP = 50
 """Each takes about 20 µs. A step examines the others in turn."""
 _OPEN = frozenset({"qsync.mark", CONSOLE_PROCEDURE})
@@ -85,6 +87,7 @@ class Procedures:
         self.answers = shared.answers
         self.users = shared.users
         self.counters = shared.counters
+        self.budget = shared.budget
         self.registrar = registrar
         self.status = status
         self._checkpoint = checkpoint
@@ -142,6 +145,7 @@ class Procedures:
         Raises:
             ClientError: the procedure does not exist or the user may not execute it.
         """
+        self.budget.charge(len(call.body))
         if name == "qsync.publication":
             self._answer(call, self.publication(call, arguments))
             return
@@ -159,7 +163,9 @@ class Procedures:
         """Evaluate a line of a console; return the YAML document that it prints."""
         if not arguments or not isinstance(arguments[0], str):
             raise ClientError(ErrorCode.ILLEGAL_PARAMS, f"{CONSOLE_PROCEDURE}: the line is missing")
-        return evaluate(arguments[0], lambda name: self._run(call, name, []))
+        document = evaluate(arguments[0], lambda name: self._run(call, name, []))
+        self.budget.add(len(document) * YAML_WORK)
+        return document
 
     def _check_rights(self, call: Call, name: str) -> None:
         """Require execute on the universe for queries, and every right there to move leadership."""
@@ -177,7 +183,9 @@ class Procedures:
             if call.stage is RequestStage.RECEIVED:
                 call.become(RequestStage.WAITING)
         elif not call.is_done:
-            self.answers.answer(call, [pack(value)])
+            packed = pack(value)
+            self.budget.add(len(packed) * VALUE_WORK)
+            self.answers.answer(call, [packed])
 
     # --- queries ------------------------------------------------------------------------------
 
