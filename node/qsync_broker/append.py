@@ -210,12 +210,7 @@ class AppendMachine(SynchronisingAppend):
             return self._examine_loss(hole.begin, spool.begin, end, self._host.keys.brokers)
         refusal = refusal_for(request, journal, replica)
         if refusal is not None:
-            if not self._is_confirmed:
-                return self._await_confirmation()
-            reason = ""
-            if refusal is Status.INDEX_HAS_GREATER_OFFSET:
-                reason = f"its stores have bytes up to {replica.index_end}, its brokers less"
-            return self._refuse(refusal, reason, head=head_of(journal, replica))
+            return self._refuse_after_appends(refusal)
         end = head_of(journal, replica)
         if end > spool.end and (request.offset or journal.suspend_offset > spool.end):
             return self._skip_to(end)
@@ -233,6 +228,17 @@ class AppendMachine(SynchronisingAppend):
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS, self._host.space_problem)
         return self._go(AppendState.STREAM_CONTENT)
 
+    def _refuse_after_appends(self, refusal: Status) -> bool:
+        """Refuse the append once no append is in flight: the answer states their effects."""
+        replica = self.replica
+        assert replica is not None
+        if not self._is_confirmed:
+            return self._await_confirmation()
+        reason = ""
+        if refusal is Status.INDEX_HAS_GREATER_OFFSET:
+            reason = f"its stores have bytes up to {replica.index_end}, its brokers less"
+        return self._refuse(refusal, reason, head=head_of(self._journal(), replica))
+
     def _suspend_after_appends(self) -> bool:
         """Change the suspension once no append is in flight: its offset is the confirmed end."""
         assert self.replica is not None
@@ -249,7 +255,7 @@ class AppendMachine(SynchronisingAppend):
         return not self.replica.in_flight and spool.confirmed >= spool.end
 
     def _await_confirmation(self) -> bool:
-        """Wait for the appends in flight: what they change may be lost, and is not visible (J8)."""
+        """Wait for the appends in flight: their effects may be lost, and are not visible (J8)."""
         pipeline = self._pipeline
         if pipeline is None or not pipeline.is_ready:
             return self._on_failed_pipeline()

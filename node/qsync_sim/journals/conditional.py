@@ -1,7 +1,7 @@
 """Clients that append with checks and changes of registers, or at offsets of their own.
 
 They also delete a journal and create it again with the same name, as another process of a broker
-would: with what a broker knows of the key space, which may be old. They take their choices from a
+would: with the key space that a broker knows, which may be old. They take their choices from a
 generator of their own.
 """
 
@@ -160,7 +160,7 @@ class ConditionalClients:
         world.append(name, one.request, pieces, done, breaks=one.breaks, pause_ns=pause_ns)
 
     def _answer(self, one: ConditionalAppend, result: Appended) -> None:
-        """Remember an answer, and what it shows of the journal."""
+        """Remember an answer, and the state of the journal in it."""
         one.result = result
         observer, row = self._world.observer, result.resolution.journal
         if row is None:
@@ -180,7 +180,7 @@ class ConditionalClients:
     # --- deletion -----------------------------------------------------------------------------
 
     def _create(self) -> None:
-        """Create the journal with what some broker knows, and delete it some time later."""
+        """Create the journal at some broker, and delete it some time later."""
         world, rng = self._world, self._rng
         spec = JournalSpec.from_row(RECREATED, {"replication": rng.randrange(1, 4), **SPEC})
         if not self._change(SpecChange(RECREATED, spec, 0)):

@@ -46,7 +46,7 @@ class ConditionalAppend:
         offset: offset at which it must begin, 0 for any.
         size: number of its bytes beside the number; -1 for an append without bytes.
         breaks: whether its client breaks off.
-        suspend: what it does about a suspension.
+        suspend: its effect on a suspension.
         least: ends of the appends that were acknowledged before it began, by journal and id.
         result: the answer; None if there is none.
     """
@@ -185,13 +185,13 @@ class RegisterHistory:
         registers: Registers = {}
         for begin, end, after in zip(self.begins, self._ends, self._after, strict=True):
             if end > offset:
-                assert begin >= offset, f"{self.name} is said to end at {offset}, in an append"
+                assert begin >= offset, f"{self.name} has a head at {offset}, in an append"
                 break
             registers = after
         return registers
 
     def check(self, one: ConditionalAppend) -> str:
-        """Check the answer to an append, and return what was checked, "" for nothing.
+        """Check the answer to an append, and return the name of the check, "" for none.
 
         Raises:
             AssertionError: the bytes do not justify the answer.
@@ -238,7 +238,7 @@ def check_history(
     appends: Iterable[ConditionalAppend],
     names: Mapping[int, str],
 ) -> Counter[str]:
-    """Check all answers against the visible bytes, and return what was checked how often.
+    """Check all answers against the visible bytes, and return the number of checks of each kind.
 
     Args:
         contents: the visible bytes of each journal; deleted ones have names with their ids.

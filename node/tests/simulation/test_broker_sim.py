@@ -13,7 +13,7 @@ from qsync_broker.broker import Broker
 from qsync_broker.holdings import RecoveredHoldings
 from qsync_broker.index import RemoteFragment
 from qsync_broker.keyspace import KeyChange, absent
-from qsync_broker.labels import LabelSet, parse_selector
+from qsync_broker.labels import LabelSelector, LabelSet, parse_selector
 from qsync_broker.lease import BrokerConfig
 from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
 from qsync_broker.requests import Append, Suspend
@@ -173,15 +173,17 @@ def test_append_at_another_offset_is_refused() -> None:
     assert bench.append(offset=4).resolution.status is Status.OK
 
 
-@pytest.mark.parametrize("wish", [{"offset": 3}, {"check": parse_selector("lock=first")}])
-def test_refusal_waits_for_the_append_that_causes_it(wish: dict[str, object]) -> None:
+@pytest.mark.parametrize(("offset", "check"), [(3, None), (0, parse_selector("lock=first"))])
+def test_refusal_waits_for_the_append_that_causes_it(
+    offset: int, check: LabelSelector | None
+) -> None:
     """A client would take it for a proof that the other append is committed."""
     bench = Bench()
     bench.append(b"one", union=LabelSet.of([("lock", "first")]))
     for name in NAMES:
         bench.world.disks[name].slow_ns = SECOND // 2
     bench.begin(b"two", union=LabelSet.of([("lock", "second")]))
-    bench.begin(b"x", **wish)
+    bench.begin(b"x", offset=offset, check=check)
     bench.world.run(SECOND // 4)
     assert len(bench.results) == 1
     assert bench.world.run(5 * SECOND, lambda: len(bench.results) == 3)
