@@ -317,11 +317,12 @@ class Commits:
 
     def on_rolled_back(self, entries: list[Entry]) -> None:
         """Report the entries that a confirmed decision removed, and no earlier (T6)."""
-        first, last = entries[0].batch.first_index, entries[-1].batch.last_index
-        assert last < self.context.limbo.confirmed_index, "T6: decided first"
+        first = entries[0].batch.first_index
+        assert entries[-1].batch.last_index < self.context.limbo.confirmed_index, (
+            "T6: decided first"
+        )
         for waiter in self.waiters:
-            # Requests that run after the decision was written have read none of the rows.
-            if first <= waiter.index <= last and waiter.then is Then.ANSWER:
+            if waiter.index >= first and waiter.then is Then.ANSWER:
                 waiter.then = Then.REPEAT
                 end = waiter.call.joined
                 if end is not None and end.commit is waiter.call:

@@ -106,27 +106,6 @@ def test_statement_that_read_a_rolled_back_row_has_the_outcome_of_its_commit() -
     assert driven.ask(leader, SELECT, get(5)).tuples == []
 
 
-def test_statement_that_runs_after_a_rollback_was_written_does_not_fail_with_it() -> None:
-    """It has read none of the rows that the ROLLBACK removes, though its answer waits for it."""
-    driven = Driven(3)
-    leader, followers = driven.leader(), driven.followers()
-    term = node_of(leader).replica.leader
-    assert term is not None
-    for follower in followers:
-        follower.disk_delay_ns = 100 * MILLISECOND
-        node_of(follower).refuse_rows = True
-    driven.send(leader, REPLACE, put(5, "refused"), session=7)
-    assert driven.run(1_000, lambda: term.rollback_at)
-    for follower in followers:
-        node_of(follower).refuse_rows = False
-    driven.run(5)
-    assert driven.ask(leader, BEGIN, stream=1).code == 0
-    read = driven.send(leader, SELECT, get(5), stream=1)
-    assert read not in driven.answers
-    assert driven.run(1_000, lambda: read in driven.answers)
-    assert (driven.answers[read].code, driven.answers[read].tuples) == (0, [])
-
-
 def test_statement_of_an_undecided_commit_is_unknown_when_the_leader_steps_down() -> None:
     driven, leader, _ = with_a_slow_quorum()
     driven.send(leader, REPLACE, put(5, "pending"), session=7)
