@@ -1,5 +1,7 @@
 """Drive a simulated cluster step by step: send requests to members and collect the answers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from qsync_node.consensus import effects as fx
@@ -74,6 +76,18 @@ class Driven:
         for receiver in receivers:
             self.world.network.cut(sender, receiver)
 
+    def depose_and_return(self, leader: Shell) -> None:
+        """Let another member lead while `leader` is cut off, and `leader` again afterwards.
+
+        Its log is truncated meanwhile to that of the other leader.
+        """
+        assert self.run(10_000, lambda: self.world.leader() not in (None, leader))
+        self.world.network.heal()
+        tail, last = node_of(leader).context.tail, node_of(self.leader()).context.tail
+        assert self.run(10_000, lambda: tail.last_index == last.last_index)
+        self.world.command(self.leader(), "switchover", target=leader.uuid)
+        assert self.run(10_000, lambda: self.world.leader() is leader)
+
     def cut_off(self, shell: Shell) -> None:
         """Hold back all messages to and from `shell`."""
         for other in self.world.alive():
@@ -93,3 +107,13 @@ def get(key: int, isolation: int = 0) -> bytes:
 def node_of(shell: Shell) -> Node:
     assert shell.node is not None
     return shell.node
+
+
+@contextmanager
+def without_acks(leader: Shell) -> Iterator[None]:
+    """Let a leader count no ACK of its followers, which answer its heartbeats."""
+    relays = node_of(leader).replica.relays
+    on_ack = relays.on_ack
+    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
+    yield
+    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored

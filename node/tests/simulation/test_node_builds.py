@@ -28,6 +28,7 @@ from qsync_testing.worlds import (
     Driven,
     node_of,
     put,
+    without_acks,
 )
 
 TUPLES = 60
@@ -399,17 +400,14 @@ def test_session_that_closes_lets_the_next_build_begin() -> None:
 def test_logged_statement_keeps_its_build_past_its_deadline() -> None:
     driven = filled(request_timeout_ns=300 * MILLISECOND)
     leader = driven.leader()
-    node = node_of(leader)
     asked = driven.send(leader, INSERT, create(BY_VALUE))
     assert driven.run(5000, lambda: is_logged(leader))
-    on_ack = node.replica.relays.on_ack
-    node.replica.relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
-    assert driven.run(5000, lambda: asked in driven.answers)
-    assert driven.answers[asked].code == ErrorCode.OUTCOME_UNKNOWN
-    assert database_of(leader).build is not None
-    everything = build_body(SPACE, index=1, key=[], limit=999, iterator=ALL, isolation=1)
-    assert len(driven.ask(leader, SELECT, everything).tuples) == TUPLES
-    node.replica.relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    with without_acks(leader):
+        assert driven.run(5000, lambda: asked in driven.answers)
+        assert driven.answers[asked].code == ErrorCode.OUTCOME_UNKNOWN
+        assert database_of(leader).build is not None
+        everything = build_body(SPACE, index=1, key=[], limit=999, iterator=ALL, isolation=1)
+        assert len(driven.ask(leader, SELECT, everything).tuples) == TUPLES
     driven.run(1000)
     assert is_everywhere(driven, 1)
     assert database_of(leader).build is None

@@ -26,6 +26,7 @@ from qsync_testing.worlds import (
     Driven,
     node_of,
     put,
+    without_acks,
 )
 
 _INDEX = 288
@@ -114,13 +115,10 @@ def test_renewal_that_is_not_confirmed_yet_keeps_the_row() -> None:
     leader = driven.leader()
     renew(driven, A)
     driven.run(LEASE_MS - 200)
-    relays = node_of(leader).replica.relays
-    on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
-    asked = driven.send(leader, REPLACE, row(A, 1))
-    driven.run(2_000)
-    assert asked not in driven.answers
-    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    with without_acks(leader):
+        asked = driven.send(leader, REPLACE, row(A, 1))
+        driven.run(2_000)
+        assert asked not in driven.answers
     driven.run(500)
     assert driven.answers[asked].code == 0
     assert brokers(driven) == ["broker-a"]
@@ -144,13 +142,10 @@ def test_lease_that_ends_while_the_index_is_being_dropped_is_left_alone() -> Non
     leader = driven.leader()
     renew(driven, A)
     driven.run(LEASE_MS - 200)
-    relays = node_of(leader).replica.relays
-    on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
-    asked = driven.send(leader, DELETE, build_body(_INDEX, index=0, key=[BROKER_SPACE, 0]))
-    driven.run(2_000)
-    assert asked not in driven.answers
-    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    with without_acks(leader):
+        asked = driven.send(leader, DELETE, build_body(_INDEX, index=0, key=[BROKER_SPACE, 0]))
+        driven.run(2_000)
+        assert asked not in driven.answers
     driven.run(500)
     assert driven.answers[asked].code == 0
     assert driven.leader() is leader

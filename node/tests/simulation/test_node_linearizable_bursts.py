@@ -32,7 +32,7 @@ def test_a_read_does_not_examine_those_that_wait_already() -> None:
         examined.append(len(reads.proofs))
         examine()
 
-    reads.on_round = count  # type: ignore[method-assign]
+    reads.on_round = count  # type: ignore[method-assign]  # counts and examines
     syncs = send_together(driven, leader, get(1, LINEARIZABLE))
     assert sum(examined) <= 2 * READS
     syncs += send_together(driven, follower, get(1, LINEARIZABLE))
@@ -57,7 +57,7 @@ def test_a_follower_serves_reads_within_the_budget_of_a_step() -> None:
         served.append(call)
         serve(call, log_index, is_dirty=is_dirty)
 
-    node.stepped_reads.serve = count  # type: ignore[method-assign]
+    node.stepped_reads.serve = count  # type: ignore[method-assign]  # counts and serves
     link = node.context.link_to(node_of(leader).uuid)
     assert link is not None
     index = node.context.limbo.confirmed_index

@@ -199,7 +199,7 @@ def test_fence_that_finds_the_disk_full_is_answered_by_its_deadline(verb: str) -
 
 
 def test_asynchronous_row_waits_for_synchronous_ones_in_the_log() -> None:
-    """Its flag shows a Tarantool replica that the row is not confirmed by itself (T1)."""
+    """By its flag, a Tarantool replica confirms the row only with the rows before it (T1)."""
     driven = with_asynchronous_space()
     leader = driven.leader()
     limbo = node_of(leader).context.limbo

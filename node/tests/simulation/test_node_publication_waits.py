@@ -140,7 +140,7 @@ def test_a_call_does_not_examine_those_that_wait_already(driven: Driven) -> None
         examined.append(reason())
         return examined[-1]
 
-    status.read_only_reason = count  # type: ignore[method-assign]
+    status.read_only_reason = count  # type: ignore[method-assign]  # counts and answers
     syncs = [driven.next_sync() for _ in range(calls)]
     follower.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])
     assert len(examined) == calls + WAITS_PER_STEP

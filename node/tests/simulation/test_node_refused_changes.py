@@ -7,7 +7,7 @@ from qsync_node.consensus.membership import LEVEL
 from qsync_node.consensus.messages import PeerMessage, Register, RegisterReply
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_sim.shell import Shell
-from qsync_testing.worlds import INSERT, Driven, node_of, put
+from qsync_testing.worlds import INSERT, Driven, node_of, put, without_acks
 
 
 def order(driven: Driven, shell: Shell, verb: str, **arguments: object) -> fx.Answer:
@@ -50,21 +50,18 @@ def test_membership_does_not_change_while_a_rollback_is_being_written() -> None:
     leader, follower = driven.leader(), driven.followers()[0]
     driven.run(1_000)
     context = node_of(leader).context
-    relays = node_of(leader).replica.relays
-    on_ack = relays.on_ack
-    relays.on_ack = lambda uuid, message: False  # type: ignore[method-assign]  # no ACK counts
-    driven.send(leader, INSERT, put(1, "x"))
-    assert driven.run(50, lambda: context.tail.durable_index == context.tail.last_index)
-    leader.disk_delay_ns = 100 * MILLISECOND
-    assert driven.run(2_000, context.is_decision_in_flight)
-    last = context.tail.last_index
-    answer = order(driven, leader, "set_role", uuid=follower.uuid, role="async")
-    assert context.is_decision_in_flight()
-    assert answer.code
-    assert "a CONFIRM or ROLLBACK is being written" in answer.reason
-    assert context.tail.last_index == last
-    leader.disk_delay_ns = 0
-    relays.on_ack = on_ack  # type: ignore[method-assign]  # restored
+    with without_acks(leader):
+        driven.send(leader, INSERT, put(1, "x"))
+        assert driven.run(50, lambda: context.tail.durable_index == context.tail.last_index)
+        leader.disk_delay_ns = 100 * MILLISECOND
+        assert driven.run(2_000, context.is_decision_in_flight)
+        last = context.tail.last_index
+        answer = order(driven, leader, "set_role", uuid=follower.uuid, role="async")
+        assert context.is_decision_in_flight()
+        assert answer.code
+        assert "a CONFIRM or ROLLBACK is being written" in answer.reason
+        assert context.tail.last_index == last
+        leader.disk_delay_ns = 0
     driven.run(1_000)
     assert order(driven, leader, "set_role", uuid=follower.uuid, role="async").code == 0
 

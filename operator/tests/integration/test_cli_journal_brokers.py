@@ -34,10 +34,10 @@ def test_killed_brokers_lose_nothing(events: Home) -> None:
                 acknowledged.append(line)
                 break
             failures += 1
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two attempts: a killed broker restarts
     assert len(acknowledged) == 60, events.logs()
     assert failures > 0
-    time.sleep(0.5)
+    time.sleep(0.5)  # peers learn of the last append with the next message of the primary
     for broker in events.brokers("events").values():
         status, content = ask("GET", f"http://127.0.0.1:{broker['http']}/orders/eu")
         assert status == 206
@@ -59,7 +59,7 @@ def test_all_processes_killed_at_once_lose_nothing(events: Home, tmp_path: Path)
         http = [broker["http"] for broker in events.brokers("events").values()]
         ask("PUT", f"http://127.0.0.1:{http[1]}/orders/eu", b"after\n")
         status, content = ask("GET", f"http://127.0.0.1:{http[2]}/orders/eu")
-        time.sleep(0.2)
+        time.sleep(0.2)  # between two attempts: all processes restart
     assert status == 206, events.logs()
     assert content.startswith(b"before\nafter\n")
 

@@ -115,7 +115,7 @@ def test_disabled_journals_keep_their_bytes(events: Home, tmp_path: Path) -> Non
     events.do("local", "apply", "-f", manifest)
     deadline_s = time.monotonic() + 60
     while events.brokers("events") and time.monotonic() < deadline_s:
-        time.sleep(0.1)
+        time.sleep(0.1)  # between two polls: the supervisor stops the brokers
     assert events.brokers("events") == {}
     events.do("local", "apply", "-f", tmp_path / "journals.yaml")
     http = [broker["http"] for broker in events.brokers("events").values()]

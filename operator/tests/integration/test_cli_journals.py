@@ -83,7 +83,7 @@ def test_audit_names_a_fragment_that_was_changed(home: Home, tmp_path: Path) -> 
     deadline_s = time.monotonic() + 20
     while not (paths := list(tmp_path.glob("fragments/clicks/eu/*"))):
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(0.1)  # between two polls: the broker stores the fragment
     paths[0].write_bytes(paths[0].read_bytes()[:-1])
     done = home.run("local", "audit", "clicks", "--appends", ledger, "-o", "json")
     found = json.loads(done.stdout)
