@@ -1,11 +1,12 @@
 """Faults of disks and connections that do not stop a process at once."""
 
 from functools import partial
+from random import Random
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
 from qsync_node.peering.frames import encode_frames
-from qsync_sim import faults
+from qsync_sim import faults, orders
 from qsync_sim.cluster import Cluster
 from qsync_sim.shell import Shell
 
@@ -31,10 +32,17 @@ def garbage(world: Cluster) -> None:
 
 
 def low_disk(world: Cluster) -> None:
-    """Let the free space of a disk fall below its mark (D5)."""
+    """Let the free space of a disk fall below its mark (D5).
+
+    Some leaders choose a successor that fails. The deadline of their switchovers is much shorter
+    than that of an administrator's, which few terms outlive.
+    """
     shell = faults.pick(world)
     if shell is None:
         return
+    rng = Random(f"low disk at {world.now_ns} in {world.seed}")
+    if shell is world.leader() and rng.random() < orders.STRANDED:
+        orders.strand_next_target(world)
     world.count("fault low disk")
     end_ns = world.now_ns + world.rng.randrange(3 * SECOND)
     _check_space(world, shell, shell.incarnation, end_ns)

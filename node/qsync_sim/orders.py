@@ -29,6 +29,18 @@ def switchover(world: Cluster) -> None:
         world.after(rng.randrange(2 * MILLISECOND), partial(_strand, world, rng, target))
 
 
+def strand_next_target(world: Cluster) -> None:
+    """Prevent the target of the next switchover from taking over."""
+
+    def strike(leader: Shell) -> None:
+        term = leader.node and leader.node.replica.leader
+        if term and term.transfer.switchover:
+            rng = Random(f"target at {world.now_ns} in {world.seed}")
+            _strand(world, rng, term.transfer.switchover.target_uuid)
+
+    world.ambushes.append(("switchover", strike))
+
+
 def _strand(world: Cluster, rng: Random, target: str) -> None:
     """Prevent the target of a switchover from taking over."""
     shell = world.shells[target]
