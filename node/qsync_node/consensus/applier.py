@@ -104,6 +104,7 @@ class Applier:
             self._connect()
         is_anonymous = context.is_anonymous
         if is_anonymous:
+            self.election.forget_removed_leader()
             self._consider_better_source()
         stuck = context.now_ns - self.source.since_ns > 2 * context.settings.election_timeout_ns
         if self.source.state in (SourceState.COMPARING, SourceState.FETCHING) and stuck:
@@ -125,13 +126,14 @@ class Applier:
     def _best_sources(self) -> list[str]:
         """Return the members to follow: the leader, else registered ones, else anonymous ones.
 
-        Anonymous replicas that follow each other in a circle receive nothing, so each prefers a
-        registered member.
+        A leader whose heartbeats no longer arrive may have a successor that this member does not
+        reach. Anonymous replicas that follow each other in a circle receive nothing, so each
+        prefers a registered member.
         """
         context = self.context
-        linked = sorted({link.peer_uuid for link in context.links.values()})
-        if self.election.leader_uuid in linked and not self._is_leader_outdated():
+        if self.election.hears_leader() and not self._is_leader_outdated():
             return [self.election.leader_uuid]
+        linked = sorted({link.peer_uuid for link in context.links.values()})
         configuration = context.configuration
         registered = [uuid for uuid in linked if configuration.by_uuid(uuid) is not None]
         return registered or linked

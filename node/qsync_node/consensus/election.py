@@ -169,6 +169,14 @@ class Election:
             self.leader_uuid = uuid
         self._wait(self.context.settings.election_timeout_ns)
 
+    def forget_removed_leader(self) -> None:
+        """Forget a leader that was removed: an anonymous replica may not reach the next one (P1).
+
+        A registered replica learns of a removal only from the leader of a later term.
+        """
+        if self.leader_uuid and self.context.is_removed(self.leader_uuid):
+            self.leader_uuid = ""
+
     def _end_order(self) -> None:
         """End an order of an administrator that another leader has overtaken (E11).
 

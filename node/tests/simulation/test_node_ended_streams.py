@@ -102,3 +102,51 @@ def test_anonymous_replica_leaves_a_source_that_is_separated_from_the_leader() -
     assert driven.run(30_000, lambda: confirmed_of(anonymous) >= goal)
     assert node_of(anonymous).replica.source.uuid == other.uuid
     assert confirmed_of(source) < goal
+
+
+def follows_the_leader_only(driven: Driven) -> tuple[Shell, Shell, Shell]:
+    """Return the leader, the next leader, and an anonymous replica that hears only the first."""
+    former, successor = driven.leader(), driven.followers()[0]
+    anonymous = driven.world.add("anonymous")
+    driven.mute(successor, anonymous)
+    driven.mute(anonymous, successor)
+    anonymous.start()
+    stream = node_of(anonymous).replica.source
+    assert driven.run(5_000, lambda: stream.state is SourceState.FOLLOWING)
+    assert stream.uuid == former.uuid
+    driven.world.command(former, "switchover", target=successor.uuid)
+    assert driven.run(10_000, lambda: driven.world.leader() is successor)
+    return former, successor, anonymous
+
+
+def test_anonymous_replica_leaves_a_former_leader_without_rows() -> None:
+    """It hears no heartbeat of the next leader, whose rows other members have (L8)."""
+    driven = Driven(4)
+    former, successor, anonymous = follows_the_leader_only(driven)
+    assert node_of(former).context.tail.last_term == 1
+    others = [shell for shell in driven.world.alive() if shell not in (former, anonymous)]
+    for other in others:
+        driven.mute(former, other)
+        driven.mute(other, former)
+    driven.world.network.break_cut_off()
+    confirmed = driven.ask(successor, REPLACE, put(1, "x")).log_index
+    limbo = node_of(anonymous).context.limbo
+    assert driven.run(5_000, lambda: limbo.confirmed_index >= confirmed)
+    assert node_of(anonymous).replica.source.uuid in {other.uuid for other in others}
+
+
+def test_anonymous_replica_forgets_a_leader_that_was_removed() -> None:
+    """It hears no heartbeat of the next leader, which would replace the removed one (P1)."""
+    driven = Driven(4)
+    former, successor, anonymous = follows_the_leader_only(driven)
+    election = node_of(anonymous).replica.election
+    assert driven.run(1_000, lambda: node_of(anonymous).context.tail.last_term > 1)
+    assert election.leader_uuid == former.uuid
+    former.is_removed = True
+    driven.world.command(successor, "unregister", uuid=former.uuid)
+    assert driven.run(5_000, lambda: node_of(anonymous).context.is_removed(former.uuid))
+    driven.run(5_000)
+    assert not election.leader_uuid
+    confirmed = driven.ask(successor, REPLACE, put(1, "x")).log_index
+    limbo = node_of(anonymous).context.limbo
+    assert driven.run(5_000, lambda: limbo.confirmed_index >= confirmed)
