@@ -4,6 +4,8 @@
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,22 @@ def test_every_mutant_applies_and_is_python(tmp_path: Path) -> None:
         apply_edits(mutant, target)
         for edit in mutant.edits:
             compile((target / edit.path).read_text(), edit.path, "exec")
+    undefined = find_undefined_names(tmp_path)
+    assert not undefined, f"a check would find the error, not the bug:\n{undefined}"
+
+
+def find_undefined_names(directory: Path) -> str:
+    """Return a line for each name that the sources below `directory` use and do not define."""
+    rules = ("--select", "F821,F822,F823", "--output-format", "concise", "--quiet")
+    command = (sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", *rules)
+    return subprocess.run(
+        [*command, str(directory)], capture_output=True, text=True, check=False
+    ).stdout
+
+
+def test_undefined_names_are_found(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def is_late() -> bool:\n    return kind is None\n")
+    assert "`kind`" in find_undefined_names(tmp_path)
 
 
 def test_a_stale_mutant_is_reported(tmp_path: Path) -> None:
