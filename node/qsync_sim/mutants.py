@@ -23,7 +23,8 @@ from qsync_sim.planted_bugs import ROOT, Mutant, StaleMutant, all_mutants, apply
 SCHEDULES_MAX = 1_000
 PYTEST_FAILED = 1
 """Exit code of pytest after a test has failed; others mean that none ran."""
-TIMEOUT_S = 1_200
+TIMEOUT_S = 3_600
+"""More than the allowed schedules take on a slow machine; a bug may stop their progress."""
 
 
 def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> MutantResult:

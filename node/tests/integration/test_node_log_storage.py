@@ -103,6 +103,21 @@ def test_a_cut_saves_its_rows_under_their_name(place: tuple[FileSystem, str]) ->
     assert indexes(Storage.open(fs, directory, SMALL)[1].batches) == [1]
 
 
+def test_rows_after_a_cut_are_read_from_any_index(place: tuple[FileSystem, str]) -> None:
+    """The blocks after the cut begin at other offsets than those that it removed."""
+    fs, directory = place
+    limits = SegmentLimits(mark_bytes=200)
+    storage = Storage.create(fs, directory, UUID, limits, b"ballot")
+    for n in range(1, 31):
+        storage.write([batch(n)])
+    storage.rewind(9, 1)
+    for n in range(10, 31, 3):
+        storage.write([batch(n, 3, mark=9)])
+    for after in range(31):
+        assert indexes(storage.read(after, 1 << 30)) == list(range(after + 1, 31))
+    storage.close()
+
+
 def test_a_cut_inside_a_transaction_is_refused_before_anything_is_cut() -> None:
     disk = SimDisk()
     storage = Storage.create(disk, "/data", UUID)
