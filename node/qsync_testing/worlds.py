@@ -88,12 +88,15 @@ class Driven:
         self.world.command(self.leader(), "switchover", target=leader.uuid)
         assert self.run(10_000, lambda: self.world.leader() is leader)
 
+    def separate(self, shell: Shell, *others: Shell) -> None:
+        """Hold back all messages between `shell` and each of the others."""
+        for other in others:
+            self.mute(shell, other)
+            self.mute(other, shell)
+
     def cut_off(self, shell: Shell) -> None:
         """Hold back all messages to and from `shell`."""
-        for other in self.world.alive():
-            if other is not shell:
-                self.mute(shell, other)
-                self.mute(other, shell)
+        self.separate(shell, *(other for other in self.world.alive() if other is not shell))
 
 
 def put(key: int, value: str) -> bytes:

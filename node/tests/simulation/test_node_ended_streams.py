@@ -19,18 +19,14 @@ def test_anonymous_replica_follows_on_after_its_source_truncated_its_log() -> No
     driven = Driven(5)
     leader, (source, *others) = driven.leader(), driven.followers()
     replica = driven.world.add("anonymous")
-    for shell in (leader, *others):
-        driven.mute(shell, replica)
-        driven.mute(replica, shell)
+    driven.separate(replica, leader, *others)
     replica.start()
     assert driven.run(5_000, lambda: confirmed_of(replica) == confirmed_of(source))
     driven.mute(leader, *others)
     pending = driven.send(leader, REPLACE, put(1, "pending"))
     driven.run(50)
     leader.stop(power_loss=False)
-    for shell in others:
-        driven.mute(shell, source)
-        driven.mute(source, shell)
+    driven.separate(source, *others)
     assert driven.run(10_000, lambda: driven.world.leader() in others)
     assert driven.ask(driven.leader(), REPLACE, put(2, "later")).code == 0
     assert pending not in driven.answers
@@ -48,15 +44,12 @@ def anonymous_replica_of_followers(driven: Driven) -> Shell:
     """Return an anonymous replica that follows the first follower, and is linked to both."""
     leader, (source, other) = driven.leader(), driven.followers()
     anonymous = driven.world.add("anonymous")
-    for shell in (leader, other):
-        driven.mute(shell, anonymous)
-        driven.mute(anonymous, shell)
+    driven.separate(anonymous, leader, other)
     anonymous.start()
     stream = node_of(anonymous).replica.source
     assert driven.run(5_000, lambda: stream.state is SourceState.FOLLOWING)
     driven.world.network.heal()
-    driven.mute(leader, anonymous)
-    driven.mute(anonymous, leader)
+    driven.separate(leader, anonymous)
     links = node_of(anonymous).context.links
     linked = {source.uuid, other.uuid}
     assert driven.run(30_000, lambda: {link.peer_uuid for link in links.values()} == linked)
@@ -93,10 +86,7 @@ def test_anonymous_replica_leaves_a_source_that_is_separated_from_the_leader() -
     driven = Driven(3)
     leader, (source, other) = driven.leader(), driven.followers()
     anonymous = anonymous_replica_of_followers(driven)
-    driven.mute(leader, source)
-    driven.mute(source, leader)
-    driven.mute(other, source)
-    driven.mute(source, other)
+    driven.separate(source, leader, other)
     driven.world.network.break_cut_off()
     goal = driven.ask(leader, REPLACE, put(1, "x")).log_index
     assert driven.run(30_000, lambda: confirmed_of(anonymous) >= goal)
@@ -108,8 +98,7 @@ def follows_the_leader_only(driven: Driven) -> tuple[Shell, Shell, Shell]:
     """Return the leader, the next leader, and an anonymous replica that hears only the first."""
     former, successor = driven.leader(), driven.followers()[0]
     anonymous = driven.world.add("anonymous")
-    driven.mute(successor, anonymous)
-    driven.mute(anonymous, successor)
+    driven.separate(successor, anonymous)
     anonymous.start()
     stream = node_of(anonymous).replica.source
     assert driven.run(5_000, lambda: stream.state is SourceState.FOLLOWING)
@@ -125,9 +114,7 @@ def test_anonymous_replica_leaves_a_former_leader_without_rows() -> None:
     former, successor, anonymous = follows_the_leader_only(driven)
     assert node_of(former).context.tail.last_term == 1
     others = [shell for shell in driven.world.alive() if shell not in (former, anonymous)]
-    for other in others:
-        driven.mute(former, other)
-        driven.mute(other, former)
+    driven.separate(former, *others)
     driven.world.network.break_cut_off()
     confirmed = driven.ask(successor, REPLACE, put(1, "x")).log_index
     limbo = node_of(anonymous).context.limbo
