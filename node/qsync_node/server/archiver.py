@@ -38,10 +38,11 @@ from qsync_node.archive.uploader import (
 from qsync_node.archive.uploads import Contents, Upload
 from qsync_node.consensus.history import TermStart
 from qsync_node.errors import QsyncError
+from qsync_node.format.xlog import is_file_name
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
-from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY, is_saved_name
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentRange, Storage
 
@@ -156,13 +157,11 @@ class Archiver:
         try:
             while (operation := self._next()) is not None:
                 try:
-                    result = self._perform(operation)
+                    self._succeed(operation, self._perform(operation))
                 except (QsyncError, OSError) as error:
                     self._fail(str(error))
                 except Exception as error:  # noqa: BLE001  # the node keeps running and reports it
                     self._fail(f"{type(error).__name__}: {error}")
-                else:
-                    self._succeed(operation, result)
         finally:
             self._describer.close()
 
@@ -234,10 +233,12 @@ class Archiver:
 
     def _contents(self, segments: list[SegmentRange]) -> Contents:
         directory = self._config.directory
-        snapshots = [str(path) for path in sorted(directory.glob("*.snap"))]
+        found = sorted(directory.glob("*.snap"))
+        snapshots = [str(path) for path in found if is_file_name(path.name, "snap")]
         rollbacks: list[tuple[str, int]] = []
         for path in sorted((directory / ROLLBACK_DIRECTORY).glob("*.xlog")):
-            rollbacks.append((str(path), path.stat().st_size))
+            if is_saved_name(path.name):
+                rollbacks.append((str(path), path.stat().st_size))
         return Contents(segments, snapshots, rollbacks)
 
 

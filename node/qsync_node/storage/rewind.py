@@ -11,6 +11,7 @@ After a crash at any step, the log contains all of the tail, a prefix of it, or 
 then compares histories and truncates again.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -102,6 +103,11 @@ def save_tail(wal: Wal, vclock: VClock, tail: list[LogBatch], first_cut_term: in
     header = FileHeader(XLOG, wal.instance_uuid, vclock)
     put_file(fs, directory, name, [encode_file(header, [batch.data for batch in tail])])
     return join(directory, name)
+
+
+def is_saved_name(name: str) -> bool:
+    """Return whether `save_tail` gives a file this name: other files are not ours."""
+    return re.fullmatch(r"[0-9]{20}\.[0-9]+(\.[0-9]+)?\.xlog", name) is not None
 
 
 def read_saved_rows(fs: FileSystem, path: str) -> bytes | None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.vclock import VClock, is_equal, signature
+from qsync_node.format.xlog import is_file_name
 from qsync_node.storage.ahead import forget_ahead, note_ahead
 from qsync_node.storage.atomic import put_file
 from qsync_node.storage.ballot import BALLOT_NAME, store_ballot
@@ -262,7 +263,7 @@ class Storage:
         limit = min(index, self._snapshot_index)
         removed = 0
         for name in sorted(wal.fs.listdir(wal.directory)):
-            if name.endswith(".snap") and int(name.split(".")[0]) < limit:
+            if is_file_name(name, "snap") and int(name.split(".")[0]) < limit:
                 wal.fs.remove(join(wal.directory, name))
                 removed += 1
         if removed:

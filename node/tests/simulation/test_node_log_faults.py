@@ -1,0 +1,191 @@
+"""Single faults at chosen calls of one operation, and what the next start finds."""
+
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from qsync_node.format.xlog import Block, decode_file_header, file_name, read_blocks
+from qsync_node.storage.errors import CorruptionError, DiskError
+from qsync_node.storage.scheduler import LogLane, Seal
+from qsync_node.storage.storage import Storage
+from qsync_sim.disk import DiskFault, PowerLoss, SimDisk
+from qsync_testing.log_files import SMALL, UUID, batch, body, damage, filled, segments
+
+CALLS_MAX = 100  # of one operation
+
+
+def lose_power_at(disk: SimDisk, call: int) -> None:
+    """Let the power fail at a later call: the next one is 0."""
+    seen = disk.calls
+
+    def lose(_name: str, _path: str) -> DiskFault | None:
+        return "power" if disk.calls > seen + call else None
+
+    disk.on_call = lose
+
+
+def remove_newest_segment(disk: SimDisk) -> None:
+    disk.remove(segments(disk, "/data")[-1])
+    disk.sync_dir("/data")
+
+
+def test_nothing_is_appended_behind_half_a_block() -> None:
+    """An end marker behind it would make the torn tail look like damage (D4)."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    disk.on_call = lambda call, path: "short" if call == "append" else None
+    with pytest.raises(DiskError):
+        storage.write([batch(31)])
+    disk.on_call = None
+    with pytest.raises(DiskError, match="restart"):
+        storage.rotate()
+    disk.kill()
+    assert Storage.open(disk, "/data", SMALL)[1].last_index == 30
+
+
+def test_failed_flush_of_an_end_marker_ends_the_process_run() -> None:
+    """Only a full disk may delay the next segment (D4, D5)."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    disk.on_call = lambda call, path: "fail" if call == "sync" else None
+    lane = LogLane()
+    with pytest.raises(DiskError) as caught:
+        lane.perform(storage, Seal())
+    assert lane.on_result(Seal(), caught.value).broken
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_power_loss_keeps_the_order_of_removals(seed: int) -> None:
+    """The oldest segment is gone durably before the next one is removed (W1)."""
+    for call in range(CALLS_MAX):
+        disk = SimDisk()
+        storage = filled(disk, "/data")
+        storage.write_snapshot({1: 30}, [body(1)])
+        lose_power_at(disk, call)
+        has_ended = False
+        with suppress(PowerLoss):
+            storage.remove_segments_before(30)
+            has_ended = True
+        disk.on_call = None
+        disk.crash(Random(seed))
+        assert Storage.open(disk, "/data", SMALL)[1].last_index == 30
+        if has_ended:
+            return
+    pytest.fail("the removal never ends")
+
+
+def test_newest_segment_is_missed_after_a_truncation() -> None:
+    """A truncation that removes segments notes the one that is the newest then (D7, L6)."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    storage.rewind(20, 2)
+    storage.write([batch(21)])
+    storage.close()
+    remove_newest_segment(disk)
+    with pytest.raises(CorruptionError, match="newest file of the log is missing"):
+        Storage.open(disk, "/data", SMALL)
+
+
+def test_newest_segment_is_missed_after_an_interrupted_truncation() -> None:
+    """The next start notes the newest segment, whichever the truncation has left (D7)."""
+    for call in range(CALLS_MAX):
+        disk = SimDisk()
+        storage = filled(disk, "/data")
+        lose_power_at(disk, call)
+        with suppress(PowerLoss):
+            storage.rewind(8, 2)
+            return
+        disk.on_call = None
+        disk.crash(Random(call))
+        storage, recovered = Storage.open(disk, "/data", SMALL)
+        storage.write([batch(recovered.last_index + 1)])
+        storage.close()
+        remove_newest_segment(disk)
+        with pytest.raises(CorruptionError, match="missing"):
+            Storage.open(disk, "/data", SMALL)
+    pytest.fail("the truncation never ends")
+
+
+def test_damaged_snapshot_of_a_join_gives_way_to_no_older_one_without_its_log() -> None:
+    """The log had reached index 30, and was removed for the snapshot (S3, D7)."""
+    refused = 0
+    for call in range(CALLS_MAX):
+        disk = SimDisk()
+        storage = filled(disk, "/data")
+        storage.write_snapshot({1: 20}, [body(20)])
+        lose_power_at(disk, call)
+        with suppress(PowerLoss):
+            storage.install_snapshot({1: 90}, [body(90)])
+            break
+        disk.on_call = None
+        disk.crash(Random(call))
+        newest = f"/data/{file_name(90, 'snap')}"
+        if not disk.exists(newest) or segments(disk, "/data"):
+            continue
+        damage(disk, newest, disk.read(newest)[:-1])
+        with pytest.raises(CorruptionError) as caught:
+            Storage.open(disk, "/data", SMALL)
+        assert caught.value.file == newest
+        refused += 1
+    assert refused, "some call leaves no segment"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clean_stop_flushes_a_log_whose_writes_are_not_flushed(seed: int) -> None:
+    """The clean mark names the end of the log, which must be durable before (D3)."""
+    disk = SimDisk()
+    limits = replace(SMALL, is_synced=False)
+    storage = Storage.create(disk, "/data", UUID, limits)
+    storage.write([batch(1)])
+    storage.write([batch(2)])
+    storage.clean_stop()
+    disk.crash(Random(seed))
+    assert Storage.open(disk, "/data", limits)[1].last_index == 2
+
+
+def test_start_removes_an_unfinished_snapshot() -> None:
+    disk = SimDisk()
+    filled(disk, "/data").close()
+    file = disk.create(f"/data/{file_name(7, 'snap')}.inprogress")
+    file.append(b"half of a state")
+    file.close()
+    Storage.open(disk, "/data", SMALL)
+    assert not [name for name in disk.listdir("/data") if name.endswith(".inprogress")]
+
+
+def test_snapshot_of_another_history_is_refused_at_the_start_of_a_segment() -> None:
+    """No block has the snapshot's index inside, so only the clock shows the difference (S3)."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    storage.rotate()
+    storage.write([batch(31)])
+    storage.write_snapshot({1: 20, 2: 10}, [body(1)])
+    storage.close()
+    with pytest.raises(CorruptionError, match="the snapshot has"):
+        Storage.open(disk, "/data", SMALL)
+
+
+def test_large_snapshot_has_large_blocks() -> None:
+    """A block per row would need far more space, and more calls to read it."""
+    disk = SimDisk()
+    path = filled(disk, "/data").write_snapshot({1: 20}, [body(row) for row in range(40_000)])
+    data = disk.read(path)
+    _, offset = decode_file_header(data)
+    assert sum(isinstance(item, Block) for item in read_blocks(data, offset)) < 50
+
+
+def test_file_that_is_no_snapshot_is_left_alone() -> None:
+    """A person may have put a copy there, with any name."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    storage.write_snapshot({1: 10}, [body(1)])
+    for name in ("old.snap", "00000000000000000010.snap.snap", "7.snap"):
+        file = disk.create(f"/data/{name}")
+        file.append(b"a copy")
+        file.close()
+    storage.write_snapshot({1: 20}, [body(2)])
+    assert storage.remove_snapshots_before(20) == 1
+    assert disk.exists("/data/old.snap")
+    assert not disk.exists(f"/data/{file_name(10, 'snap')}")
