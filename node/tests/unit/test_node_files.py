@@ -55,3 +55,47 @@ def test_exceeded_quota_is_a_full_disk(
         file.append([b"four"])
     assert isinstance(caught.value, DiskFull) is is_full
     file.close()
+
+
+def test_flush_of_a_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        OsFileSystem().sync_dir(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_failed_flush_is_no_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: int
+) -> None:
+    """A part of the write may already be lost, so the process run must end (D4)."""
+
+    def refuse(fd: int) -> None:
+        raise OSError(cause, os.strerror(cause))
+
+    file = OsFileSystem().create(str(tmp_path / "file"))
+    file.append(b"four")
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    with pytest.raises(DiskError, match="fdatasync") as caught:
+        file.sync()
+    assert not isinstance(caught.value, DiskFull)
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskError, match="fsync") as caught:
+        OsFileSystem().sync_dir(str(tmp_path))
+    assert not isinstance(caught.value, DiskFull)
+    file.close()
+
+
+def test_read_continues_where_the_system_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux returns at most 2 GiB per call; a shorter result would look like a torn tail (D7)."""
+    path = str(tmp_path / "file")
+    file = OsFileSystem().create(path)
+    data = bytes(range(250)) * 4
+    file.append(data)
+    file.close()
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: whole(fd, min(size, 300), offset))
+    assert OsFileSystem().read(path) == data
+    assert OsFileSystem().read(path, 10, 700) == data[10:710]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qsync_node.archive.compaction import ChangesFile
+from qsync_node.archive.compaction import ChangesFile, Merged
 from qsync_node.archive.manifest import FileEntry, Manifest
 from qsync_node.archive.uploader import (
     RETRY_MAX_S,
@@ -40,21 +40,25 @@ def described(path: str) -> FileEntry:
     return entry_of(rows_file(one.after_index + 1, one.last_index - one.after_index), name)
 
 
-def result_of(operation: UploadOperation, snapshots: list[str]) -> Any:
+def result_of(operation: UploadOperation, snapshots: list[str], changes: ChangesFile) -> Any:
     match operation:
         case LoadManifest():
             return replace(EMPTY)
         case ListFiles(segments):
             return Contents(segments, snapshots, [])
         case ReadChanges():
-            return ChangesFile()
+            return changes
         case Describe(upload, _):
             return None if upload.path.endswith(".snap") else described(upload.path)
     return None
 
 
 def one_pass(
-    shipping: Shipping, now_s: float = 0.0, fails: str = "", snapshots: list[str] | None = None
+    shipping: Shipping,
+    now_s: float = 0.0,
+    fails: str = "",
+    snapshots: list[str] | None = None,
+    changes: ChangesFile | None = None,
 ) -> list[str]:
     """Perform operations until none is due; return their names."""
     done = []
@@ -64,7 +68,8 @@ def one_pass(
         if name == fails:
             shipping.on_failed(now_s)
         else:
-            shipping.on_done(operation, result_of(operation, snapshots or []), now_s, 7.0)
+            result = result_of(operation, snapshots or [], changes or ChangesFile())
+            shipping.on_done(operation, result, now_s, 7.0)
     return done
 
 
@@ -83,6 +88,20 @@ def test_pass_uploads_all_sealed_segments_and_then_waits() -> None:
     assert one_pass(shipping) == ["ListFiles"], "read once, tidied once per hour"
     shipping.observe(VIEW)
     assert one_pass(shipping, TIDY_EVERY_S) == ["ListFiles", "ReadChanges"]
+
+
+def test_segment_that_was_merged_is_not_archived_again_while_it_is_local() -> None:
+    """Its entry would be dropped each hour, and the file uploaded anew."""
+    shipping = Shipping()
+    shipping.observe(VIEW)
+    one_pass(shipping)
+    both = described(SECOND.path)
+    names = [described(FIRST.path).name, both.name]
+    changes = ChangesFile(0, "compaction", [Merged(UUID, names, both)])
+    shipping.observe(VIEW)
+    done = one_pass(shipping, TIDY_EVERY_S, changes=changes)
+    assert done == ["ListFiles", "ReadChanges"]
+    assert shipping.archived_index == 5
 
 
 def test_nothing_counts_before_its_manifest_is_stored() -> None:
