@@ -2,6 +2,7 @@
 
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
+PORT_MAX = 65535
 DISCOVERED_MAX = 64
 """Maximum number of addresses that other members have reported."""
 FORGET_AFTER_S = 600.0
@@ -105,6 +106,12 @@ class Redial:
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text has the form HOST:PORT."""
+    """Return whether a text has the form HOST:PORT, with a port that can be dialled."""
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit()
+    return bool(host) and is_port(port) and int(port) > 0
+
+
+def is_port(text: str) -> bool:
+    """Return whether a text is a decimal number from 0 to `PORT_MAX`."""
+    # The number of digits first: Python refuses to convert thousands of them.
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= PORT_MAX

@@ -23,6 +23,7 @@ from pydantic import (
 from qsync_node.consensus.filtering import refusal_of_list
 from qsync_node.consensus.settings import ConsensusSettings
 from qsync_node.errors import QsyncError
+from qsync_node.peering.addresses import PORT_MAX, is_port
 from qsync_node.server.tlsconfig import TlsConfig
 
 _UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
@@ -180,6 +181,8 @@ def load_config(path: Path) -> NodeConfig:
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of `host:port`. Raises ConfigError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"invalid address {address!r}: use the form host:port")
+    if not host or not is_port(port):
+        raise ConfigError(
+            f"invalid address {address!r}: use the form host:port, with a port up to {PORT_MAX}"
+        )
     return host.strip("[]"), int(port)

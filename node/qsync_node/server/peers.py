@@ -278,7 +278,8 @@ class Peers:
                     server_hostname="" if tls else None,
                 )
                 failure = await done
-        except (OSError, TimeoutError, ConfigError) as error:
+        except (OSError, TimeoutError, ConfigError, ValueError) as error:
+            # ValueError: the system has no encoding for the name of the host.
             # Of the TLS errors, only a refused certificate is not caused by a lost connection.
             is_refusal = isinstance(error, ssl.SSLCertVerificationError)
             return LinkFailure(str(error) or type(error).__name__, is_refusal)

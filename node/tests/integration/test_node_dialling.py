@@ -4,6 +4,7 @@ import asyncio
 import gc
 import io
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,8 +18,8 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.format.frame import encode_ok
 from qsync_node.format.mp import unpack
-from qsync_node.peering.frames import encode_frames
-from qsync_node.peering.handshake import Opening, PeerIdentity, answer_hello
+from qsync_node.peering.frames import EMPTY_FRAME, encode_frames
+from qsync_node.peering.handshake import Established, Opening, PeerIdentity, answer_hello
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
@@ -29,6 +30,13 @@ from qsync_node.server.sessions import ClientSocket, Sessions
 
 UUID = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
+
+
+def peers_of(folder: Path, links: Links, numbers: Iterator[int], log: Log) -> Peers:
+    """Return the connections of a member n1 that does not listen."""
+    sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
+    config = NodeConfig(directory=folder, name="n1", replicaset_uuid=UUID, secret="a shared secret")
+    return Peers(config, UUID, links, sessions, lambda item: None, log, lambda: None)
 
 
 def test_attempt_without_an_answer_leaves_no_connection(
@@ -46,11 +54,7 @@ def test_attempt_without_an_answer_leaves_no_connection(
         log = Log("n1", "error", io.StringIO())
         numbers = itertools.count(1)
         links = Links(asyncio.get_running_loop(), numbers)
-        sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
-        config = NodeConfig(
-            directory=tmp_path, name="n1", replicaset_uuid=UUID, secret="a shared secret"
-        )
-        peers = Peers(config, UUID, links, sessions, lambda item: None, log, lambda: None)
+        peers = peers_of(tmp_path, links, numbers, log)
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         peers.set_addresses({"n2": f"127.0.0.1:{port}"})
@@ -65,6 +69,55 @@ def test_attempt_without_an_answer_leaves_no_connection(
                 await asyncio.sleep(0.01)  # the same
         peers.stop()
         server.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:99999", "a..b:3301", f"{'a' * 64}.example:3301", "h\0st:3301"]
+)
+def test_address_that_cannot_be_dialled_is_reported_and_tried_again(
+    tmp_path: Path, address: str
+) -> None:
+    """The system refuses it by other errors than those of connections."""
+    text = io.StringIO()
+
+    async def main() -> None:
+        log, numbers = Log("n1", "debug", text), itertools.count(1)
+        peers = peers_of(tmp_path, Links(asyncio.get_running_loop(), numbers), numbers, log)
+        peers.set_addresses({"n2": address})
+        async with asyncio.timeout(20):
+            while text.getvalue().count('"event": "link_lost"') < 2:
+                await asyncio.sleep(0.01)  # a real attempt ends by its own timer
+        peers.stop()
+
+    asyncio.run(main())
+
+
+def test_links_are_kept_alive_again_after_a_time_without_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other end closes a connection on which it hears nothing (E12)."""
+    monkeypatch.setattr(qsync_node.server.peers, "KEEPALIVE_S", 0.02)
+
+    async def main() -> None:
+        log, numbers = Log("n1", "error", io.StringIO()), itertools.count(1)
+        links = Links(asyncio.get_running_loop(), numbers)
+        peers = peers_of(tmp_path, links, numbers, log)
+
+        async def keeps_alive() -> None:
+            wire = ArrivedWire()
+            link = peers.establish(wire, Established(OTHER, 1, b"run", {}), is_mine=True)
+            async with asyncio.timeout(20):
+                while EMPTY_FRAME not in wire.written:
+                    await asyncio.sleep(0.01)  # a real timer sends the frames
+            link.lost()
+
+        await keeps_alive()
+        assert len(links) == 0
+        await asyncio.sleep(0.1)  # the timer finds no links
+        await keeps_alive()
+        peers.stop()
 
     asyncio.run(main())
 
@@ -86,9 +139,7 @@ def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
         log = Log("n1", "error", io.StringIO())
         numbers = itertools.count(1)
         links = Links(asyncio.get_running_loop(), numbers)
-        sessions = Sessions(numbers, 100, lambda number: None, lambda: None, log)
-        config = config_of("n1")
-        peers = Peers(config, UUID, links, sessions, lambda item: None, log, lambda: None)
+        peers = peers_of(tmp_path, links, numbers, log)
         wrong = await asyncio.start_server(greet_wrongly, "127.0.0.1", 0)
         port = wrong.sockets[0].getsockname()[1]
         peers.set_addresses({"n2": f"127.0.0.1:{port}"})
@@ -103,6 +154,12 @@ def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
                 while peers.refusals.of_targets:
                     await asyncio.sleep(0.01)  # the same
             assert len(links) == 1
+            wrong_port = wrong.sockets[0].getsockname()[1]
+            peers.set_addresses({"n3": f"127.0.0.1:{wrong_port}"})
+            while "n3" not in peers.refusals.of_targets:
+                await asyncio.sleep(0.01)  # the same
+            peers.set_addresses({})
+            assert peers.refusals.of_targets == {}, "nobody can correct an address that is gone"
         finally:
             peers.stop()
             member.close(is_clean=False)

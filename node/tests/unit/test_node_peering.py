@@ -268,7 +268,8 @@ def test_reported_addresses_are_dialled_once() -> None:
 
 
 @pytest.mark.parametrize("reported", [None, 5, {5: "h:1"}, {"b": 1}, {"b": "h"}, {"b": ":1"},
-                                      {"b": "h:"}, {"b": "h:x"}, {"b": "h:²"}])  # fmt: skip
+                                      {"b": "h:"}, {"b": "h:x"}, {"b": "h:²"}, {"b": "h:0"},
+                                      {"b": "h:65536"}, {"b": "h:" + "9" * 5000}])  # fmt: skip
 def test_invalid_report_is_ignored(reported: object) -> None:
     book = AddressBook("a")
     assert book.discover(reported, {}) == {}
