@@ -100,3 +100,16 @@ def test_value_that_has_returned_is_not_sent_twice() -> None:
     client.watch()
     bench.compare()
     assert client.events == 1
+
+
+def test_new_leadership_is_reported_in_its_turn() -> None:
+    """Clients write to the member that they consider the leader."""
+    bench = WatchedMember()
+    client = WatchingClient(bench, 1)
+    client.watch()
+    client.watch()
+    bench.change()
+    bench.watchers.notify(1, 0)
+    assert client.events == 1, "this turn compares nothing"
+    bench.watchers.notify(1, 1)
+    assert client.events == 2
