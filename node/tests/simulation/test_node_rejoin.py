@@ -26,6 +26,24 @@ def rejoin(driven: Driven, follower: Shell) -> None:
     assert driven.run(5_000, lambda: counters["event snapshot_taken"] > taken)
 
 
+def test_follower_that_has_all_removed_rows_needs_no_snapshot() -> None:
+    """Its next row is the first one that the leader still has."""
+    driven = Driven(3)
+    leader, follower = driven.leader(), driven.followers()[0]
+    driven.run(500)
+    follower.stop(power_loss=False)
+    assert driven.ask(leader, REPLACE, put(1, "missed")).code == 0
+    leader.step([fx.SegmentsRemoved(follower.disk_index + 1)])
+    driven.run(10)
+    assert node_of(leader).context.tail.first_available_index == follower.disk_index + 1
+    counters = driven.world.counters
+    wanted = counters["event snapshot_wanted"]
+    follower.start()
+    goal = node_of(leader).context.limbo.confirmed_index
+    assert driven.run(2_000, lambda: node_of(follower).context.limbo.confirmed_index >= goal)
+    assert counters["event snapshot_wanted"] == wanted
+
+
 def test_rows_of_the_former_log_are_awaited_no_more() -> None:
     """They count as a log write that hangs, and the cluster writes no other rows (E5)."""
     driven = Driven(3, election_timeout_ns=2 * SECOND)
