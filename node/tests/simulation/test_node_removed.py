@@ -6,6 +6,7 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus import messages as msg
 from qsync_node.consensus.messages import PeerMessage
 from qsync_node.errors import ErrorCode
+from qsync_sim.shell import Shell
 from qsync_testing.worlds import BEGIN, REPLACE, SELECT, Driven, get, node_of, put
 
 ADMIN = 7
@@ -95,6 +96,34 @@ def test_transactions_of_a_removed_member_end_with_their_session() -> None:
     assert driven.run(300, lambda: node_of(leader).context.is_removed(member.uuid))
     member.step([fx.SessionClosed(100)])
     assert driven.run(300, lambda: streams.held_bytes == 0)
+
+
+def removed_and_restarted(driven: Driven) -> Shell:
+    """Remove a member, start its process again and give it a second to ask for rows."""
+    leader, removed = driven.leader(), driven.followers()[0]
+    driven.world.command(leader, "unregister", uuid=removed.uuid)
+    assert driven.run(1_000, lambda: node_of(leader).context.is_removed(removed.uuid))
+    removed.stop(power_loss=False)
+    removed.start()
+    driven.run(1_000)
+    return removed
+
+
+def test_removed_instance_is_told_why_it_gets_no_rows() -> None:
+    """Its administrator then knows that it must join as a new instance."""
+    source = node_of(removed_and_restarted(Driven(3))).replica.source
+    assert "was removed: join as a new instance" in source.refused
+
+
+def test_refused_instance_waits_before_it_asks_again() -> None:
+    """Each question costs the leader a step, and the refusal of a removed instance remains."""
+    driven = Driven(3)
+    removed_and_restarted(driven)
+    counters = driven.world.counters
+    refused = counters["event subscription_refused"]
+    driven.run(1_000)
+    repeated = counters["event subscription_refused"] - refused
+    assert 1 < repeated < 50  # one in 25 to 75 ms
 
 
 def test_removal_requires_the_configured_quorum() -> None:
