@@ -65,6 +65,29 @@ def test_read_rate_does_not_multiply_heartbeat_rounds() -> None:
     assert core.lease.sequence - before <= 5  # one per heartbeat while no round is answered
 
 
+def test_late_answers_prove_the_leadership_of_their_round_only() -> None:
+    """A quorum may have elected another leader between the round and its late answers (E4)."""
+    driven = Driven(3)
+    leader = driven.leader()
+    core = node_of(leader).replica.leader
+    assert core is not None
+    driven.run(2 * LEASE_MS)
+    before = core.lease.sequence
+    for follower in driven.followers():
+        driven.mute(follower, leader)
+    driven.run(60)  # another round begins, whose answers are late
+    for follower in driven.followers():
+        driven.mute(leader, follower)
+    driven.run(LEASE_MS - 100)
+    driven.world.network.heal()
+    driven.cut_off(leader)
+    driven.run(10)
+    assert core.lease.proven_sequence() > before
+    assert node_of(leader).context.is_leading
+    driven.run(130)
+    assert not node_of(leader).context.is_leading
+
+
 def deposed(driven: Driven) -> tuple[Shell, Shell]:
     """Cut the leader off, elect another one, and write there.
 
