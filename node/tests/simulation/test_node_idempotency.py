@@ -24,6 +24,7 @@ from qsync_testing.worlds import (
     get,
     node_of,
     put,
+    without_acks,
 )
 
 KEY = ["client-1", 1, 0]
@@ -214,6 +215,18 @@ def test_window_changes_after_a_change_was_truncated(driven: Driven) -> None:
     driven.depose_and_return(leader)
     assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
     set_window(driven, 3_000)
+
+
+def test_change_of_the_window_never_times_out() -> None:
+    """It is a control row: only rows that the leader wrote for a client time out (T4)."""
+    driven = Driven(3, synchro_timeout_ns=200 * MILLISECOND)
+    leader = driven.leader()
+    with without_acks(leader):
+        driven.world.command(leader, "set_key_window", rows=2_000)
+        driven.run(1_000)
+    keys = [node_of(shell).keys for shell in driven.shells]
+    assert driven.run(2_000, lambda: all(table.window_rows == 2_000 for table in keys))
+    assert not driven.world.counters["event rolled_back"]
 
 
 def test_window_is_part_of_the_state_and_no_local_setting(driven: Driven) -> None:
