@@ -11,10 +11,21 @@ from itertools import count, repeat
 
 import pytest
 
+from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND
+from qsync_node.consensus.source import SourceState
 from qsync_sim.network import ConnectionEnd
 from qsync_sim.shell import Shell
-from qsync_testing.worlds import INSERT, LINEARIZABLE, SELECT, Driven, get, node_of, put
+from qsync_testing.worlds import (
+    INSERT,
+    LINEARIZABLE,
+    SELECT,
+    Driven,
+    get,
+    node_of,
+    put,
+    without_acks,
+)
 
 
 def opened(first: Shell, second: Shell) -> list[ConnectionEnd]:
@@ -124,3 +135,27 @@ def test_replica_finds_its_leader_although_its_connection_is_silent(seed: int) -
     node_of(follower).replica.source.restart()
     driven.run(1_500)
     assert driven.ask(leader, INSERT, put(2, "b")).code == 0
+
+
+def test_answer_to_a_former_subscription_truncates_nothing() -> None:
+    """A slow connection brings it after the member has followed by the other one (T2)."""
+    driven = Driven(3)
+    leader, follower = driven.leader(), driven.followers()[0]
+    driven.run(500)
+    source, tail = node_of(follower).replica.source, node_of(follower).context.tail
+    source.restart()
+    assert driven.run(200, lambda: source.state is SourceState.FOLLOWING)
+    slow, late = source.link, source.histories
+    assert late is not None
+    with without_acks(leader):
+        driven.send(leader, INSERT, put(1, "acknowledged"))
+        assert driven.run(100, lambda: tail.durable_index > late.last_index)
+        driven.run(10)
+        last = tail.last_index
+        source.restart()
+        follower.step([])
+        assert (source.state, source.link) == (SourceState.COMPARING, slow)
+        follower.step([fx.Received(slow, late)])
+        assert tail.last_index == last
+    assert driven.run(200, lambda: source.state is SourceState.FOLLOWING)
+    assert tail.last_index >= last
