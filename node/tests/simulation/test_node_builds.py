@@ -7,15 +7,29 @@ from msgpack import packb
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND
-from qsync_node.engine.database import Database
-from qsync_node.engine.fields import decode
-from qsync_node.engine.index import TreeIndex
+from qsync_node.engine import database as database_module
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import ALL, EQ
 from qsync_node.node import Node
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
+from qsync_testing.builds import (
+    BY_VALUE,
+    INDEXES,
+    SPACES,
+    TRUNCATIONS,
+    TUPLES,
+    check_indexes,
+    count_parts,
+    create,
+    database_of,
+    filled,
+    index_row,
+    is_building,
+    is_everywhere,
+    size_of,
+)
 from qsync_testing.worlds import (
     BEGIN,
     COMMIT,
@@ -31,87 +45,11 @@ from qsync_testing.worlds import (
     without_acks,
 )
 
-TUPLES = 60
-SPACES, INDEXES, TRUNCATIONS = 280, 288, 330
-
-
-def index_row(index_id: int, parts: list[Any], *, unique: bool = False) -> list[Any]:
-    return [SPACE, index_id, f"i{index_id}", "tree", {"unique": unique}, parts]
-
-
-def create(row: list[Any]) -> bytes:
-    return build_body(INDEXES, tuple=row)
-
-
-BY_VALUE = index_row(1, [[1, "string"]])
-
-
-def filled(**settings: Any) -> Driven:
-    """Return three members that hold `TUPLES` tuples."""
-    driven = Driven(3, **settings)
-    for key in range(TUPLES):
-        assert driven.ask(driven.leader(), REPLACE, put(key, f"v{key % 10}")).code == 0
-    assert driven.run(10_000, lambda: all(size_of(shell) == TUPLES for shell in driven.shells))
-    return driven
-
-
-def database_of(shell: Shell) -> Database:
-    return node_of(shell).database
-
-
-def size_of(shell: Shell) -> int:
-    return len(database_of(shell).space(SPACE).indexes[0])
-
-
-def is_building(shell: Shell) -> bool:
-    return node_of(shell).builds.is_active
-
 
 def is_logged(shell: Shell) -> bool:
     """Return whether a row that changes the schema is in the log and not confirmed."""
     context = node_of(shell).context
     return node_of(shell).state.ddl_barrier > context.limbo.confirmed_index
-
-
-def check_indexes(driven: Driven) -> None:
-    """Check that every index of every living member holds exactly the tuples of the space."""
-    states = []
-    for shell in driven.world.alive():
-        database = database_of(shell)
-        space = database.space(SPACE)
-        wanted = {packed for _, packed in space.indexes[0].entries()}
-        for index in space.indexes.values():
-            assert isinstance(index, TreeIndex)
-            entries = dict(index.entries())
-            assert sorted(entries.values()) == sorted(wanted)
-            for key, packed in entries.items():
-                assert index.key_def.entry_key(decode(packed)) == key
-        states.append((sorted(space.indexes), sorted(wanted), database.memory_bytes))
-        copy = Database()
-        for body in database.snapshot_bodies():
-            copy.load(body)
-        assert copy.memory_bytes == database.memory_bytes
-    assert all(state == states[0] for state in states)
-
-
-def is_everywhere(driven: Driven, index_id: int) -> bool:
-    return all(
-        index_id in database_of(shell).space(SPACE).indexes for shell in driven.world.alive()
-    )
-
-
-def count_parts(shell: Shell) -> list[int]:
-    """Return a list that grows by one with each step that continues a build."""
-    builds = node_of(shell).builds
-    advance, taken = builds.advance, []
-
-    def counted() -> None:
-        if builds.is_active:
-            taken.append(1)
-        advance()
-
-    builds.advance = counted  # type: ignore[method-assign]  # and advances
-    return taken
 
 
 def test_index_is_built_in_parts_on_every_member_while_writes_go_on() -> None:
@@ -131,6 +69,23 @@ def test_index_is_built_in_parts_on_every_member_while_writes_go_on() -> None:
     check_indexes(driven)
     found = driven.ask(leader, 1, build_body(SPACE, index=1, key=["new1"], limit=99, iterator=EQ))
     assert len(found.tuples) == 6
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_tuple_that_keeps_its_indexed_value_beside_a_build_stays_in_the_index(unique: bool) -> None:
+    """Its old and its new entry have the same key: the old one leaves the index first."""
+    driven = filled()
+    leader = driven.leader()
+    for key in range(TUPLES):
+        assert driven.ask(leader, REPLACE, put(key, f"unique{key}")).code == 0
+    asked = driven.send(leader, INSERT, create(index_row(1, [[1, "string"]], unique=unique)))
+    for key in range(TUPLES):
+        driven.send(leader, REPLACE, build_body(SPACE, tuple=[key, f"unique{key}", 1]))
+    assert is_building(leader)
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    assert driven.run(10_000, lambda: is_everywhere(driven, 1))
+    check_indexes(driven)
 
 
 def test_writes_of_any_rate_let_the_build_end() -> None:
@@ -164,6 +119,7 @@ def test_build_catches_up_with_changes_faster_than_they_come() -> None:
             break
     assert build.is_complete
     assert build.failure is None
+    assert build.changes_bytes == 0, "no change waits"
 
 
 def test_new_primary_key_rebuilds_every_index() -> None:
@@ -216,6 +172,21 @@ def test_tuple_of_the_wrong_type_refuses_a_new_format() -> None:
     assert driven.ask(driven.leader(), REPLACE, changed).code == 0
     wrong = driven.ask(driven.leader(), REPLACE, build_body(SPACE, tuple=[501, 7, 0]))
     assert wrong.code == ErrorCode.FIELD_TYPE
+    driven.run(1000)
+    check_indexes(driven)
+
+
+def test_tuple_of_the_wrong_type_beside_a_check_refuses_the_format() -> None:
+    driven = filled()
+    leader = driven.leader()
+    fields = [{"name": "id", "type": "unsigned"}, {"name": "value", "type": "string"}]
+    row = [SPACE, 1, f"s{SPACE}", "memtx", 0, {"is_sync": True}, fields]
+    asked = driven.send(leader, REPLACE, build_body(SPACES, tuple=row))
+    wrong = driven.send(leader, INSERT, build_body(SPACE, tuple=[500, 7, 0]))
+    assert is_building(leader)
+    assert driven.run(10_000, lambda: {asked, wrong} <= set(driven.answers))
+    assert driven.answers[wrong].code == 0, "it came before the format"
+    assert driven.answers[asked].code == ErrorCode.FIELD_TYPE
     driven.run(1000)
     check_indexes(driven)
 
@@ -520,6 +491,18 @@ def test_followers_recognise_every_form_of_the_row(head: bytes) -> None:
     assert driven.ask(driven.leader(), INSERT, head + packb(BY_VALUE)).code == 0
     assert driven.run(10_000, lambda: is_everywhere(driven, 1))
     assert all(node_of(shell).builds._row_index for shell in driven.followers())
+
+
+def test_index_over_few_large_tuples_is_built_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of the tuples, too, are more than a step may handle."""
+    driven = filled(build_tuples_max=1000)
+    monkeypatch.setattr(database_module, "BUILD_BYTES_MAX", 100)
+    asked = driven.send(driven.leader(), INSERT, create(BY_VALUE))
+    assert is_building(driven.leader())
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.run(10_000, lambda: is_everywhere(driven, 1))
+    assert driven.world.counters["event build"] == 3, "once on every member"
+    check_indexes(driven)
 
 
 def test_update_of_an_index_is_built_in_parts() -> None:
