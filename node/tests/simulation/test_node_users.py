@@ -60,6 +60,20 @@ def test_right_that_is_revoked_after_a_repair_is_lost() -> None:
     assert read(driven, member, "joe") == ErrorCode.ACCESS_DENIED
 
 
+def test_user_takes_no_space_of_another_user() -> None:
+    """The owner before the change decides, not the one that the statement names."""
+    driven = with_reader()
+    leader = driven.leader()
+    grant = build_body(SystemSpace.PRIV, tuple=[1, 40, "space", int(SystemSpace.SPACE), 3])
+    assert driven.ask(leader, INSERT, grant).code == 0
+    owned_by_joe = [SPACE, 40, f"s{SPACE}", "memtx", 0, {"is_sync": True}, []]
+    body = build_body(SystemSpace.SPACE, tuple=owned_by_joe)
+    refused = driven.ask(leader, REPLACE, body, user="joe")
+    assert refused.code == ErrorCode.ACCESS_DENIED
+    assert f"Alter access to space 's{SPACE}' is denied" in refused.reason
+    assert node_of(leader).database.space(SPACE).definition.owner == 1
+
+
 EXECUTE = 4
 CALL = int(Type.CALL)
 

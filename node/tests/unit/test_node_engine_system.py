@@ -63,6 +63,23 @@ def test_users_follow_their_grants() -> None:
     assert joe.is_dropped
 
 
+def test_users_follow_the_grants_of_their_roles() -> None:
+    database = Database.bootstrap(UUID)
+    database.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {}))
+    database.apply(Type.INSERT, row(SystemSpace.USER, 41, 1, "readers", "role", {}))
+    database.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "role", 41, 4))
+    joe = user(database, "joe")
+    grant = row(SystemSpace.PRIV, 1, 41, "space", 512, 1)
+    database.load(row(SystemSpace.SPACE, 512, 1, "s", "memtx", 0, {}, []))
+    database.apply(Type.INSERT, grant)
+    assert joe.bits("space", 512) == 1
+    key = [41, "space", 512]
+    database.apply(Type.DELETE, msgpack.packb({Key.SPACE_ID: SystemSpace.PRIV, Key.KEY: key}))
+    assert joe.bits("space", 512) == 0
+    database.apply(Type.INSERT, grant)
+    assert joe.bits("space", 512) == 1
+
+
 def test_the_schema_version_counts_ddl_and_survives_a_snapshot() -> None:
     database = Database.bootstrap(UUID)
     assert database.schema_version == 1
