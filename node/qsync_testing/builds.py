@@ -25,7 +25,7 @@ def create(row: list[Any]) -> bytes:
 BY_VALUE = index_row(1, [[1, "string"]])
 
 
-def filled(**settings: Any) -> Driven:
+def filled(**settings: int) -> Driven:
     """Return three members that hold `TUPLES` tuples."""
     driven = Driven(3, **settings)
     for key in range(TUPLES):

@@ -1,4 +1,4 @@
-"""The archiver's thread over real files: what it reports, and what does not end it (S6)."""
+"""The archiver's thread over real files: its reports, and errors that do not end it (S6)."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -111,12 +111,12 @@ def test_error_of_a_decision_is_reported_and_does_not_end_the_thread(
 
     def fail(self: Shipping, operation: UploadOperation, *rest: object) -> None:
         if is_broken:
-            raise ValueError("a name that nobody expected")
+            raise ValueError("an unexpected name")
         decide(self, operation, *rest)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(Shipping, "on_done", fail)
     wait_until("the error is reported", observed(archiver, lambda: bool(archiver.error)), 60)
-    assert "a name that nobody expected" in archiver.error
+    assert "an unexpected name" in archiver.error
     is_broken = False
     wait_until("both are archived", observed(archiver, lambda: place.archived() == [3, 5]), 60)
 

@@ -159,7 +159,7 @@ def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
             while "n3" not in peers.refusals.of_targets:
                 await asyncio.sleep(0.01)  # the same
             peers.set_addresses({})
-            assert peers.refusals.of_targets == {}, "nobody can correct an address that is gone"
+            assert peers.refusals.of_targets == {}, "an address that is gone needs no correction"
         finally:
             peers.stop()
             member.close(is_clean=False)

@@ -18,7 +18,7 @@ from qsync_sim.disk import SimDisk
 from qsync_testing.log_files import UUID, batch, body, filled, indexes, segments
 
 PATIENCE_S = 60
-BLOCKED_S = 0.5  # long enough for a change that waits for nobody
+BLOCKED_S = 0.5  # long enough for a change that does not wait
 
 
 class PausedReads(OsFileSystem):

@@ -1,4 +1,4 @@
-"""Single faults at chosen calls of one operation, and what the next start finds."""
+"""Single faults at chosen calls of one operation, and the state that the next start finds."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +32,7 @@ def remove_newest_segment(disk: SimDisk) -> None:
 
 
 def test_nothing_is_appended_behind_half_a_block() -> None:
-    """An end marker behind it would make the torn tail look like damage (D4)."""
+    """An end marker after it would make the torn tail look like damage (D4)."""
     disk = SimDisk()
     storage = filled(disk, "/data")
     disk.on_call = lambda call, path: "short" if call == "append" else None

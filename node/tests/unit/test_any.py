@@ -19,7 +19,7 @@ MAXIMA = {
     "node/qsync_spark": 26,
     "node/qsync_broker": 32,
     "node/qsync_testing": 57,
-    "node/tests": 82,
+    "node/tests": 81,
     "operator/qsync_operator": 16,
     "operator/qsync_agent": 0,
     "operator/qsync_local": 1,

@@ -91,7 +91,7 @@ def test_pass_uploads_all_sealed_segments_and_then_waits() -> None:
 
 
 def test_segment_that_was_merged_is_not_archived_again_while_it_is_local() -> None:
-    """Its entry would be dropped each hour, and the file uploaded anew."""
+    """Its entry would be dropped each hour, and the file uploaded again."""
     shipping = Shipping()
     shipping.observe(VIEW)
     one_pass(shipping)

@@ -25,7 +25,7 @@ from qsync_testing.server_cluster import READ, SPACE, cluster_with_space
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
-    with cluster_with_space(tmp_path_factory.mktemp("strangers")) as running:
+    with cluster_with_space(tmp_path_factory.mktemp("bad")) as running:
         yield running
 
 
