@@ -101,8 +101,11 @@ def file_name(signature: int, suffix: str) -> str:
     return f"{signature:020d}.{suffix}"
 
 
-def is_file_name(name: str, suffix: str) -> bool:
-    """Return whether `file_name` returns `name` for some signature: other files are not ours."""
+def is_log_file_name(name: str, suffix: str) -> bool:
+    """Return whether `file_name` returns `name` for some signature.
+
+    Other files are foreign and stay untouched.
+    """
     digits, _, found = name.partition(".")
     return found == suffix and len(digits) == 20 and digits.isascii() and digits.isdigit()
 

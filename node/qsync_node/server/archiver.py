@@ -38,11 +38,11 @@ from qsync_node.archive.uploader import (
 from qsync_node.archive.uploads import Contents, Upload
 from qsync_node.consensus.history import TermStart
 from qsync_node.errors import QsyncError
-from qsync_node.format.xlog import is_file_name
+from qsync_node.format.xlog import is_log_file_name
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
-from qsync_node.storage.rewind import ROLLBACK_DIRECTORY, is_saved_name
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY, is_rollback_file_name
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentRange, Storage
 
@@ -183,8 +183,8 @@ class Archiver:
         self._shipping.on_done(operation, result, time.monotonic(), time.time())
         floor = self._shipping.floor
         if floor is not None and floor != self._floor:
-            self._floor = floor
             self._disk.allow(floor)
+            self._floor = floor
         if isinstance(operation, PutManifest):
             added = operation.added
             self._log("archived", file=added.name, rows=added.rows, bytes=added.size)
@@ -194,9 +194,9 @@ class Archiver:
     def _fail(self, reason: str) -> None:
         self._shipping.on_failed(time.monotonic())
         self.failures += 1
-        if reason != self.error:
+        is_new, self.error = reason != self.error, reason
+        if is_new:
             self._log("archive_failed", reason=reason)
-        self.error = reason
 
     def _perform(self, operation: UploadOperation) -> Any:
         """Perform an operation, and return its result.
@@ -234,10 +234,10 @@ class Archiver:
     def _contents(self, segments: list[SegmentRange]) -> Contents:
         directory = self._config.directory
         found = sorted(directory.glob("*.snap"))
-        snapshots = [str(path) for path in found if is_file_name(path.name, "snap")]
+        snapshots = [str(path) for path in found if is_log_file_name(path.name, "snap")]
         rollbacks: list[tuple[str, int]] = []
         for path in sorted((directory / ROLLBACK_DIRECTORY).glob("*.xlog")):
-            if is_saved_name(path.name):
+            if is_rollback_file_name(path.name):
                 rollbacks.append((str(path), path.stat().st_size))
         return Contents(segments, snapshots, rollbacks)
 

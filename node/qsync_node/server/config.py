@@ -110,6 +110,16 @@ class NodeConfig(BaseModel):
     archive: ArchiveConfig | None = None
     bootstrap_from: Path | None = None  # folder with the snapshot for a bootstrap
 
+    @field_validator("listen", "admin_listen", "advertise")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if address:
+            try:
+                split_address(address)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+        return address
+
     @field_validator("archive")
     @classmethod
     def _check_archive(

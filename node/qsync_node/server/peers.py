@@ -279,10 +279,13 @@ class Peers:
                 )
                 failure = await done
         except (OSError, TimeoutError, ConfigError, ValueError) as error:
-            # ValueError: the system has no encoding for the name of the host.
             # Of the TLS errors, only a refused certificate is not caused by a lost connection.
-            is_refusal = isinstance(error, ssl.SSLCertVerificationError)
-            return LinkFailure(str(error) or type(error).__name__, is_refusal)
+            if isinstance(error, ssl.SSLCertVerificationError | ConfigError):
+                return LinkFailure(str(error), is_refusal=True)
+            if isinstance(error, ValueError):  # the name of the host has no encoding
+                reason = f"invalid address {attempt.address!r}: {error}"
+                return LinkFailure(reason, is_refusal=True)
+            return LinkFailure(str(error) or type(error).__name__)
         finally:
             if transport is not None and dialer is not None and dialer.link is None:
                 transport.abort()  # the other end is silent, and could answer much later

@@ -39,7 +39,7 @@ from qsync_node.format.xlog import (
     FileHeader,
     XlogError,
     decode_file_header,
-    is_file_name,
+    is_log_file_name,
     read_blocks,
 )
 from qsync_node.storage.ahead import forget_ahead, noted_ahead
@@ -145,7 +145,7 @@ def _open_segments(
     """Read only the headers of segments; return the segments and their (instance uuid, path)."""
     segments: list[Segment] = []
     uuids: set[tuple[str, str]] = set()
-    for name in sorted(name for name in names if name.endswith(".xlog")):
+    for name in sorted(name for name in names if is_log_file_name(name, "xlog")):
         path = join(directory, name)
         try:
             header, data_start = decode_file_header(fs.read(path, 0, HEADER_BYTES_MAX))
@@ -199,7 +199,7 @@ def _newest_snapshot(
         CorruptionError: the newest is damaged, and the log does not reach back.
     """
     first_damage: CorruptionError | None = None
-    for name in sorted((name for name in names if is_file_name(name, "snap")), reverse=True):
+    for name in sorted((name for name in names if is_log_file_name(name, "snap")), reverse=True):
         try:
             snapshot = open_snapshot(fs, join(directory, name))
         except CorruptionError as error:

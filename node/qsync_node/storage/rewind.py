@@ -105,8 +105,8 @@ def save_tail(wal: Wal, vclock: VClock, tail: list[LogBatch], first_cut_term: in
     return join(directory, name)
 
 
-def is_saved_name(name: str) -> bool:
-    """Return whether `save_tail` gives a file this name: other files are not ours."""
+def is_rollback_file_name(name: str) -> bool:
+    """Return whether `save_tail` gives a file this name. Other files are foreign."""
     return re.fullmatch(r"[0-9]{20}\.[0-9]+(\.[0-9]+)?\.xlog", name) is not None
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.vclock import VClock, is_equal, signature
-from qsync_node.format.xlog import is_file_name
+from qsync_node.format.xlog import is_log_file_name
 from qsync_node.storage.ahead import forget_ahead, note_ahead
 from qsync_node.storage.atomic import put_file
 from qsync_node.storage.ballot import BALLOT_NAME, store_ballot
@@ -51,7 +51,10 @@ class Storage:
 
     @staticmethod
     def exists(fs: FileSystem, directory: str) -> bool:
-        """Return whether the directory contains a log, which `open` must then recover."""
+        """Return whether the directory contains a log, which `open` must then recover.
+
+        Each file with such a suffix counts: a member whose files were renamed does not begin again.
+        """
         return fs.exists(directory) and any(
             name.endswith((".xlog", ".snap")) for name in fs.listdir(directory)
         )
@@ -263,7 +266,7 @@ class Storage:
         limit = min(index, self._snapshot_index)
         removed = 0
         for name in sorted(wal.fs.listdir(wal.directory)):
-            if is_file_name(name, "snap") and int(name.split(".")[0]) < limit:
+            if is_log_file_name(name, "snap") and int(name.split(".")[0]) < limit:
                 wal.fs.remove(join(wal.directory, name))
                 removed += 1
         if removed:

@@ -24,7 +24,7 @@ def with_client(cluster: ProcessCluster) -> Callable[[ClientBody], None]:
 
 @pytest.fixture
 def raw(cluster: ProcessCluster) -> Iterator[Raw]:
-    """A connection to the leader, without log-in."""
+    """Return a connection to the leader, without log-in."""
     connection = Raw(cluster.leader().address)
     yield connection
     connection.socket.close()

@@ -20,7 +20,7 @@ from qsync_node.format.frame import encode_ok
 from qsync_node.format.mp import unpack
 from qsync_node.peering.frames import EMPTY_FRAME, encode_frames
 from qsync_node.peering.handshake import Established, Opening, PeerIdentity, answer_hello
-from qsync_node.server.config import NodeConfig
+from qsync_node.server.config import ConfigError, NodeConfig, load_config
 from qsync_node.server.links import Links
 from qsync_node.server.logs import Log
 from qsync_node.server.loop import NodeServer
@@ -80,18 +80,27 @@ def test_address_that_cannot_be_dialled_is_reported_and_tried_again(
     tmp_path: Path, address: str
 ) -> None:
     """The system refuses it by other errors than those of connections."""
-    text = io.StringIO()
 
     async def main() -> None:
-        log, numbers = Log("n1", "debug", text), itertools.count(1)
+        log, numbers = Log("n1", "error", io.StringIO()), itertools.count(1)
         peers = peers_of(tmp_path, Links(asyncio.get_running_loop(), numbers), numbers, log)
         peers.set_addresses({"n2": address})
         async with asyncio.timeout(20):
-            while text.getvalue().count('"event": "link_lost"') < 2:
+            while peers.refused_count < 2:
                 await asyncio.sleep(0.01)  # a real attempt ends by its own timer
+        assert "invalid address" in str(peers.refusals.of_targets["n2"])
         peers.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("field", ["listen", "admin_listen", "advertise"])
+def test_wrong_address_of_a_configuration_names_its_field(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "n1.yaml"
+    lines = [f"directory: {tmp_path}", "name: n1", f"replicaset_uuid: {UUID}"]
+    path.write_text("\n".join([*lines, "secret: a shared secret", f"{field}: n1:99999"]))
+    with pytest.raises(ConfigError, match=rf"n1.yaml: {field}: invalid address 'n1:99999': use "):
+        load_config(path)
 
 
 def test_links_are_kept_alive_again_after_a_time_without_links(
@@ -141,8 +150,8 @@ def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
         links = Links(asyncio.get_running_loop(), numbers)
         peers = peers_of(tmp_path, links, numbers, log)
         wrong = await asyncio.start_server(greet_wrongly, "127.0.0.1", 0)
-        port = wrong.sockets[0].getsockname()[1]
-        peers.set_addresses({"n2": f"127.0.0.1:{port}"})
+        wrong_port = wrong.sockets[0].getsockname()[1]
+        peers.set_addresses({"n2": f"127.0.0.1:{wrong_port}"})
         member = NodeServer(config_of("n2"), log)
         await member.listen()
         try:
@@ -154,10 +163,10 @@ def test_refusal_of_a_member_ends_with_a_link_to_it(tmp_path: Path) -> None:
                 while peers.refusals.of_targets:
                     await asyncio.sleep(0.01)  # the same
             assert len(links) == 1
-            wrong_port = wrong.sockets[0].getsockname()[1]
-            peers.set_addresses({"n3": f"127.0.0.1:{wrong_port}"})
-            while "n3" not in peers.refusals.of_targets:
-                await asyncio.sleep(0.01)  # the same
+            async with asyncio.timeout(20):
+                peers.set_addresses({"n3": f"127.0.0.1:{wrong_port}"})
+                while "n3" not in peers.refusals.of_targets:
+                    await asyncio.sleep(0.01)  # the same
             peers.set_addresses({})
             assert peers.refusals.of_targets == {}, "an address that is gone needs no correction"
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 from qsync_node.format.xlog import Block, decode_file_header, file_name, read_blocks
 from qsync_node.storage.errors import CorruptionError, DiskError
+from qsync_node.storage.rewind import is_rollback_file_name
 from qsync_node.storage.scheduler import LogLane, Seal
 from qsync_node.storage.storage import Storage
 from qsync_sim.disk import DiskFault, PowerLoss, SimDisk
@@ -31,7 +32,7 @@ def remove_newest_segment(disk: SimDisk) -> None:
     disk.sync_dir("/data")
 
 
-def test_nothing_is_appended_behind_half_a_block() -> None:
+def test_nothing_is_appended_after_half_a_block() -> None:
     """An end marker after it would make the torn tail look like damage (D4)."""
     disk = SimDisk()
     storage = filled(disk, "/data")
@@ -72,11 +73,12 @@ def test_power_loss_keeps_the_order_of_removals(seed: int) -> None:
         disk.crash(Random(seed))
         assert Storage.open(disk, "/data", SMALL)[1].last_index == 30
         if has_ended:
+            assert call > 3, "the power was lost at some calls"
             return
     pytest.fail("the removal never ends")
 
 
-def test_newest_segment_is_missed_after_a_truncation() -> None:
+def test_missing_newest_segment_is_detected_after_a_truncation() -> None:
     """A truncation that removes segments notes the one that is the newest then (D7, L6)."""
     disk = SimDisk()
     storage = filled(disk, "/data")
@@ -88,7 +90,7 @@ def test_newest_segment_is_missed_after_a_truncation() -> None:
         Storage.open(disk, "/data", SMALL)
 
 
-def test_newest_segment_is_missed_after_an_interrupted_truncation() -> None:
+def test_missing_newest_segment_is_detected_after_an_interrupted_truncation() -> None:
     """The next start notes the newest segment, whichever the truncation has left (D7)."""
     for call in range(CALLS_MAX):
         disk = SimDisk()
@@ -96,6 +98,7 @@ def test_newest_segment_is_missed_after_an_interrupted_truncation() -> None:
         lose_power_at(disk, call)
         with suppress(PowerLoss):
             storage.rewind(8, 2)
+            assert call > 3, "the power was lost at some calls"
             return
         disk.on_call = None
         disk.crash(Random(call))
@@ -108,7 +111,7 @@ def test_newest_segment_is_missed_after_an_interrupted_truncation() -> None:
     pytest.fail("the truncation never ends")
 
 
-def test_damaged_snapshot_of_a_join_gives_way_to_no_older_one_without_its_log() -> None:
+def test_start_refuses_an_older_snapshot_without_its_log() -> None:
     """The log had reached index 30, and was removed for the snapshot (S3, D7)."""
     refused = 0
     for call in range(CALLS_MAX):
@@ -176,16 +179,34 @@ def test_large_snapshot_has_large_blocks() -> None:
     assert sum(isinstance(item, Block) for item in read_blocks(data, offset)) < 50
 
 
-def test_file_that_is_no_snapshot_is_left_alone() -> None:
-    """A person may have put a copy there, with any name."""
+def test_foreign_files_stay_untouched() -> None:
+    """A person may have put copies there, with any names."""
     disk = SimDisk()
     storage = filled(disk, "/data")
-    storage.write_snapshot({1: 10}, [body(1)])
-    for name in ("old.snap", "00000000000000000010.snap.snap", "7.snap"):
-        file = disk.create(f"/data/{name}")
-        file.append(b"a copy")
+    first = storage.write_snapshot({1: 10}, [body(1)])
+    copies = [f"/data/{name}" for name in ("old.snap", "7.snap", "old.xlog", "7.xlog")]
+    for path in copies:
+        file = disk.create(path)
+        file.append(disk.read(first))
         file.close()
     storage.write_snapshot({1: 20}, [body(2)])
     assert storage.remove_snapshots_before(20) == 1
-    assert disk.exists("/data/old.snap")
-    assert not disk.exists(f"/data/{file_name(10, 'snap')}")
+    assert not disk.exists(first)
+    storage.close()
+    _, recovered = Storage.open(disk, "/data", SMALL)
+    assert recovered.last_index == 30
+    assert recovered.snapshot is not None
+    assert recovered.snapshot.index == 20
+    assert all(disk.exists(path) for path in copies)
+
+
+def test_names_of_saved_rows_are_known() -> None:
+    """The archive takes the files of these names only (S6)."""
+    disk = SimDisk()
+    storage = filled(disk, "/data")
+    storage.rewind(20, 3)
+    storage.write([batch(21, 2, mark=9)])
+    storage.rewind(20, 3)
+    names = disk.listdir("/data/rollback")
+    assert len(names) == 2
+    assert all(is_rollback_file_name(name) for name in names)

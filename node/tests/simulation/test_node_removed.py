@@ -109,7 +109,7 @@ def removed_and_restarted(driven: Driven) -> Shell:
     return removed
 
 
-def test_removed_instance_is_told_why_it_gets_no_rows() -> None:
+def test_removed_instance_receives_the_reason_of_its_refusal() -> None:
     """Its administrator then knows that it must join as a new instance."""
     source = node_of(removed_and_restarted(Driven(3))).replica.source
     assert "was removed: join as a new instance" in source.refused
