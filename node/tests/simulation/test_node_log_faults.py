@@ -200,6 +200,25 @@ def test_foreign_files_stay_untouched() -> None:
     assert all(disk.exists(path) for path in copies)
 
 
+def test_foreign_snapshot_is_no_damage_of_an_interrupted_join() -> None:
+    """Without a log, a damaged snapshot would refuse the start (S3)."""
+    opened = 0
+    for call in range(CALLS_MAX):
+        disk = SimDisk()
+        storage = filled(disk, "/data")
+        disk.create("/data/old.snap").close()
+        lose_power_at(disk, call)
+        with suppress(PowerLoss):
+            storage.install_snapshot({1: 90}, [body(90)])
+            break
+        disk.on_call = None
+        disk.crash(Random(call))
+        if not segments(disk, "/data"):
+            assert Storage.open(disk, "/data", SMALL)[1].last_index == 90
+            opened += 1
+    assert opened, "some call leaves no segment"
+
+
 def test_names_of_saved_rows_are_known() -> None:
     """The archive takes the files of these names only (S6)."""
     disk = SimDisk()
