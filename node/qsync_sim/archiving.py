@@ -26,7 +26,7 @@ from qsync_node.archive.uploader import (
     Shipping,
     UploadOperation,
 )
-from qsync_node.archive.uploads import Contents
+from qsync_node.archive.uploads import Contents, own_contents
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.format.xlog import XlogError
 from qsync_node.node import Node
@@ -218,10 +218,10 @@ def _contents(shell: Archived, operation: ListFiles) -> Contents:
     disk, directory = shell.disk, shell.directory
     folder = f"{directory}/{ROLLBACK_DIRECTORY}"
     rollbacks = [f"{folder}/{name}" for name in disk.listdir(folder)]
-    return Contents(
+    return own_contents(
         operation.segments,
-        [f"{directory}/{name}" for name in disk.listdir(directory) if name.endswith(".snap")],
-        [(path, disk.size(path)) for path in rollbacks if path.endswith(".xlog")],
+        [f"{directory}/{name}" for name in disk.listdir(directory)],
+        [(path, disk.size(path)) for path in rollbacks],
     )
 
 

@@ -83,5 +83,5 @@ def count_parts(shell: Shell) -> list[int]:
             taken.append(1)
         advance()
 
-    builds.advance = counted  # type: ignore[method-assign]  # and advances
+    builds.advance = counted  # type: ignore[method-assign]  # counts, then advances
     return taken

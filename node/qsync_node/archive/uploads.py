@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from qsync_node.archive.compaction import ChangesFile
 from qsync_node.archive.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
+from qsync_node.format.xlog import is_log_file_name
+from qsync_node.storage.rewind import is_rollback_file_name
 from qsync_node.storage.storage import SegmentRange
 
 
@@ -34,6 +36,19 @@ class Contents(NamedTuple):
     segments: Sequence[SegmentRange]
     snapshots: Sequence[str]
     rollbacks: Sequence[tuple[str, int]]
+
+
+def own_contents(
+    segments: Sequence[SegmentRange],
+    snapshots: Iterable[str],
+    rollbacks: Iterable[tuple[str, int]],
+) -> Contents:
+    """Return the contents of a data directory without foreign files."""
+    return Contents(
+        segments,
+        [path for path in snapshots if is_log_file_name(_name(path), "snap")],
+        [(path, size) for path, size in rollbacks if is_rollback_file_name(_name(path))],
+    )
 
 
 def _name(path: str) -> str:

@@ -35,14 +35,13 @@ from qsync_node.archive.uploader import (
     Shipping,
     UploadOperation,
 )
-from qsync_node.archive.uploads import Contents, Upload
+from qsync_node.archive.uploads import Contents, Upload, own_contents
 from qsync_node.consensus.history import TermStart
 from qsync_node.errors import QsyncError
-from qsync_node.format.xlog import is_log_file_name
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
-from qsync_node.storage.rewind import ROLLBACK_DIRECTORY, is_rollback_file_name
+from qsync_node.storage.rewind import ROLLBACK_DIRECTORY
 from qsync_node.storage.scheduler import ArchiveFloor
 from qsync_node.storage.storage import SegmentRange, Storage
 
@@ -233,13 +232,12 @@ class Archiver:
 
     def _contents(self, segments: list[SegmentRange]) -> Contents:
         directory = self._config.directory
-        found = sorted(directory.glob("*.snap"))
-        snapshots = [str(path) for path in found if is_log_file_name(path.name, "snap")]
-        rollbacks: list[tuple[str, int]] = []
-        for path in sorted((directory / ROLLBACK_DIRECTORY).glob("*.xlog")):
-            if is_rollback_file_name(path.name):
-                rollbacks.append((str(path), path.stat().st_size))
-        return Contents(segments, snapshots, rollbacks)
+        rollbacks = sorted((directory / ROLLBACK_DIRECTORY).glob("*.xlog"))
+        return own_contents(
+            segments,
+            [str(path) for path in sorted(directory.glob("*.snap"))],
+            [(str(path), path.stat().st_size) for path in rollbacks],
+        )
 
 
 def without_secrets(url: str) -> str:

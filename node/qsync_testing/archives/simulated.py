@@ -24,7 +24,7 @@ from qsync_node.archive.manifest import (
     encode_manifest,
     encode_root,
 )
-from qsync_node.archive.uploads import Contents, plan_uploads
+from qsync_node.archive.uploads import own_contents, plan_uploads
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.history import History
 from qsync_node.format.journals import (
@@ -77,10 +77,10 @@ class SimArchive:
         )
         names = disk.listdir(DIRECTORY)
         rollbacks = [f"{DIRECTORY}/rollback/{n}" for n in disk.listdir(f"{DIRECTORY}/rollback")]
-        contents = Contents(
+        contents = own_contents(
             shell.storage.segments(),
-            [f"{DIRECTORY}/{name}" for name in names if name.endswith(".snap")],
-            [(path, disk.size(path)) for path in rollbacks if path.endswith(".xlog")],
+            [f"{DIRECTORY}/{name}" for name in names],
+            [(path, disk.size(path)) for path in rollbacks],
         )
         history = History(context.tail.history.starts)
         confirmed = context.limbo.confirmed_index

@@ -119,7 +119,7 @@ def test_error_of_a_decision_is_reported_and_does_not_end_the_thread(
     def fail(self: Shipping, operation: UploadOperation, *rest: object) -> None:
         if is_broken:
             raise ValueError("an unexpected name")
-        decide(self, operation, *rest)  # type: ignore[arg-type]  # passed on as they came
+        decide(self, operation, *rest)  # type: ignore[arg-type]  # the arguments of `on_done`
 
     monkeypatch.setattr(Shipping, "on_done", fail)
     wait_until("the error is reported", observed(archiver, lambda: bool(archiver.error)), 60)
@@ -143,5 +143,5 @@ def test_idle_archiver_waits(
         return ask(self, now_s)
 
     monkeypatch.setattr(Shipping, "next_operation", count)
-    time.sleep(0.5)
+    time.sleep(0.5)  # nothing may happen meanwhile
     assert asked <= 2

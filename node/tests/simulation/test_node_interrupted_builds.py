@@ -20,7 +20,7 @@ def test_build_begins_again_over_the_state_of_a_repair() -> None:
     former, followers = driven.leader(), driven.followers()
     advances = {shell.name: node_of(shell).builds.advance for shell in followers}
     for shell in followers:
-        node_of(shell).builds.advance = lambda: None  # type: ignore[method-assign]  # it takes long
+        node_of(shell).builds.advance = lambda: None  # type: ignore[method-assign]  # a long build
     assert driven.ask(former, INSERT, create(BY_VALUE)).code == 0
     assert driven.run(1000, lambda: all(is_building(shell) for shell in followers))
     former.stop(power_loss=False)
@@ -31,7 +31,7 @@ def test_build_begins_again_over_the_state_of_a_repair() -> None:
     repair.open(node.context.limbo.confirmed_index)
     assert driven.run(10_000, lambda: node.database is not before)
     for shell in followers:
-        node_of(shell).builds.advance = advances[shell.name]  # type: ignore[method-assign]  # restored
+        node_of(shell).builds.advance = advances[shell.name]  # type: ignore[method-assign]  # continue
     parts = count_parts(member)
     assert driven.run(10_000, lambda: is_everywhere(driven, 1))
     assert len(parts) > 5

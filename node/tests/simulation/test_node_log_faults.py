@@ -1,5 +1,6 @@
 """Single faults at chosen calls of one operation, and the state that the next start finds."""
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -17,14 +18,57 @@ from qsync_testing.log_files import SMALL, UUID, batch, body, damage, filled, se
 CALLS_MAX = 100  # of one operation
 
 
-def lose_power_at(disk: SimDisk, call: int) -> None:
-    """Let the power fail at a later call: the next one is 0."""
-    seen = disk.calls
+def interrupted(
+    prepare: Callable[[SimDisk], Storage],
+    change: Callable[[Storage], object],
+    seed: int | None = None,
+) -> Iterator[SimDisk]:
+    """Yield the disk after a power loss at each call of a change, and after the last one.
 
-    def lose(_name: str, _path: str) -> DiskFault | None:
-        return "power" if disk.calls > seen + call else None
+    Args:
+        prepare: makes the storage before the change.
+        change: the operation.
+        seed: chooses the unflushed data that the power loss keeps; None for one per call.
+    """
+    for call in range(CALLS_MAX):
+        disk = SimDisk()
+        storage = prepare(disk)
+        first = disk.calls
 
-    disk.on_call = lose
+        def lose(
+            _name: str, _path: str, disk: SimDisk = disk, at: int = first + call
+        ) -> DiskFault | None:
+            return "power" if disk.calls > at else None
+
+        disk.on_call = lose
+        has_ended = False
+        with suppress(PowerLoss):
+            change(storage)
+            has_ended = True
+        disk.on_call = None
+        disk.crash(Random(call if seed is None else seed))
+        yield disk
+        if has_ended:
+            assert call > 3, "the power was lost at some calls"
+            return
+    pytest.fail("the operation never ends")
+
+
+def with_snapshot(disk: SimDisk, index: int) -> Storage:
+    storage = filled(disk, "/data")
+    storage.write_snapshot({1: index}, [body(index)])
+    return storage
+
+
+def with_foreign_snapshot(disk: SimDisk) -> Storage:
+    storage = filled(disk, "/data")
+    disk.create("/data/old.snap").close()
+    return storage
+
+
+def join(storage: Storage) -> None:
+    """Replace the log, which ends at index 30, by the snapshot of another member."""
+    storage.install_snapshot({1: 90}, [body(90)])
 
 
 def remove_newest_segment(disk: SimDisk) -> None:
@@ -60,22 +104,12 @@ def test_failed_flush_of_an_end_marker_ends_the_process_run() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_power_loss_keeps_the_order_of_removals(seed: int) -> None:
     """The oldest segment is gone durably before the next one is removed (W1)."""
-    for call in range(CALLS_MAX):
-        disk = SimDisk()
-        storage = filled(disk, "/data")
-        storage.write_snapshot({1: 30}, [body(1)])
-        lose_power_at(disk, call)
-        has_ended = False
-        with suppress(PowerLoss):
-            storage.remove_segments_before(30)
-            has_ended = True
-        disk.on_call = None
-        disk.crash(Random(seed))
+    for disk in interrupted(
+        lambda disk: with_snapshot(disk, 30),
+        lambda storage: storage.remove_segments_before(30),
+        seed,
+    ):
         assert Storage.open(disk, "/data", SMALL)[1].last_index == 30
-        if has_ended:
-            assert call > 3, "the power was lost at some calls"
-            return
-    pytest.fail("the removal never ends")
 
 
 def test_missing_newest_segment_is_detected_after_a_truncation() -> None:
@@ -92,39 +126,22 @@ def test_missing_newest_segment_is_detected_after_a_truncation() -> None:
 
 def test_missing_newest_segment_is_detected_after_an_interrupted_truncation() -> None:
     """The next start notes the newest segment, whichever the truncation has left (D7)."""
-    for call in range(CALLS_MAX):
-        disk = SimDisk()
-        storage = filled(disk, "/data")
-        lose_power_at(disk, call)
-        with suppress(PowerLoss):
-            storage.rewind(8, 2)
-            assert call > 3, "the power was lost at some calls"
-            return
-        disk.on_call = None
-        disk.crash(Random(call))
+    for disk in interrupted(
+        lambda disk: filled(disk, "/data"), lambda storage: storage.rewind(8, 2)
+    ):
         storage, recovered = Storage.open(disk, "/data", SMALL)
         storage.write([batch(recovered.last_index + 1)])
         storage.close()
         remove_newest_segment(disk)
         with pytest.raises(CorruptionError, match="missing"):
             Storage.open(disk, "/data", SMALL)
-    pytest.fail("the truncation never ends")
 
 
 def test_start_refuses_an_older_snapshot_without_its_log() -> None:
     """The log had reached index 30, and was removed for the snapshot (S3, D7)."""
     refused = 0
-    for call in range(CALLS_MAX):
-        disk = SimDisk()
-        storage = filled(disk, "/data")
-        storage.write_snapshot({1: 20}, [body(20)])
-        lose_power_at(disk, call)
-        with suppress(PowerLoss):
-            storage.install_snapshot({1: 90}, [body(90)])
-            break
-        disk.on_call = None
-        disk.crash(Random(call))
-        newest = f"/data/{file_name(90, 'snap')}"
+    newest = f"/data/{file_name(90, 'snap')}"
+    for disk in interrupted(lambda disk: with_snapshot(disk, 20), join):
         if not disk.exists(newest) or segments(disk, "/data"):
             continue
         damage(disk, newest, disk.read(newest)[:-1])
@@ -203,16 +220,7 @@ def test_foreign_files_stay_untouched() -> None:
 def test_foreign_snapshot_is_no_damage_of_an_interrupted_join() -> None:
     """Without a log, a damaged snapshot would refuse the start (S3)."""
     opened = 0
-    for call in range(CALLS_MAX):
-        disk = SimDisk()
-        storage = filled(disk, "/data")
-        disk.create("/data/old.snap").close()
-        lose_power_at(disk, call)
-        with suppress(PowerLoss):
-            storage.install_snapshot({1: 90}, [body(90)])
-            break
-        disk.on_call = None
-        disk.crash(Random(call))
+    for disk in interrupted(with_foreign_snapshot, join):
         if not segments(disk, "/data"):
             assert Storage.open(disk, "/data", SMALL)[1].last_index == 90
             opened += 1
