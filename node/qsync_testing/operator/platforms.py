@@ -14,6 +14,8 @@ from qsync_testing.operator.fake_api import FakeApi
 
 KEY = ("ns", "orders")
 IMAGE = "qsync-node:test"
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+"""Times of creation of two objects."""
 
 
 def document_of(**spec: object) -> dict[str, Any]:
@@ -29,6 +31,13 @@ def numbered(generation: int, **spec: object) -> dict[str, Any]:
     """Return the document of a generation."""
     document = document_of(**spec)
     document["metadata"]["generation"] = generation
+    return document
+
+
+def identified(uid: str, created: str, generation: int = 1, **spec: object) -> dict[str, Any]:
+    """Return the document of one of several objects that may have the same name."""
+    document = numbered(generation, **spec)
+    document["metadata"] |= {"uid": uid, "creationTimestamp": created}
     return document
 
 
