@@ -5,6 +5,7 @@ from functools import partial
 
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.settings import MILLISECOND, SECOND
+from qsync_node.node import Node
 from qsync_sim.cluster import Cluster
 from qsync_sim.network import LATENCY_NS
 from qsync_sim.shell import Shell
@@ -285,7 +286,7 @@ def replaceable(world: Cluster) -> "Shell | None":
     All others run and have all confirmed rows in their states, and one of them leads.
     """
     leader = world.leader()
-    if leader is None or leader.node is None:
+    if leader is None or leader.node is None or _is_outdated(world, leader.node):
         return None
     limbo = leader.node.context.limbo
     voters = limbo.configuration.voter_uuids
@@ -294,6 +295,12 @@ def replaceable(world: Cluster) -> "Shell | None":
         return None  # a second disk lost before the first is replaced may be the quorum's (E11)
     shell = world.shells[world.rng.choice(voters)]
     return None if shell is leader else shell
+
+
+def _is_outdated(world: Cluster, leader: Node) -> bool:
+    """Return whether a leader may not know the voters, because others know of a later term."""
+    term = leader.context.term
+    return any(shell.node and shell.node.context.term > term for shell in world.alive())
 
 
 def _is_stopped(shell: Shell) -> bool:

@@ -33,6 +33,7 @@ from qsync_testing.worlds import INSERT, Driven, put
         1946,
         3236,
         3670,
+        6210,  # a disk failed that a paused leader of an earlier term considered replaceable
         7813,
         5166,
         99,
