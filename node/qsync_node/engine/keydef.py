@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from qsync_node.errors import ClientError, ErrorCode
 
 from .fields import PLAIN_TYPES, is_of_type, sort_function
+from .pieces import MapPieces, item_of
 
 TupleFields = Sequence[Any]
 _ABSENT = None
@@ -46,6 +47,14 @@ def value_at(fields: TupleFields, part: KeyPart) -> Any:
         if not is_found:
             return _ABSENT
         value = value[step]
+    return value
+
+
+def value_of(packed: bytes, part: KeyPart) -> bytes:
+    """Return the packed value of a part, which must exist, in the encoding of the tuple."""
+    value = item_of(packed, part.field)
+    for step in part.path:
+        value = item_of(value, step) if isinstance(step, int) else MapPieces(value).last_of(step)
     return value
 
 

@@ -302,6 +302,14 @@ class MapPieces:
         items, at = self._pair(self._places[key])
         return items[at + 1]
 
+    def last_of(self, key: object) -> Item:
+        """Return the last value of a key in an unchanged map: a decoded map keeps that one."""
+        pair = self._places[key]
+        while pair in self._next_same:
+            pair = self._next_same[pair]
+        items, at = self._pair(pair)
+        return items[at + 1]
+
     def __setitem__(self, key: object, item: Item) -> None:
         if key in self._added:
             self._added[key] = (self._added[key][0], item)

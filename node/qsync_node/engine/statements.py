@@ -17,8 +17,9 @@ from qsync_node.format.mp import pack
 
 from . import errors, sequences, system
 from .fields import decode
+from .keydef import value_of
 from .operations import read_operations, work_of
-from .pieces import item_of, with_item
+from .pieces import with_item
 from .requests import (
     DataRequest,
     Delete,
@@ -126,7 +127,7 @@ def find_unique(space: SpaceData, index_id: int, key: list[Any]) -> bytes | None
 
 
 def _primary_key(space: SpaceData, packed: bytes) -> bytes:
-    return join_array([item_of(packed, part.field) for part in space.indexes[0].key_def.parts])
+    return join_array([value_of(packed, part) for part in space.indexes[0].key_def.parts])
 
 
 def _delete(space: SpaceData, request: Delete) -> StatementResult:

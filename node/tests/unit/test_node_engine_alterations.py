@@ -23,6 +23,7 @@ class AlteredSpace:
 
     def __init__(self) -> None:
         self.database = Database.bootstrap(UUID)
+        self.follower = Database.bootstrap(UUID)
         self.pending = Pending(self.database)
         self.put(SystemSpace.SPACE, *SPACE_ROW)
         self.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [[0, "integer"]])
@@ -41,7 +42,19 @@ class AlteredSpace:
         executed = self.pending.execute(decode_request(kind, body), admin)
         self.pending.push(executed.changes)
         self.pending.confirm(executed.changes)
+        for logged in executed.rows:
+            self.follower.apply(*logged)
         return [msgpack.unpackb(packed) for packed in executed.answer]
+
+    def select(self, index: int, *key: object, of: Database | None = None) -> list[Any]:
+        """Return the tuples under a key of an index, of the leader unless another is named."""
+        body = {Key.SPACE_ID: SPACE, Key.INDEX_ID: index, Key.KEY: key, Key.LIMIT: 100}
+        read = decode_request(Type.SELECT, msgpack.packb(body))
+        assert isinstance(read, Select)
+        admin = self.database.user_by_name("admin")
+        assert admin is not None
+        found = (of or self.database).select(read, admin)
+        return [msgpack.unpackb(packed) for packed in found]
 
     def use_sequence(self, *bounds: object) -> None:
         """Let the primary key draw from a sequence.
@@ -141,3 +154,38 @@ def test_null_in_one_part_of_a_unique_key_is_no_duplicate(altered: AlteredSpace)
     altered.put(SPACE, 3, "a", 5)
     with pytest.raises(ClientError, match="Duplicate key"):
         altered.put(SPACE, 4, "a", 5)
+
+
+# --- primary keys ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("id", {"id": 7, "x": 1}),
+        ("a.id", {"a": {"id": 7}}),
+        ("a[2]", {"a": [0, 7]}),
+        ("[1].id", [{"id": 7}]),
+    ],
+)
+def test_tuple_with_its_primary_key_inside_a_document_changes_on_every_member(
+    altered: AlteredSpace, path: str, document: object
+) -> None:
+    """The log names a tuple by the value inside the document, as a client does."""
+    part = {"field": 0, "type": "unsigned", "path": path}
+    altered.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [part])
+    altered.put(SPACE, document, "a")
+    update = {Key.SPACE_ID: SPACE, Key.KEY: [7], Key.TUPLE: [["=", 1, "b"]]}
+    altered.execute(Type.UPDATE, msgpack.packb(update))
+    assert altered.select(0) == altered.select(0, of=altered.follower) == [[document, "b"]]
+    altered.delete(SPACE, 7)
+    assert altered.select(0) == altered.select(0, of=altered.follower) == []
+
+
+def test_last_of_equal_keys_in_a_document_is_its_primary_key(altered: AlteredSpace) -> None:
+    part = {"field": 0, "type": "unsigned", "path": "id"}
+    altered.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [part])
+    document = b"\x83\xa2id\x01\xa2id\x02\xa2id\x03"
+    altered.execute(Type.INSERT, put_body(SPACE, b"\x91" + document))
+    altered.delete(SPACE, 3)
+    assert altered.select(0) == altered.select(0, of=altered.follower) == []
