@@ -216,12 +216,31 @@ def _bounds(space: SpaceData, index_id: int, index: IndexView, request: Select) 
         _refuse_iterator(space, index_id, is_tree=True)
     bounds = range_of(key_def, request.iterator, prefix)
     if request.after_position is not None:
-        bounds = range_after(bounds, _read_position(key_def, request.after_position))
+        after = _read_position(key_def, request.after_position)
     elif request.after_tuple is not None:
         fields = decode(request.after_tuple)
         space.format.validate(fields)
-        bounds = range_after(bounds, key_def.entry_key(fields))
-    return bounds
+        after = key_def.entry_key(fields)
+    else:
+        return bounds
+    _check_position(prefix, after if not key_def.is_plain else (after,), request.iterator)
+    return range_after(bounds, after)
+
+
+def _check_position(prefix: tuple[Any, ...], after: tuple[Any, ...], iterator: int) -> None:
+    """Raise if a page would begin at a tuple that the iterator cannot have returned.
+
+    Source: Tarantool's `iterator_position_validate`.
+    """
+    place = after[: len(prefix)]
+    is_equal = iterator in (protocol.EQ, protocol.REQ)
+    is_reverse = iterator in (protocol.REQ, protocol.LT, protocol.LE)
+    if place != prefix and (is_equal or (place > prefix) == is_reverse):
+        raise _wrong_position()
+
+
+def _wrong_position() -> ClientError:
+    return ClientError(errors.ITERATOR_POSITION, "Iterator position is invalid")
 
 
 def _check_full_key(key_def: KeyDef, request: Select) -> None:
@@ -284,7 +303,7 @@ def _read_position(key_def: KeyDef, position: bytes) -> Any:
         key_def.check_types(fields)
         return key_def.entry_key(fields)
     except (ClientError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise ClientError(errors.ITERATOR_POSITION, "Iterator position is invalid") from error
+        raise _wrong_position() from error
 
 
 # --- views ----------------------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""Pages of a read: where each one begins, and which positions are refused (R1)."""
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from qsync_client.protocol.constants import Key, Type
+from qsync_client.protocol.spaces import SystemSpace
+from qsync_node.engine import Database, Pending, Select, decode_request, reads
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format import keys as protocol
+from qsync_node.format.body import put_body
+
+UUID = "aaaaaaaa-0000-4000-8000-000000000001"
+SPACE = 512
+ITERATOR_POSITION = 251
+BY_ID, BY_NAME, BY_RANK = 0, 1, 2
+NAMES = [[1, "string"]]
+RANKS = [{"field": 2, "type": "unsigned", "is_nullable": True}]
+
+Page = tuple[list[Any], bytes | None]
+
+
+class PagedSpace:
+    """A space with a primary key, an index of names, and one of optional ranks."""
+
+    def __init__(self, primary: list[Any]) -> None:
+        self.database = Database.bootstrap(UUID)
+        self.put(SystemSpace.SPACE, SPACE, 1, "t", "memtx", 0, {}, [])
+        self.put(SystemSpace.INDEX, SPACE, BY_ID, "id", "tree", {}, primary)
+        self.put(SystemSpace.INDEX, SPACE, BY_NAME, "name", "tree", {"unique": False}, NAMES)
+        self.put(SystemSpace.INDEX, SPACE, BY_RANK, "rank", "tree", {"unique": False}, RANKS)
+
+    def put(self, space: int, *fields: object) -> None:
+        self.database.apply(Type.REPLACE, put_body(space, msgpack.packb(fields)))
+
+    def page(self, index: int, iterator: int, key: list[Any], **after: object) -> Page:
+        """Return at most two tuples, and the position after them.
+
+        Args:
+            after: `position` or `tuple` of the page before.
+        """
+        body = {Key.SPACE_ID: SPACE, Key.INDEX_ID: index, Key.ITERATOR: iterator, Key.KEY: key}
+        body |= {Key.LIMIT: 2, Key.FETCH_POSITION: True}
+        keys = {"position": Key.AFTER_POSITION, "tuple": Key.AFTER_TUPLE}
+        body |= {keys[name]: value for name, value in after.items()}
+        read = decode_request(Type.SELECT, msgpack.packb(body))
+        assert isinstance(read, Select)
+        admin = self.database.user_by_name("admin")
+        assert admin is not None
+        found, position = reads.select_page(Pending(self.database), read, admin)
+        return [msgpack.unpackb(packed) for packed in found], position
+
+    def pages(self, index: int) -> list[Any]:
+        """Return the tuples of all pages, in the order of an index."""
+        found, position = self.page(index, protocol.ALL, [])
+        rows = list(found)
+        while found:
+            found, position = self.page(index, protocol.ALL, [], position=position)
+            rows += found
+        return rows
+
+
+@pytest.fixture
+def paged() -> PagedSpace:
+    """Return a space with tuples 1 to 5, whose names are `a` and `b` in turn."""
+    paged = PagedSpace([[0, "unsigned"]])
+    for number in range(1, 6):
+        paged.put(SPACE, number, "ba"[number % 2])
+    return paged
+
+
+def test_page_after_the_tuple_of_a_full_key_is_empty(paged: PagedSpace) -> None:
+    """A client that reads pages until one is empty must come to an end."""
+    found, position = paged.page(BY_ID, protocol.EQ, [2])
+    assert found == [[2, "b"]]
+    assert paged.page(BY_ID, protocol.EQ, [2], position=position) == ([], position)
+    assert paged.page(BY_ID, protocol.EQ, [2], tuple=[2, "b"])[0] == []
+
+
+@pytest.mark.parametrize(
+    ("index", "iterator", "key", "number"),
+    [
+        (BY_ID, protocol.EQ, [3], 1),
+        (BY_ID, protocol.EQ, [3], 5),
+        (BY_ID, protocol.REQ, [3], 5),
+        (BY_ID, protocol.REQ, [3], 1),
+        (BY_ID, protocol.ALL, [3], 2),
+        (BY_ID, protocol.GE, [3], 2),
+        (BY_ID, protocol.GT, [3], 2),
+        (BY_ID, protocol.LE, [3], 4),
+        (BY_ID, protocol.LT, [3], 4),
+        (BY_NAME, protocol.EQ, ["b"], 1),
+        (BY_NAME, protocol.REQ, ["a"], 2),
+        (BY_NAME, protocol.GE, ["b"], 1),
+        (BY_NAME, protocol.LE, ["a"], 2),
+    ],
+)
+def test_position_that_the_iterator_cannot_have_returned_is_refused(
+    paged: PagedSpace, index: int, iterator: int, key: list[Any], number: int
+) -> None:
+    """A read with a key must not return tuples outside its range, as in Tarantool."""
+    name = "ba"[number % 2]
+    position = msgpack.packb([1, [number] if index == BY_ID else [name, number]])
+    for after in ({"position": position}, {"tuple": [number, name]}):
+        with pytest.raises(ClientError, match="position is invalid") as refused:
+            paged.page(index, iterator, key, **after)
+        assert refused.value.code == ITERATOR_POSITION
+
+
+@pytest.mark.parametrize(
+    ("index", "iterator", "key", "number", "expected"),
+    [
+        (BY_ID, protocol.GT, [3], 3, [4, 5]),
+        (BY_ID, protocol.LT, [3], 3, [2, 1]),
+        (BY_ID, protocol.GE, [3], 4, [5]),
+        (BY_ID, protocol.LE, [3], 2, [1]),
+        (BY_NAME, protocol.EQ, ["a"], 1, [3, 5]),
+        (BY_NAME, protocol.REQ, ["a"], 5, [3, 1]),
+        (BY_NAME, protocol.GT, ["a"], 2, [4]),
+    ],
+)
+def test_page_within_the_range_of_a_key_begins_after_its_position(
+    paged: PagedSpace, index: int, iterator: int, key: list[Any], number: int, expected: list[int]
+) -> None:
+    after = [number, "ba"[number % 2]]
+    assert [row[0] for row in paged.page(index, iterator, key, tuple=after)[0]] == expected
+
+
+def test_pages_join_although_tuples_lack_the_indexed_field(paged: PagedSpace) -> None:
+    """An absent field counts as NULL, in a position too."""
+    paged.put(SPACE, 6, "b", 0)
+    assert [row[0] for row in paged.pages(BY_RANK)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("index", [BY_ID, BY_NAME])
+def test_pages_join_if_the_primary_key_is_inside_a_document(index: int) -> None:
+    paged = PagedSpace([{"field": 0, "type": "unsigned", "path": "id"}])
+    for number in range(1, 6):
+        paged.put(SPACE, {"id": number}, "a")
+    assert [row[0]["id"] for row in paged.pages(index)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("after", "code"), [([], ErrorCode.FIELD_MISSING), (["x", "a"], ErrorCode.FIELD_TYPE)]
+)
+def test_page_after_a_tuple_that_does_not_fit_is_refused(
+    paged: PagedSpace, after: list[Any], code: ErrorCode
+) -> None:
+    with pytest.raises(ClientError) as refused:
+        paged.page(BY_ID, protocol.ALL, [], tuple=after)
+    assert refused.value.code == code
