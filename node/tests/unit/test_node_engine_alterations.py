@@ -159,6 +159,28 @@ def test_null_in_one_part_of_a_unique_key_is_no_duplicate(altered: AlteredSpace)
 # --- primary keys ---------------------------------------------------------------------------------
 
 
+def test_secondary_index_orders_equal_values_by_a_new_primary_key(altered: AlteredSpace) -> None:
+    """Tuples with equal values of the former primary key are entries of their own."""
+    altered.put(SystemSpace.INDEX, SPACE, 1, "v", "tree", {"unique": False}, [[1, "string"]])
+    altered.put(SPACE, 1, "a", 10)
+    altered.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [[2, "integer"]])
+    altered.put(SPACE, 1, "a", 11)
+    assert altered.select(1, "a") == [[1, "a", 10], [1, "a", 11]]
+    altered.delete(SPACE, 10)
+    assert altered.select(1, "a") == [[1, "a", 11]]
+
+
+def test_index_that_becomes_nullable_has_tuples_without_a_value(altered: AlteredSpace) -> None:
+    """Uniqueness does not concern NULL."""
+    part: dict[str, object] = {"field": 1, "type": "string"}
+    altered.put(SystemSpace.INDEX, SPACE, 1, "v", "tree", {}, [part])
+    altered.put(SPACE, 1, "a")
+    altered.put(SystemSpace.INDEX, SPACE, 1, "v", "tree", {}, [{**part, "is_nullable": True}])
+    altered.put(SPACE, 2, None)
+    altered.put(SPACE, 3, None)
+    assert altered.select(1) == [[2, None], [3, None], [1, "a"]]
+
+
 @pytest.mark.parametrize(
     ("path", "document"),
     [
@@ -189,3 +211,12 @@ def test_last_of_equal_keys_in_a_document_is_its_primary_key(altered: AlteredSpa
     altered.execute(Type.INSERT, put_body(SPACE, b"\x91" + document))
     altered.delete(SPACE, 3)
     assert altered.select(0) == altered.select(0, of=altered.follower) == []
+
+
+def test_no_part_of_the_key_of_a_large_tuple_changes(altered: AlteredSpace) -> None:
+    parts = [[0, "integer"], [2, "integer"]]
+    altered.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, parts)
+    altered.put(SPACE, 1, "x" * 10_000, 5)
+    update = {Key.SPACE_ID: SPACE, Key.KEY: [1, 5], Key.TUPLE: [["=", 2, 6]]}
+    with pytest.raises(ClientError, match="part of index"):
+        altered.execute(Type.UPDATE, msgpack.packb(update))
