@@ -250,6 +250,83 @@ def test_truncated_space_draws_from_its_sequence(prepared: Database) -> None:
     assert msgpack.unpackb(drawn.answer[0]) == [1]
 
 
+@pytest.fixture
+def granted(prepared: Database) -> Database:
+    """Return a database in which user 40 has a role and a function, and owns a sequence."""
+    head = [100, 1, "f", 0, "LUA", "", "function", [], "any", "none", "none"]
+    function = [*head, False, False, True, ["LUA"], {}, "", "", ""]
+    prepared.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {}))
+    prepared.apply(Type.INSERT, row(SystemSpace.USER, 41, 1, "readers", "role", {}))
+    prepared.apply(Type.INSERT, row(SystemSpace.USER, 42, 1, "ann", "user", {}))
+    prepared.apply(Type.INSERT, row(SystemSpace.SEQUENCE, 8, 42, "eight", 1, 1, 9, 1, 0, False))
+    prepared.apply(Type.INSERT, row(SystemSpace.FUNC, *function))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "role", 41, 4))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "function", 100, 4))
+    return prepared
+
+
+@pytest.mark.parametrize(
+    ("space_id", "number", "reason"),
+    [
+        (SystemSpace.FUNC, 100, "function has grants"),
+        (SystemSpace.USER, 41, "the role is granted to a user"),
+        (SystemSpace.USER, 42, "the user has objects"),
+    ],
+)
+def test_object_that_others_refer_to_is_not_dropped(
+    granted: Database, space_id: int, number: int, reason: str
+) -> None:
+    """A new object with its number would otherwise come with the rights of the former one."""
+    request = decode_request(5, msgpack.packb({Key.SPACE_ID: space_id, Key.KEY: [number]}))
+    with pytest.raises(ClientError, match=reason):
+        Pending(granted).execute(request, user(granted, "admin"))
+
+
+def test_roles_form_no_loop_of_any_length(granted: Database) -> None:
+    for number, held in ((43, 41), (44, 43)):
+        granted.apply(Type.INSERT, row(SystemSpace.USER, number, 1, f"r{number}", "role", {}))
+        granted.apply(Type.INSERT, row(SystemSpace.PRIV, 1, number, "role", held, 4))
+    request = decode_request(2, row(SystemSpace.PRIV, 1, 41, "role", 44, 4))
+    with pytest.raises(ClientError, match="would create a loop"):
+        Pending(granted).execute(request, user(granted, "admin"))
+
+
+@pytest.mark.parametrize(
+    ("space_id", "fields", "reason"),
+    [
+        (SystemSpace.SPACE, [513, 1, "u", "memtx", 0, {"temporary": True}, []], "temporary"),
+        (SystemSpace.SPACE, [513, 1, "u", "memtx", 0, {"group_id": 1}, []], "local"),
+        (SystemSpace.SPACE, [513, 1, "u", "vinyl", 0, {}, []], "'vinyl' is not supported"),
+        (
+            SystemSpace.SPACE,
+            [513, 1, "u", "memtx", 0, {}, [{"name": "a", "type": "string", "collation": 1}]],
+            "only binary collations",
+        ),
+        (
+            SystemSpace.INDEX,
+            [512, 1, "v", "tree", {}, [{"field": 1, "type": "string", "collation": 1}]],
+            "only binary collations",
+        ),
+        (
+            SystemSpace.INDEX,
+            [512, 1, "v", "tree", {"func": 100}, [[1, "string"]]],
+            "functional indexes",
+        ),
+        (
+            SystemSpace.INDEX,
+            [512, 1, "v", "tree", {}, [{"field": 1, "type": "string", "path": "[*]"}]],
+            "invalid path",
+        ),
+    ],
+)
+def test_unsupported_definition_is_refused_and_not_ignored(
+    prepared: Database, space_id: int, fields: list[Any], reason: str
+) -> None:
+    request = decode_request(2, row(space_id, *fields))
+    with pytest.raises(ClientError, match=reason):
+        Pending(prepared).execute(request, user(prepared, "admin"))
+
+
 def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:
     files = sorted(VECTORS.rglob("*.snap"))
     assert files
