@@ -276,6 +276,22 @@ def test_place_on_the_way_of_another_is_a_double_update(first: str, second: str)
     assert refused.value.code == 29
 
 
+@pytest.mark.parametrize("field", [2, -1])
+def test_double_stays_one_although_a_float_would_lose_nothing(field: int) -> None:
+    packed = apply_operations(
+        packb([1, 1.5]), packb([["+", field, 1]]), 1, {}, doubles=frozenset({1})
+    )
+    assert packed == packb([1, 2.5])
+
+
+@pytest.mark.parametrize(("value", "operand"), [(True, 1), (1, True)])
+@pytest.mark.parametrize("name", ["+", "-", "&", "|"])
+def test_boolean_is_no_number(value: object, operand: object, name: str) -> None:
+    with pytest.raises(ClientError, match="expected a") as refused:
+        update(packb([1, value]), [[name, 2, operand]])
+    assert refused.value.code == 26
+
+
 def test_too_many_operations_are_refused_before_they_are_read() -> None:
     one_pass = min(cpu_seconds(lambda: split_array(FLAT)) for _ in range(3))
     ops = array_header(20 * ITEMS) + b"\x01" * (20 * ITEMS)
