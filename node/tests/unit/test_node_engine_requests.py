@@ -23,6 +23,7 @@ from qsync_node.engine import (
 )
 from qsync_node.engine.requests import split_put
 from qsync_node.errors import ClientError
+from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
@@ -227,6 +228,36 @@ def test_a_hash_index_has_no_pages(filled: tuple[Database, User]) -> None:
     with pytest.raises(ClientError) as refused:
         database.select(page, admin)
     assert refused.value.code == 112
+
+
+def test_hash_index_is_read_after_a_key(filled: tuple[Database, User]) -> None:
+    """A hash index has no positions: its reader continues after the key of the last tuple."""
+    database, admin = filled
+    base = {Key.SPACE_ID: 512, Key.INDEX_ID: 3, Key.LIMIT: 7, Key.ITERATOR: protocol.GT}
+    found: list[int] = []
+    for expected in (7, 7, 6, 0):
+        page = decode_request(1, pack(base | {Key.KEY: found[-1:]}))
+        assert isinstance(page, Select)
+        tuples = database.select(page, admin)
+        assert len(tuples) == expected
+        found += [msgpack.unpackb(packed)[0] for packed in tuples]
+    assert sorted(found) == list(range(20))
+
+
+@pytest.mark.parametrize("index_id", [0, 3])
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_offset_of_64_bits_leaves_no_tuple(
+    filled: tuple[Database, User], index_id: int, is_pending: bool
+) -> None:
+    database, admin = filled
+    pending = Pending(database)
+    if is_pending:
+        put = decode_request(2, put_body(512, msgpack.packb([99, "a", None])))
+        pending.push(pending.execute(put, admin).changes)
+    body = {Key.SPACE_ID: 512, Key.INDEX_ID: index_id, Key.ITERATOR: protocol.ALL, Key.KEY: []}
+    read = decode_request(1, pack(body | {Key.LIMIT: 5, Key.OFFSET: 2**64 - 1}))
+    assert isinstance(read, Select)
+    assert pending.select(read, admin) == []
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**32 + 1, 2**64 - 1])
