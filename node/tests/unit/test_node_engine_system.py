@@ -80,6 +80,30 @@ def test_users_follow_the_grants_of_their_roles() -> None:
     assert joe.bits("space", 512) == 1
 
 
+def test_rights_of_a_user_and_of_its_roles_add_up(prepared: Database) -> None:
+    prepared.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {}))
+    for role, right, everywhere in ((41, 1, 16), (42, 2, 32)):
+        prepared.apply(Type.INSERT, row(SystemSpace.USER, role, 1, f"r{role}", "role", {}))
+        prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, role, "space", 512, right))
+        prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, role, "universe", 0, everywhere))
+        prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "role", role, 4))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "space", 512, 128))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "universe", 0, 8))
+    joe = user(prepared, "joe")
+    assert joe.universe == 8 | 16 | 32
+    assert joe.bits("space", 512) == joe.universe | 1 | 2 | 128
+
+
+def test_owner_of_a_space_needs_no_grant_to_use_it(prepared: Database) -> None:
+    prepared.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {}))
+    prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "universe", 0, 24))
+    joe, request = user(prepared, "joe"), decode_request(2, row(512, 1))
+    with pytest.raises(ClientError, match="Write access to space 't' is denied"):
+        Pending(prepared).execute(request, joe)
+    prepared.apply(Type.REPLACE, row(SystemSpace.SPACE, 512, 40, "t", "memtx", 0, {}, []))
+    assert Pending(prepared).execute(request, joe).rows
+
+
 def test_the_schema_version_counts_ddl_and_survives_a_snapshot() -> None:
     database = Database.bootstrap(UUID)
     assert database.schema_version == 1
