@@ -118,6 +118,12 @@ def test_cyclic_sequence_continues_at_its_other_bound(
     assert [altered.draw() for _ in wanted] == wanted
 
 
+def test_zero_is_a_value_and_draws_none_from_a_sequence(altered: AlteredSpace) -> None:
+    altered.use_sequence(1, 0, 100, 5, False)
+    assert altered.put(SPACE, 0, "x") == [0, "x"]
+    assert altered.draw() == 1
+
+
 # --- indexes --------------------------------------------------------------------------------------
 
 
@@ -154,6 +160,14 @@ def test_null_in_one_part_of_a_unique_key_is_no_duplicate(altered: AlteredSpace)
     altered.put(SPACE, 3, "a", 5)
     with pytest.raises(ClientError, match="Duplicate key"):
         altered.put(SPACE, 4, "a", 5)
+
+
+def test_path_beyond_the_end_of_an_array_leads_to_no_value(altered: AlteredSpace) -> None:
+    part = {"field": 1, "type": "unsigned", "path": "a[2]", "is_nullable": True}
+    altered.put(SystemSpace.INDEX, SPACE, 1, "v", "tree", {"unique": False}, [part])
+    for key, items in ((1, [5, 6]), (2, [5]), (3, [])):
+        altered.put(SPACE, key, {"a": items})
+    assert [row[0] for row in altered.select(1)] == [2, 3, 1]
 
 
 # --- primary keys ---------------------------------------------------------------------------------

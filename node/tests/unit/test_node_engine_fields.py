@@ -36,6 +36,14 @@ def test_numbers_of_all_kinds_compare_exactly(one: Any, two: Any) -> None:
         assert hash(left) == hash(right)
 
 
+def test_nan_is_one_number_and_the_least() -> None:
+    one, two = (decode(msgpack.packb(math.nan)) for _ in range(2))
+    assert sort_number(one) == sort_number(two)
+    assert hash(sort_number(one)) == hash(sort_number(two))
+    assert sort_number(one) < sort_number(-math.inf)
+    assert sort_number(Decimal(-1)) > sort_number(one)
+
+
 def test_scalars_order_by_kind_first() -> None:
     values: list[Any] = [
         False, True, math.nan, -math.inf, -1, Decimal("0.5"), 1, 1.5, math.inf,
