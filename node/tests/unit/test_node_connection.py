@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from qsync_client.protocol.auth import MECHANISM, scramble
+from qsync_client.protocol.auth import EMPTY_HASH, MECHANISM, scramble
 from qsync_client.protocol.codes import ErrorCode
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.frame import FrameDecoder, FrameError, encode_request
 from qsync_client.protocol.greeting import GREETING_BYTES, decode_greeting
+from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.engine.database import Database
 from qsync_node.errors import ClientError
+from qsync_node.format.body import put_body
 from qsync_node.format.mp import pack, unpack
 from qsync_node.peering.handshake import HELLO
 from qsync_node.server.admission import RequestBytes
@@ -87,6 +89,14 @@ def test_request_as_guest_changes_the_state_and_a_log_in_ends_all_limits() -> No
     assert len(connection.receive(large)) == 1
 
 
+def test_log_in_as_guest_ends_the_privileges_of_the_user_before() -> None:
+    """Pools of connections log in as guest to return one."""
+    connection = opened()
+    connection.log_in("app", REQUEST_MAX)
+    connection.log_in("guest", REQUEST_MAX)
+    assert (connection.state, connection.user) == (ServerConnectionState.AUTHENTICATED, "guest")
+
+
 def test_large_packet_before_log_in_is_refused() -> None:
     large = encode_request(Type.INSERT, 1, b"\x80" + bytes(UNAUTHENTICATED_BYTES_MAX))
     with pytest.raises(FrameError):
@@ -155,6 +165,22 @@ def test_guest_logs_in_without_a_proof_if_permitted() -> None:
     assert LogIn(has_guest=True).check(Database.bootstrap(UUID), fields, SALT) == "guest"
     with pytest.raises(ClientError, match="guest is off"):
         LogIn(has_guest=False).check(Database.bootstrap(UUID), fields, SALT)
+
+
+def users_with(*fields: object) -> Database:
+    """Return the users of a new cluster and one more."""
+    users = Database.bootstrap(UUID)
+    users.apply(Type.REPLACE, put_body(SystemSpace.USER, pack(fields)))
+    return users
+
+
+@pytest.mark.parametrize("auth", [{}, {"chap-sha1": EMPTY_HASH}])
+def test_user_without_a_password_does_not_log_in_without_a_proof(auth: dict[str, str]) -> None:
+    """Of all users, only guest may."""
+    users = users_with(40, 1, "joe", "user", auth)
+    for name in ("joe", "unknown"):
+        with pytest.raises(WrongPassword):
+            LogIn(has_guest=True).check(users, {Key.USER_NAME: name, Key.TUPLE: []}, SALT)
 
 
 # --- watched keys -------------------------------------------------------------------------------
