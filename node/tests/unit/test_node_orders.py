@@ -57,6 +57,16 @@ def test_an_order_is_taken_once(node: Orders) -> None:
     assert asked(node, signed_for(node)) is None
 
 
+def test_an_order_is_remembered_until_its_challenge_expires(
+    node: Orders, clock: OrderClock
+) -> None:
+    signed = signed_for(node)
+    assert asked(node, signed) is None
+    clock.now_s += CHALLENGE_S / 2
+    assert asked(node, signed_for(node)) is None
+    assert asked(node, signed) is OrderRefusal.REPLAYED
+
+
 def test_another_path_than_the_signed_one_is_refused(node: Orders) -> None:
     signed = signed_for(node)
     assert asked(node, signed, "/verb/unfence") is OrderRefusal.WRONG

@@ -1,6 +1,7 @@
-"""Turns of the event loop: none follows the end of the process run."""
+"""Turns of the event loop: when one follows, and that none follows the end of the process run."""
 
 import asyncio
+import time
 
 from qsync_node.consensus import effects as fx
 from qsync_node.server.turns import Turns
@@ -55,3 +56,47 @@ def test_step_that_fails_is_the_last_one() -> None:
         assert len(errors) == 1
 
     asyncio.run(main())
+
+
+def test_input_that_arrives_during_a_step_gets_the_next_turn() -> None:
+    """While answers are written, a session passes the requests that waited for them."""
+    steps: list[list[fx.Input]] = []
+
+    async def main() -> None:
+        def step(inputs: list[fx.Input]) -> int:
+            steps.append(inputs)
+            if len(steps) == 1:
+                turns.feed(INPUT)
+            return LATER_NS
+
+        turns = Turns(asyncio.get_running_loop(), lambda: None, step, errors.append)
+        turns.feed(INPUT)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert steps == [[INPUT], [INPUT]]
+
+    errors: list[Exception] = []
+    asyncio.run(main())
+    assert not errors
+
+
+def test_turn_comes_at_the_deadline_although_a_later_one_was_planned() -> None:
+    deadlines = [LATER_NS, 0, LATER_NS]
+    errors: list[Exception] = []
+
+    async def main() -> None:
+        is_over = asyncio.Event()
+
+        def step(inputs: list[fx.Input]) -> int:
+            if len(deadlines) == 1:
+                is_over.set()
+            return deadlines.pop(0) or time.monotonic_ns() + 1_000_000
+
+        turns = Turns(asyncio.get_running_loop(), lambda: None, step, errors.append)
+        for _ in range(2):
+            turns.feed(INPUT)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(is_over.wait(), 10)
+
+    asyncio.run(main())
+    assert not errors
