@@ -18,7 +18,7 @@ from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import REPLACE, Driven, node_of, put
 
-OK, JOIN, SUBSCRIBE, FETCH_SNAPSHOT = 0, 65, 66, 69
+OK, JOIN, SUBSCRIBE, FETCH_SNAPSHOT, REGISTER = 0, 65, 66, 69, 70
 PRIVILEGES, GUEST_ID, READ = 312, 0, 1
 ACCESS_DENIED, UNKNOWN_REPLICA, LOADING, INVALID_MSGPACK = 42, 62, 116, 20
 FIRST, SECOND_REPLICA = (str(UUID(int=number, version=4)) for number in (7, 8))
@@ -117,11 +117,25 @@ def test_malformed_clock_is_refused() -> None:
     assert wire.leader.is_alive
 
 
-def test_user_who_may_only_read_registers_no_replica() -> None:
+@pytest.mark.parametrize("kind", [JOIN, REGISTER])
+def test_user_who_may_only_read_registers_no_replica(kind: int) -> None:
     wire = Wire()
     wire.grant("universe", 0)
-    wire.say(1, JOIN, user="guest")
+    wire.say(1, kind, user="guest")
     assert wire.codes(1) == [ACCESS_DENIED]
+
+
+@pytest.mark.parametrize("other", [SPACE - 1, SPACE + 1])
+@pytest.mark.parametrize("kind", [SUBSCRIBE, FETCH_SNAPSHOT])
+def test_user_must_be_able_to_read_each_space_that_it_lists(kind: int, other: int) -> None:
+    wire = Wire()
+    wire.grant("space", SPACE)
+    fields: dict[Key, object] = {Key.REPLICA_ANON: True, Key.SPACES: [SPACE, other]}
+    wire.say(1, kind, fields, user="guest")
+    assert wire.codes(1) == [ACCESS_DENIED]
+    wire.say(2, kind, {**fields, Key.SPACES: [SPACE]}, user="guest")
+    wire.driven.run(100)
+    assert not wire.codes(2)
 
 
 def test_user_of_one_space_takes_no_position_of_a_registered_replica() -> None:
@@ -231,6 +245,23 @@ def test_acknowledged_rows_are_not_kept_for_a_replica() -> None:
     assert term.retention.floor_index() == sum(clock.values())
 
 
+def test_acknowledgement_of_rows_that_were_not_sent_is_ignored() -> None:
+    """The member would remove files that the replica still needs (S5)."""
+    wire = Wire(retention_ns=60 * SECOND)
+    clock = wire.join(1)
+    wire.say(1, SUBSCRIBE, {Key.VCLOCK: clock})
+    wire.driven.run(100)
+    wire.is_taking = False
+    wire.write(1, 2)
+    sent = wire.gateway.sessions[1].sent_index
+    wire.write(3)
+    wire.say(1, OK, {Key.VCLOCK: {1: node_of(wire.leader).context.limbo.confirmed_index}})
+    term = node_of(wire.leader).replica.leader
+    assert term is not None
+    assert term.retention.floor_index() <= sent
+    assert wire.gateway.sessions[1].acked_index <= sent
+
+
 def test_idle_stream_gets_heartbeats() -> None:
     """Tarantool closes a connection that is silent for four seconds."""
     wire = Wire()
@@ -271,6 +302,20 @@ def test_user_of_one_space_ends_no_stream_of_another_user() -> None:
     wire.say(4, SUBSCRIBE, listed)
     wire.driven.run(200)
     assert wire.ended == {1, 2, 3}
+
+
+def test_streams_end_when_the_state_is_replaced() -> None:
+    """A replica that reconnects continues, but one that gets an error stops (Q3)."""
+    wire = Wire()
+    clock = wire.join(1)
+    wire.say(1, SUBSCRIBE, {Key.VCLOCK: clock})
+    wire.say(2, FETCH_SNAPSHOT, {Key.INSTANCE_UUID: SECOND_REPLICA})
+    node = node_of(wire.leader)
+    wire.gateway.on_state_loaded(node.context.limbo.confirmed_index)
+    wire.driven.run(200)
+    assert wire.ended == {1, 2}
+    assert not wire.codes(1) + wire.codes(2)
+    assert not wire.gateway.sessions
 
 
 def test_stream_that_nobody_reads_ends() -> None:
