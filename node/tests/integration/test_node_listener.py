@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -15,7 +16,7 @@ import pytest
 import uvloop
 
 from qsync_node.server.admin import UNDECIDED_MAX
-from qsync_node.server.listener import Listener, ListenerBounds
+from qsync_node.server.listener import TLS_HANDSHAKE, Listener, ListenerBounds
 
 
 class Echo(asyncio.Protocol):
@@ -49,10 +50,11 @@ async def listening(
     undecided_max: int = 8,
     served_max: int | None = None,
     context: ssl.SSLContext | None = None,
+    deadline_s: float = 30.0,
 ) -> AsyncIterator[tuple[str, int]]:
     context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     listener = Listener(
-        Echo, context, ListenerBounds(undecided_max, 30, served_max), takes_plain=True
+        Echo, context, ListenerBounds(undecided_max, deadline_s, served_max), takes_plain=True
     )
     try:
         yield await listener.listen(host, 0)
@@ -125,6 +127,49 @@ async def test_oldest_served_connection_makes_room_and_closed_ones_do_not_count(
             assert await reader.readexactly(3) == b"PUT"
         for _, writer in ends:
             writer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("sent", [b"", TLS_HANDSHAKE])
+async def test_connection_that_decides_nothing_is_closed_after_its_deadline(sent: bytes) -> None:
+    """The second one begins a handshake, and leaves it unfinished."""
+    async with asyncio.timeout(20), listening("127.0.0.1", deadline_s=0.3) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_closed_connection_makes_room_before_the_oldest_one() -> None:
+    async with asyncio.timeout(20), listening("127.0.0.1", served_max=2) as (host, port):
+        oldest = await asyncio.open_connection(host, port)
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"end")
+            assert await reader.read() == b"end", "the listener has closed it"
+            writer.close()
+            oldest[1].write(b"GET")
+            assert await oldest[0].readexactly(3) == b"GET"
+        oldest[1].close()
+
+
+@pytest.mark.asyncio
+async def test_listener_accepts_again_after_file_descriptors_ran_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE]
+
+    def accept(listening_socket: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise OSError(failures.pop(), "too many open files")
+        return real(listening_socket)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    async with asyncio.timeout(20), listening("127.0.0.1") as (host, port):
+        assert await answers(host, port)
+    assert not failures
 
 
 def has_ipv6() -> bool:

@@ -352,6 +352,23 @@ def test_a_certificate_without_names_of_the_cluster_is_refused(tmp_path: Path) -
     assert loaded(files, "Orders").names == {"orders"}
 
 
+def test_members_bind_their_proofs_to_a_changed_certificate_and_expect_its_names(
+    tmp_path: Path,
+) -> None:
+    """After a rotation, no member could link otherwise."""
+    files = certificates(tmp_path / "ours", "qsync test", "DNS:before")
+    node = loaded(files)
+    assert not node.reload()
+    other = certificates(tmp_path / "other", "another authority", "DNS:after")
+    for kind, name in files.items():
+        Path(name).write_bytes(Path(other[kind]).read_bytes())
+    assert node.reload()
+    changed = loaded(other)
+    assert (node.binding, node.names) == (changed.binding, changed.names)
+    assert node.names == {"after"}
+    assert not node.reload()
+
+
 def test_addresses_of_certificates_are_compared_in_one_form(tmp_path: Path) -> None:
     files = certificates(tmp_path / "ours", "qsync test", "IP:fd00:0:0:0::5,URI:Spiffe://Orders")
     assert loaded(files).names == {"fd00::5", "spiffe://orders"}
@@ -450,5 +467,6 @@ def test_the_admin_port_speaks_tls_and_answers_probes_without(one: NodeProcess) 
     assert [plain.get(path, 5)[0] for path in ("/live", "/ready")] == [200, 200]
     refused = [plain.get(path, 5)[0] for path in ("/status", "/metrics", "/order-challenge")]
     assert refused == [426, 426, 426]
+    assert plain.post("/verb/snapshot", b"{}", 5)[0] == 426, "nor does it take an order"
     assert one.status()["uuid"]
     assert one.post_status("/verb/snapshot", {}) == 200

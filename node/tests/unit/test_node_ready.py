@@ -1,4 +1,4 @@
-"""The readiness probe reports whether a member can serve reads, with or without a leader."""
+"""The probes: a member is ready when it can serve reads, and alive while its disk writes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -34,3 +34,12 @@ async def test_member_is_ready_when_it_can_serve_reads(
 ) -> None:
     request: Any = None
     assert (await Admin._ready(admin_of(**replica), request)).status == status
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("is_hung", "status"), [(False, 200), (True, 503)])
+async def test_member_whose_disk_hangs_is_not_alive(is_hung: bool, status: int) -> None:
+    """A restart on another machine may help, and the member counts for no quorum meanwhile."""
+    request: Any = None
+    admin = admin_of(is_write_path_hung=lambda: is_hung)
+    assert (await Admin._live(admin, request)).status == status
