@@ -4,6 +4,8 @@ from qsync_node.consensus import effects as fx
 from qsync_node.consensus.ballot import Ballot
 from qsync_node.consensus.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import Type
+from qsync_sim.publishing import call
 from qsync_sim.shell import Shell
 from qsync_testing.worlds import INSERT, REPLACE, Driven, node_of, put
 
@@ -20,6 +22,25 @@ def test_fence_is_answered_after_it_is_on_disk() -> None:
     assert answer is not None
     assert answer.code == 0
     assert Ballot.decode(follower.ballot_on_disk).is_fenced
+
+
+def test_promotion_is_answered_once_the_member_takes_writes() -> None:
+    """The administrator's next write would be refused otherwise (E9)."""
+    driven = Driven(3)
+    target = driven.followers()[0]
+    reasons = []
+    sync = driven.send(target, int(Type.CALL), call("box.ctl.promote"))
+    node = node_of(target)
+
+    def is_answered() -> bool:
+        if sync not in driven.answers:
+            return False
+        reasons.append(node.status.read_only_reason())
+        return True
+
+    assert driven.run(5_000, is_answered)
+    assert driven.answers[sync].code == 0
+    assert reasons == [""]
 
 
 def test_fenced_leader_steps_down_when_its_switchover_does_not_end() -> None:

@@ -6,6 +6,7 @@ from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.consensus import effects as fx
 from qsync_node.consensus.context import Context
 from qsync_node.consensus.settings import SECOND
+from qsync_node.errors import ErrorCode
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
@@ -90,6 +91,19 @@ def test_a_lost_voter_that_comes_back_is_ignored_with_its_terms() -> None:
     world.run_for(10 * SECOND)
     assert node.context.term == term
     assert node.replica.leader is not None
+
+
+@pytest.mark.parametrize("assurance", [None, False, 1, "false", "true", ["yes"]])
+def test_nothing_is_forced_without_the_assurance_that_disks_are_destroyed(
+    assurance: object,
+) -> None:
+    """Lost voters that still run could elect a second leader."""
+    world = World(0)
+    survivor, lost = lose_two_of_three(world)
+    for verb in ("force-confirm", "force-rollback"):
+        answer = order(world, survivor, verb, lost=lost, disks_destroyed=assurance)
+        assert answer.code == ErrorCode.ILLEGAL_PARAMS
+    assert world.leader() is None
 
 
 def test_nothing_is_forced_while_a_quorum_answers() -> None:

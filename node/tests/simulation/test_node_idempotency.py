@@ -144,9 +144,12 @@ def test_keyed_commit_without_a_transaction_claims_nothing(driven: Driven) -> No
 
 @pytest.mark.parametrize(
     "key",
-    [5, [[], 1, 2], [], ["c", 1], ["c", "1", 2], ["c" * 65, 1, 2], {}, ["c", -1, 0], [1, 2, 3]],
+    [
+        5, [[], 1, 2], [], ["c", 1], ["c", "1", 2], ["c" * 65, 1, 2], {}, ["c", -1, 0], [1, 2, 3],
+        ["c", True, 2], ["c", 1, False], ["c", 1.0, 2],
+    ],
     ids=repr,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("kind", [REPLACE, COMMIT])
 def test_malformed_key_is_refused(driven: Driven, key: object, kind: int) -> None:
     for shell in (driven.leader(), driven.followers()[0]):

@@ -1,5 +1,7 @@
 """Requests whose content is malformed, and users whose names change: no member ends by them."""
 
+import math
+
 import msgpack
 import pytest
 
@@ -22,6 +24,15 @@ def test_call_whose_body_is_no_map_is_refused(value: object) -> None:
     answer = driven.ask(leader, CALL, msgpack.packb(value))
     assert answer.code == ErrorCode.INVALID_MSGPACK
     assert driven.ask(leader, INSERT, put(1, "x")).code == 0
+
+
+@pytest.mark.parametrize("timeout", [None, "x", True, [], math.nan, math.inf, 1e300, -(2**63)])
+def test_timeout_of_any_value_ends_no_member(timeout: object) -> None:
+    driven = Driven(1)
+    leader = driven.leader()
+    node = node_of(leader)
+    assert driven.ask(leader, CALL, call("box.ctl.wait_rw", timeout)).code == 0
+    assert leader.node is node
 
 
 def test_mark_whose_content_cannot_be_decoded_is_refused() -> None:

@@ -42,6 +42,15 @@ def test_publication_reports_state_and_offsets(driven: Driven) -> None:
     assert state(driven, JOURNAL, 3) == {"state": "published"}
 
 
+def test_member_that_repairs_its_state_reports_no_publication(driven: Driven) -> None:
+    """Its state may lack a publication, or have one that was rolled back (T7)."""
+    follower = driven.followers()[0]
+    node = node_of(follower)
+    node.replica.repair.open(node.context.limbo.confirmed_index)
+    answer = driven.ask(follower, CALL, call("qsync.publication", JOURNAL, 1))
+    assert answer.code == ErrorCode.LOADING
+
+
 def test_call_waits_at_a_follower_until_the_publication_is_appended(driven: Driven) -> None:
     leader, follower = driven.leader(), driven.followers()[0]
     sync = driven.send(follower, CALL, call("qsync.publication", JOURNAL, 1, 60))
@@ -71,7 +80,9 @@ def test_wait_survives_that_the_administrator_drops_an_index(driven: Driven) -> 
     assert driven.leader() is leader
 
 
-@pytest.mark.parametrize("arguments", [(), (JOURNAL,), (JOURNAL, "1"), (1, 1), (JOURNAL, 1, "x")])
+@pytest.mark.parametrize(
+    "arguments", [(), (JOURNAL,), (JOURNAL, "1"), (JOURNAL, True), (1, 1), (JOURNAL, 1, "x")]
+)
 def test_invalid_arguments_of_publication_are_refused(driven: Driven, arguments: Any) -> None:
     answer = driven.ask(driven.leader(), CALL, call("qsync.publication", *arguments))
     assert answer.code == ErrorCode.ILLEGAL_PARAMS

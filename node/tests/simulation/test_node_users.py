@@ -94,6 +94,21 @@ def test_user_that_only_executes_moves_no_leadership(name: str) -> None:
     assert driven.leader() is leader
 
 
+QUERIES = ["box.info", "box.info.replication", "box.stat", "box.ctl.wait_rw", "qsync.status"]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_user_that_executes_nothing_queries_no_member(name: str) -> None:
+    """A part of `box.info` needs the right of the whole, also in a line of a console."""
+    driven = with_reader()
+    for shell in (driven.leader(), driven.followers()[0]):
+        answer = driven.ask(shell, CALL, call(name), user="joe")
+        assert answer.code == ErrorCode.ACCESS_DENIED
+        line = driven.ask(shell, CALL, call("qsync.console", name), user="joe")
+        is_query = name != "box.ctl.wait_rw"
+        assert (b"is denied for user 'joe'" if is_query else b"cannot be") in line.tuples[0]
+
+
 MEMBERS = int(SystemSpace.CLUSTER)
 SCHEMA = int(SystemSpace.SCHEMA)
 

@@ -31,6 +31,14 @@ def test_repeated_key_is_the_newest_one() -> None:
     assert next(table.items()) == (("client", 10), (0, 10))
 
 
+def test_keys_that_have_expired_do_not_return_with_a_repeated_one() -> None:
+    table = KeyTable(10)
+    remember(table, 1, 15)
+    assert next(table.items()) == (("client", 5), (0, 5))
+    table.remember(table.row_key(["client", 8, 0], 0), 16)
+    assert [index for _, (_, index) in table.items()] == [6, 7, *range(9, 17)]
+
+
 def test_smaller_window_expires_a_bounded_number_of_keys_a_row() -> None:
     table = KeyTable(10_000)
     remember(table, 1, 10_000)
