@@ -221,6 +221,19 @@ def test_log_after_a_view_stays_until_its_replica_follows() -> None:
     assert wire.gateway.pinned_index() is None
 
 
+def test_view_of_a_user_of_one_space_has_its_rows_alone() -> None:
+    """Users, grants and other definitions are omitted (F4)."""
+    wire = Wire()
+    wire.grant("space", SPACE)
+    wire.write(1, 2)
+    listed = {Key.REPLICA_ANON: True, Key.SPACES: [SPACE]}
+    wire.say(1, FETCH_SNAPSHOT, listed, user="guest")
+    wire.driven.run(500)
+    rows = [frame for frame in wire.frames[1] if frame[0] != OK]
+    spaces = [msgpack.unpackb(row[3], strict_map_key=False)[Key.SPACE_ID] for row in rows]
+    assert spaces == [SPACE, SPACE]
+
+
 def test_pin_of_a_replica_that_never_follows_ends() -> None:
     wire = Wire(retention_ns=5 * SECOND)
     wire.say(1, FETCH_SNAPSHOT)

@@ -27,6 +27,7 @@ from qsync_node.server.admission import (
     Admission,
 )
 from qsync_node.server.bounds import REQUEST_BYTES_MAX, ConnectionBounds
+from qsync_node.server.connection import ServerConnectionState
 from qsync_node.server.logs import Log
 from qsync_node.server.services import Services
 from qsync_node.server.session import DRAINED_BYTES, LINGER_BYTES_MAX, ServerSession
@@ -396,6 +397,15 @@ def test_stream_continues_once_its_replica_has_read() -> None:
     assert bench.inputs == [fx.TarantoolDrained(session.number)]
     session.resume_writing()
     assert len(bench.inputs) == 1, "the stream was not blocked"
+
+
+def test_connection_of_a_stream_that_the_node_ends_is_closed() -> None:
+    """A replaced stream ends without an error: its replica connects again at the end only."""
+    bench = SessionBench()
+    bench.session.send_to_tarantool(fx.TarantoolPackets(bench.session.number, [], False, True))
+    assert bench.session.connection.state is ServerConnectionState.ENDING
+    bench.timers[-1][1]()
+    assert bench.wire.is_aborted
 
 
 def test_connection_to_a_process_run_that_has_ended_is_aborted() -> None:
