@@ -79,7 +79,7 @@ def apply_edits(mutant: Mutant, root: Path) -> None:
 
 
 def copy_sources(target: Path) -> None:
-    for package in ("qsync_client", "qsync_node", "qsync_broker", "qsync_sim"):
+    for package in ("qsync_client", "qsync_node", "qsync_broker", "qsync_spark", "qsync_sim"):
         shutil.copytree(
             ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
         )
