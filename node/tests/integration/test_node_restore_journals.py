@@ -51,7 +51,7 @@ def database(stores: list[str]) -> Database:
     spec = {"replication": 1, "fragment": {"length": 1024, "stores": stores}}
     route = Route((BROKER,), 0)
     for space, row in (
-        (JOURNAL_SPACE, JournalRow(NAME, spec, 0, 0, 9, 7, route, 3, 4, (BROKER,))),
+        (JOURNAL_SPACE, JournalRow(NAME, spec, 0, 0, 9, 7, route, 3, 4, (BROKER,), ((7, 1024),))),
         (BROKER_SPACE, BrokerRow(BROKER, "http://h:1", "h:2", 9, False, 10, "p", 5, 3, 3)),
         (ASSIGNMENT_SPACE, AssignmentRow(NAME, BROKER, 0, 3, 3)),
     ):
@@ -70,7 +70,8 @@ def test_brokers_are_removed_and_the_epoch_is_kept() -> None:
     state = database(["s3://old/one/", "s3://old/two/"])
     assert detach(state, "s3://new/one") == [Former(NAME, ("s3://old/one/", "s3://old/two/"))]
     row = journal(state)
-    assert (row.route, row.partial, row.epoch, row.ballot) == (NO_ROUTE, (), 7, 9)
+    assert (row.route, row.partial, row.ends) == (NO_ROUTE, (), ())
+    assert (row.epoch, row.ballot) == (7, 9)
     assert row.spec["fragment"] == {"length": 1024, "stores": ["s3://new/one/"]}
     assert rows_of(state, ASSIGNMENT_SPACE) == rows_of(state, BROKER_SPACE) == []
 
@@ -154,11 +155,18 @@ def test_large_fragment_is_copied_as_a_whole_or_not_at_all(
     assert object_store.encodings[new / path] == "gzip"
 
 
-def test_fragments_after_a_recent_gap_are_left_out() -> None:
-    def fragment(begin: int, end: int, age_s: float) -> Fragment:
-        return Fragment(begin, end, "file:///store/", str(begin), 1, int(10 * GAP_S - age_s))
+def fragment(begin: int, end: int, age_s: float) -> Fragment:
+    return Fragment(begin, end, "file:///store/", str(begin), 1, int(10 * GAP_S - age_s))
 
+
+def test_fragments_after_a_recent_gap_are_left_out() -> None:
     now_s = 10.0 * GAP_S
     old = [fragment(5, 9, 60), fragment(0, 5, 60), fragment(20, 30, GAP_S + 60)]
     assert [one.begin for one in final([*old, fragment(40, 50, 60)], now_s)] == [0, 5, 20]
     assert [one.begin for one in final([*old, fragment(30, 50, 60)], now_s)] == [0, 5, 20, 30]
+
+
+def test_fragment_within_another_one_is_no_gap() -> None:
+    """Brokers persist overlapping fragments, for example after a failover."""
+    found = [fragment(0, 9, 60), fragment(2, 5, 60), fragment(9, 12, 60)]
+    assert final(found, 10.0 * GAP_S) == found

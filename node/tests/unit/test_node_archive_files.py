@@ -19,6 +19,7 @@ from qsync_node.archive.compaction import (
     encode_changes,
     encode_compaction,
 )
+from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.manifest import (
     MANIFEST_NAME,
     VERSION,
@@ -153,3 +154,16 @@ def test_compaction_that_is_published_while_an_archive_is_read_is_not_missing(
     archive = load_archive(f"file://{tmp_path}")
     assert archive.base == made
     assert archive.segments() == []
+
+
+def test_compaction_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    """A restore would begin with the state of that cluster (S6)."""
+    entry = entry_of(rows_file(1, 3))
+    store = ArchiveStore(f"file://{tmp_path}", SET_UUID, UUID, "n0")
+    store.load()
+    store.put_manifest(Manifest(SET_UUID, UUID, "n0", [entry]))
+    made = Compaction(f"{3:020d}-1-0a1b2c3d", UUID, 3, 1.0, 1.0, "Passed", entry)
+    (tmp_path / made.folder).mkdir(parents=True)
+    (tmp_path / made.folder / COMPACTION_MANIFEST).write_bytes(encode_compaction(made))
+    with pytest.raises(ArchiveError, match=f"belongs to replica set {UUID}"):
+        load_archive(f"file://{tmp_path}")
