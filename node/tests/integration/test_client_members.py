@@ -322,7 +322,7 @@ def test_unreachable_member_of_the_zone_is_the_last_that_a_later_search_tries() 
             async with Client([members[1], members[0]], "app", "secret", zone="near") as client:
                 pool = client._session.pool
                 pool._near = list(addresses)
-                pool.connect_s = 0.05
+                pool.connect_s = 0.5
                 assert isinstance(await client.select(SPACE), Committed)
                 reader = pool._reader
                 assert reader is not None
