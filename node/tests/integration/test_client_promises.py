@@ -10,6 +10,7 @@ import time
 import pytest
 
 from qsync_client import (
+    AccessDenied,
     Client,
     ClientClosed,
     Committed,
@@ -216,6 +217,83 @@ def test_unknown_outcome_of_a_closed_client_is_returned_at_once() -> None:
             await committing
             assert isinstance(into[0].outcome, Unknown)
             assert time.monotonic() - started_s < 2
+
+    asyncio.run(main())
+
+
+def test_refused_log_in_after_a_lost_answer_leaves_the_write_unknown() -> None:
+    """`AccessDenied` would state that nothing was logged."""
+
+    def answer(asked: Asked) -> MemberAnswer:
+        if asked.kind == Type.INSERT:
+            member.denied = ErrorCode.PASSWORD_MISMATCH
+            member.drop()
+            return None
+        return committed(asked)
+
+    async def main() -> None:
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=0.5)
+            assert isinstance(await client.insert(SPACE, [1]), Unknown)
+            await client.close()
+
+    member = FakeMember(answer)
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_call", [False, True])
+def test_request_without_a_key_is_sent_once(is_call: bool) -> None:
+    """Its first attempt may have been executed, and the cluster would execute a second one."""
+
+    def answer(asked: Asked) -> MemberAnswer:
+        if asked.kind in (Type.INSERT, Type.CALL) and not is_mark(asked):
+            member.drop()
+            return None
+        return committed(asked)
+
+    async def main() -> None:
+        async with serving(member) as addresses, Client(addresses, "app", "secret") as client:
+            outcome = await (
+                client.call("increment") if is_call else client.insert(SPACE, [1], retry=False)
+            )
+            assert isinstance(outcome, Unknown)
+            assert member.kinds() == [Type.CALL if is_call else Type.INSERT]
+
+    member = FakeMember(answer)
+    asyncio.run(main())
+
+
+def test_schema_is_read_again_if_the_client_met_another_member_meanwhile() -> None:
+    """It may be the schema of another cluster, whose spaces have other ids."""
+    tables: list[int] = []
+
+    async def main() -> None:
+        def answer(asked: Asked) -> MemberAnswer:
+            if asked.kind == Type.SELECT:
+                tables.append(asked.body[Key.SPACE_ID])
+                if len(tables) == 1:
+                    client._session.pool.met += 1
+            return names(asked)
+
+        names = with_names(committed)
+        async with serving(FakeMember(answer)) as addresses:
+            client = Client(addresses, "app", "secret")
+            assert isinstance(await client.insert("accounts", [1]), Committed)
+            await client.close()
+        assert tables == [VSPACE, VINDEX] * 2
+
+    asyncio.run(main())
+
+
+def test_refused_schema_raises_at_once() -> None:
+    async def main() -> None:
+        member = FakeMember(lambda _: refused(ErrorCode.ACCESS_DENIED))
+        async with serving(member) as addresses:
+            client = Client(addresses, "app", "secret", deadline_s=2)
+            with pytest.raises(AccessDenied):
+                await client.select("accounts")
+            assert member.kinds() == [Type.SELECT]
+            await client.close()
 
     asyncio.run(main())
 

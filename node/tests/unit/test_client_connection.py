@@ -268,3 +268,16 @@ def test_invalid_bytes_after_the_greeting_end_a_handshake_and_a_feed() -> None:
     assert feed.receive(GREETING) == []
     with pytest.raises(FeedRefused):
         feed.receive(answer(0, 1) + b"\xc0")
+
+
+def test_feed_that_continues_names_its_cluster() -> None:
+    """The index means other rows in another cluster, so that cluster must refuse the feed."""
+    feed = Feed.changes("app", "", after=7, spaces=(513, 512), replicaset=UUID)
+    feed.receive(GREETING)
+    feed.take_output()
+    feed.receive(answer(0, 1))
+    ((kind, _, _, body),) = FrameDecoder().feed(feed.take_output())
+    asked = msgpack.unpackb(body, strict_map_key=False)
+    assert kind == Type.SUBSCRIBE
+    assert (asked[Key.REPLICASET_UUID], asked[Key.INDEX]) == (UUID, 7)
+    assert asked[Key.SPACES] == [512, 513]

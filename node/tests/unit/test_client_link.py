@@ -108,6 +108,23 @@ def test_late_notification_does_not_watch_the_key_again() -> None:
     run(body)
 
 
+def test_end_of_one_watcher_leaves_another_one_of_its_key() -> None:
+    """The pool watches the leader; a caller may watch the same key for a while."""
+
+    async def body(wire: LinkWire) -> None:
+        wire.log_in()
+        first, second = wire.link.watch("box.election"), wire.link.watch("box.election")
+        wire.sent()
+        wire.link.unwatch("box.election", second)
+        assert wire.sent() == []
+        wire.answer(int(Type.EVENT), 3, {Key.EVENT_KEY: "box.election", Key.EVENT_DATA: 1})
+        assert await first.get() == 1
+        wire.link.unwatch("box.election", first)
+        assert [kind for kind, _ in wire.sent()] == [Type.WATCH, Type.UNWATCH]
+
+    run(body)
+
+
 def test_lost_connection_ends_requests_and_watches() -> None:
     async def body(wire: LinkWire) -> None:
         wire.log_in()
