@@ -22,7 +22,8 @@ def restored(bodies: list[bytes]) -> list[bytes]:
 
 
 def row(space: int, *fields: object) -> bytes:
-    return pack({int(Key.SPACE_ID): space, int(Key.TUPLE): list(fields)})
+    body: bytes = pack({int(Key.SPACE_ID): space, int(Key.TUPLE): list(fields)})
+    return body
 
 
 def rows_in(bodies: list[bytes], space: int) -> list[list[Any]]:
