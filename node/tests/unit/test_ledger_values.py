@@ -87,6 +87,22 @@ def test_deletions_and_updates_are_not_searched(op: str, is_asked: bool) -> None
     assert line({"id": 1, "op": op, "outcome": "committed"})["asked"] is is_asked
 
 
+@pytest.mark.parametrize(
+    ("times", "started", "ended"),
+    [
+        ({"started": 5, "ended": 7.5}, 5.0, 7.5),
+        ({"started": 5}, 5.0, 5.0),
+        ({"ended": 7}, 0.0, 7.0),
+    ],
+)
+def test_write_ends_when_its_outcome_was_known(
+    times: dict[str, float], started: float, ended: float
+) -> None:
+    """The end decides whether the archive must contain the write."""
+    found = line({"id": 1, "outcome": "committed", **times})
+    assert (found["started"], found["ended"]) == (started, ended)
+
+
 @pytest.mark.parametrize("space", ["orders", 512, "512"])
 def test_space_of_a_line_is_a_name_or_an_id(space: object) -> None:
     assert line({"id": 1, "space": space, "outcome": "committed"})["space"] == 512
