@@ -124,7 +124,7 @@ class Specifications(Servicer):
                 if not claims.permits(with_name(labels, change.name)):
                     raise AuthError(f"the token does not select {change.name!r}")
             async with asyncio.timeout(APPLY_S):
-                is_applied = await self._apply(changes)
+                is_applied = await self._apply(changes, claims)
         except ChangeError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except AuthError as error:
@@ -135,13 +135,21 @@ class Specifications(Servicer):
         status = Status.OK if is_applied else Status.ETCD_TRANSACTION_FAILED
         return pb.ApplyResponse(status=enum_value(status), header=self._own_header())
 
-    async def _apply(self, changes: list[SpecChange]) -> bool:
-        """Carry changes out, and return whether all rows had the expected revisions."""
+    async def _apply(self, changes: list[SpecChange], claims: Claims) -> bool:
+        """Carry changes out, and return whether all rows had the expected revisions.
+
+        Raises:
+            AuthError: the token does not select a journal that exists.
+        """
         server = self._server
         applying = Applying(server.core.keys, changes)
         step = applying.begin()
         while not isinstance(step, Done):
             if isinstance(step, ApplyChange):
+                # The transaction fails if another row than an expected one exists.
+                for row in step.change.expected:
+                    if isinstance(row, JournalRow) and not self._is_permitted(row, claims):
+                        raise AuthError(f"the token does not select {row.name!r}")
                 step = applying.transacted(await server.transact(step.change))
                 continue
             # At the end of the time, only the next plan shows whether something has changed.
