@@ -1,12 +1,15 @@
 """Tokens of requests: the journals that they select, and the answers to requests without access."""
 
+import asyncio
+
 from aiohttp import web
 
 from qsync_broker.auth import AuthError, Authorizer, Capability, Claims
-from qsync_broker.http.requests import journal_of
-from qsync_broker.keyspace import KeySpace
+from qsync_broker.http.requests import journal_of, revision_of
 from qsync_broker.labels import LabelSet, with_name
 from qsync_broker.problems import refused
+from qsync_broker.resolver import REVISION_S
+from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec
 from qsync_broker.status import Status, refusal
 from qsync_node.format.journals import JournalRow
@@ -16,15 +19,20 @@ class HiddenJournalError(Exception):
     """The token does not select the journal, which does not exist for the client."""
 
 
-InvalidRequest = (ValueError, AuthError, HiddenJournalError)
+class LateRevisionError(Exception):
+    """The broker does not reach the revision of a request; the text is the answer."""
+
+
+InvalidRequest = (ValueError, AuthError, HiddenJournalError, LateRevisionError)
 """Errors of requests that `answer_to` answers."""
 
 
 class JournalAccess:
     """Checks the tokens of requests."""
 
-    def __init__(self, keys: KeySpace, authorizer: Authorizer) -> None:
-        self._keys = keys
+    def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
+        self._server = server
+        self._keys = server.core.keys
         self._authorizer = authorizer
 
     def claims(self, request: web.Request, capability: Capability) -> Claims:
@@ -38,17 +46,28 @@ class JournalAccess:
         """
         return self._authorizer.verify(request.headers.get("Authorization", ""), capability)
 
-    def check(self, request: web.Request, capability: Capability) -> Claims:
-        """Check the token of a request for the journal in its path.
+    async def check(self, request: web.Request, capability: Capability) -> Claims:
+        """Check the token of a request for the journal in its path, at the request's revision.
 
         Returns:
             The claims of the token.
 
         Raises:
+            ValueError: the revision is invalid.
             AuthError: the token does not permit the request.
+            LateRevisionError: this broker does not reach the revision in time.
             HiddenJournalError: the token does not select the journal.
         """
         claims = self.claims(request, capability)
+        revision = revision_of(request)
+        try:
+            async with asyncio.timeout(REVISION_S):
+                await self._server.revision(revision)
+        except TimeoutError:
+            raise LateRevisionError(
+                f"this broker does not know revision {revision}: repeat the request"
+            ) from None
+        # Not before: an earlier row may have other labels, or not exist yet.
         row = self._keys.journals.get(journal_of(request))
         if row is not None and not is_permitted(claims, row):
             raise HiddenJournalError
@@ -66,7 +85,7 @@ def answer_to(request: web.Request, error: Exception) -> web.Response:
         return unauthorized(error)
     if isinstance(error, HiddenJournalError):
         return refused(404, refusal(journal_of(request), Status.JOURNAL_NOT_FOUND))
-    return refused(400, str(error))
+    return refused(503 if isinstance(error, LateRevisionError) else 400, str(error))
 
 
 def unauthorized(error: AuthError) -> web.Response:

@@ -60,9 +60,9 @@ class AppendHandlers:
         """Append the body to a journal."""
         try:
             append = append_of(request)
-            self._access.check(request, Capability.APPEND)
+            await self._access.check(request, Capability.APPEND)
             if append.accepts_loss:
-                self._access.check(request, Capability.APPLY)
+                await self._access.check(request, Capability.APPLY)
         except InvalidRequest as error:
             return answer_to(request, error)
         length = _length_of(request)
@@ -161,7 +161,7 @@ class AppendHandlers:
             return refused(503, "too many batches are under way at this broker: retry later")
         self._batched_bytes += length
         try:
-            self._access.check(request, Capability.APPEND)
+            await self._access.check(request, Capability.APPEND)
             base = append_of(request)
             async with asyncio.timeout(BODY_S):
                 body = await request.read()

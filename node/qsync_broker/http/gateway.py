@@ -15,7 +15,7 @@ class HttpGateway:
     """The HTTP interface of one broker."""
 
     def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
-        access = JournalAccess(server.core.keys, authorizer)
+        access = JournalAccess(server, authorizer)
         self._forwarder = Forwarder(server)
         self._appends = AppendHandlers(server, access, self._forwarder)
         self._reads = ReadHandler(server, access, self._forwarder)

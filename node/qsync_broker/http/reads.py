@@ -11,12 +11,12 @@ from qsync_broker.auth import EXPIRED, AuthError, Capability, Claims
 from qsync_broker.http.access import InvalidRequest, JournalAccess, answer_to, unauthorized
 from qsync_broker.http.answers import CODES, fragment_headers, route_headers
 from qsync_broker.http.forwarding import Forwarder
-from qsync_broker.http.requests import OFFSET_MAX, PROXIED, journal_of, read_of, revision_of
+from qsync_broker.http.requests import OFFSET_MAX, PROXIED, journal_of, read_of
 from qsync_broker.problems import refused
 from qsync_broker.reader import JournalReader
 from qsync_broker.refusals import explain_not_yet
 from qsync_broker.replica import JournalReplica
-from qsync_broker.resolver import NO_BROKER, REVISION_S, Resolution, broker_for_read, resolve
+from qsync_broker.resolver import NO_BROKER, Resolution, broker_for_read, resolve
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec
 from qsync_broker.status import Status, refusal
@@ -41,16 +41,9 @@ class ReadHandler:
         server, name = self._server, request.match_info["journal"]
         try:
             offset, is_blocking = read_of(request)
-            claims = self._access.check(request, Capability.READ)
-            revision = revision_of(request)
-            async with asyncio.timeout(REVISION_S):
-                await server.revision(revision)
+            claims = await self._access.check(request, Capability.READ)
         except InvalidRequest as error:
             return answer_to(request, error)
-        except TimeoutError:
-            return refused(
-                503, f"this broker does not know revision {revision}: repeat the request"
-            )
         found = resolve(
             server.core.keys,
             name,

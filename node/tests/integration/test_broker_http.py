@@ -59,7 +59,7 @@ async def test_absolute_url_in_a_request_names_the_journal_at_every_broker(tmp_p
 async def test_read_does_not_wait_for_an_invented_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qsync_broker.http.reads.REVISION_S", 0.1)
+    monkeypatch.setattr("qsync_broker.http.access.REVISION_S", 0.1)
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         headers = {"X-Qsync-Proxied": "1000000"}
         async with asyncio.timeout(5):
