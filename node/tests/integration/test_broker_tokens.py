@@ -8,13 +8,59 @@ import grpc
 import pytest
 
 from qsync_broker.auth import Capability
+from qsync_broker.client import JournalClient
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_testing.brokers.grpc_client import JOURNAL, GrpcClient, error_of, label_set, spec
 from qsync_testing.brokers.servers import FakeCoordination, create
 from qsync_testing.brokers.tokens import bearer, claims, guarded
 
 pytestmark = pytest.mark.asyncio
+OTHER = {"include": {"labels": [{"name": "name", "value": "b/journal"}]}}
 EU = {"include": {"labels": [{"name": "region", "value": "eu"}]}}
+
+
+async def test_excluded_journal_does_not_exist(tmp_path: Path) -> None:
+    """The selector of a token excludes labels, by value or by prefix."""
+    async with guarded(tmp_path) as nodes:
+        for label in ({"name": "name", "value": JOURNAL}, {"name": "prefix", "value": "a/"}):
+            token = claims({"exclude": {"labels": [label]}}, 60)
+            async with JournalClient(nodes[0].url, token) as client:
+                assert await client.journals() == []
+        token = claims({"exclude": {"labels": [{"name": "prefix", "value": "b/"}]}}, 60)
+        async with JournalClient(nodes[0].url, token) as client:
+            assert [one.spec.name for one in await client.journals()] == [JOURNAL]
+
+
+async def test_unselected_journal_is_not_described_by_its_name(tmp_path: Path) -> None:
+    """A view with the argument `name` describes only journals that the token selects."""
+    async with guarded(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/debug/journals?name={JOURNAL}"
+        for selector, count in (({}, 1), (OTHER, 0)):
+            answer = await http.get(url, headers=bearer(claims(selector, 60)))
+            assert len((await answer.json())["journals"]) == count
+
+
+async def test_metadata_after_the_name_reveals_no_unselected_journal(tmp_path: Path) -> None:
+    """A client may add metadata to the name, and appends to the same journal."""
+    name, token = f"{JOURNAL};x=y", claims(OTHER, 60)
+    async with guarded(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/{name}"
+        assert (await http.put(url, data=b"x", headers=bearer(token))).status == 404
+        assert (await http.get(url, headers=bearer(token))).status == 404
+        async with GrpcClient(nodes[0], token) as client:
+            assert (await client.append(b"x", journal=name)).status == pb.JOURNAL_NOT_FOUND
+            assert (await client.read(journal=name))[0].status == pb.JOURNAL_NOT_FOUND
+        answer = await http.put(f"{nodes[0].url}/{JOURNAL}", headers=bearer(claims({}, 60)))
+        assert answer.headers["X-Write-Head"] == "0"
+
+
+async def test_expired_token_permits_no_request(tmp_path: Path) -> None:
+    """The clocks of a client and a broker may differ by a few seconds only."""
+    async with guarded(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        headers = bearer(claims({}, -10))
+        url = f"{nodes[0].url}/{JOURNAL}"
+        assert (await http.put(url, data=b"x", headers=headers)).status == 401
+        assert (await http.get(url, headers=headers)).status == 401
 
 
 async def test_token_changes_only_journals_that_it_selects(tmp_path: Path) -> None:
