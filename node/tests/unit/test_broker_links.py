@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qsync_broker import events as ev
+from qsync_broker import messages as msg
 from qsync_broker.broker import Broker
 from qsync_broker.handshake import Handshake
 from qsync_broker.keyspace import Deleted, Written
@@ -57,6 +58,20 @@ def test_renewal_of_a_lease_keeps_the_connection() -> None:
     renewed = PEER_ROW._replace(renewals=2)
     effects = broker.step(1, 0, [ev.Watched(2, [Written(BROKER_SPACE, encode_row(renewed))])])
     assert ev.CloseBrokerLink(PEER) not in effects
+    assert lost == []
+
+
+@pytest.mark.parametrize("is_up", [False, True])
+def test_stream_that_is_closed_ends_at_the_peer_too(is_up: bool) -> None:
+    """The connection stays, and the peer would keep the state of each former pipeline."""
+    broker, lost = linked()
+    stream = broker.open(PEER, lambda _: None, lost.append)
+    events = [ev.BrokerLinkUp(PEER)]
+    if is_up:
+        broker.step(1, 0, events)
+    broker.close(PEER, stream)
+    effects = broker.step(1, 0, [] if is_up else events)
+    assert ev.SendLink(PEER, stream, msg.Close()) in effects
     assert lost == []
 
 
@@ -124,6 +139,20 @@ async def test_connection_that_is_closed_before_its_attempt_begins_is_not_used(
         node.server._perform([ev.OpenLink(PEER, address), ev.CloseBrokerLink(PEER)])
         await is_over.wait()
     assert b"".join(received) == b""
+
+
+@pytest.mark.asyncio
+async def test_late_end_of_a_former_connection_leaves_the_present_one(tmp_path: Path) -> None:
+    """The peer has lost its lease and returned; all streams to it would be lost again."""
+    async with brokers(tmp_path, 1) as (node,):
+        server = node.server
+        server._perform([ev.OpenLink(PEER, "127.0.0.1:1")])
+        former = server._links[PEER]
+        server._perform([ev.CloseBrokerLink(PEER), ev.OpenLink(PEER, "127.0.0.1:1")])
+        present = server._links[PEER]
+        server.link_lost(PEER, former, "it was closed")
+        assert server._links[PEER] is present
+        assert ev.BrokerLinkDown(PEER, "it was closed") not in server._inputs
 
 
 def test_address_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
