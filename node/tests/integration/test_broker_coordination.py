@@ -224,12 +224,13 @@ async def _change_together(cluster: ProcessCluster) -> None:
         began = watcher.keys.revision
         found = await asyncio.gather(
             *(
-                coordination.transact(KeyChange((gone,), (journal,)))
+                coordination.transact(KeyChange((gone,), (journal._replace(ballot=8),)))
                 for gone, journal in zip(absences, journals, strict=True)
             )
         )
         assert found == [number != 7 for number in range(200)]
         await watcher.until(lambda: len(watcher.keys.journals) == 200)
+        assert [one.name for one in watcher.keys.journals.values() if one.ballot != 8] == ["a/007"]
         # Each transaction is confirmed by a row of its own, at most.
         assert watcher.keys.revision - began <= 199 + GROUPS_MAX + 200 / GROUP_MAX + 1
 
