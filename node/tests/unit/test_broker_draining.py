@@ -11,6 +11,7 @@ from qsync_broker.holdings import Holdings, RecoveredHoldings
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.keyspace import Deleted
 from qsync_broker.operations import SpoolState
+from qsync_broker.persister import AGAIN_MIN_NS
 from qsync_broker.spool import Spool, Version
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
@@ -236,6 +237,27 @@ def test_journal_that_was_taken_over_is_forgotten_once_its_fragments_are_persist
     assert not list(broker.holdings.departed)
     broker.holdings.persister.tick(10**15)
     assert not broker.effects
+
+
+def test_readers_of_a_journal_that_was_taken_over_are_woken() -> None:
+    """They would wait at this broker for bytes that only other ones receive."""
+    broker = Exiting().started()
+    broker.effects.clear()
+    broker.take_over()
+    assert ev.Readable(NAME) in broker.effects
+
+
+def test_upload_for_a_deleted_journal_drops_nothing_of_the_next_one_of_its_name() -> None:
+    """Both journals may have a fragment with the same offsets."""
+    broker = Exiting(STORE).started()
+    broker.holdings.persister.tick(AGAIN_MIN_NS)
+    (upload,) = [one for one in broker.effects if isinstance(one, ev.UploadFragment)]
+    broker.write(broker.row._replace(create_revision=20, mod_revision=20))
+    broker.complete(0, 9)
+    remote = RemoteFragment(0, 9, SUM, 1, STORE, "fragment", 1)
+    broker.holdings.on_uploaded(ev.Uploaded(upload.token, remote), 0)
+    replica = broker.holdings.assigned[NAME]
+    assert (list(replica.completed), replica.remote.end) == ([0], 0)
 
 
 @pytest.mark.parametrize("change", [{"partial": (B,)}, {"route": Route((B,), 0)}])
