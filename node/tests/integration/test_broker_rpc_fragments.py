@@ -54,6 +54,25 @@ async def test_fragments_are_listed_in_pages(tmp_path: Path) -> None:
         assert len(described) == 1
 
 
+async def test_read_passes_over_fragments_from_before_a_time(tmp_path: Path) -> None:
+    """With `begin_mod_time`, the first byte is of a fragment that was persisted later, or never."""
+    store = f"file://{tmp_path}/store/"
+    started = brokers(tmp_path, 1, length=1024, stores=[store])
+    async with started as nodes, GrpcClient(nodes[0]) as client:
+        for _ in range(2):
+            await client.append(b"x" * 1500)
+        replica = nodes[0].server.core.replica(JOURNAL)
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while replica.completed or not replica.remote.end:
+                await asyncio.sleep(0.01)
+        (fragment,) = replica.remote
+        for later, offset in ((0, 0), (1, 1500)):
+            found = await client.read(begin_mod_time=fragment.mod_time + later)
+            assert found[0].offset == offset
+            assert len(b"".join(one.content for one in found)) == 3000 - offset
+
+
 async def test_fragments_with_the_same_begin_are_on_the_same_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
