@@ -5,6 +5,7 @@ import pytest
 from qsync_broker import publisher
 from qsync_broker.keyspace import Absent, KeyChange
 from qsync_broker.labels import LabelSet
+from qsync_broker.operations import Publication
 from qsync_broker.registers import pack_registers, published_in, unpack_registers
 from qsync_broker.requests import Suspend
 from qsync_broker.status import Status
@@ -174,6 +175,25 @@ def test_broker_forgets_deleted_journals_in_any_part_of_their_work(after_ms: int
     assert bench.world.keys.publishers == {}
     cores = [process.core for process in bench.world.processes.values()]
     assert [len(core.publisher) for core in cores] == [0] * len(cores)
+
+
+def test_reads_that_find_nothing_leave_room_for_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker reads publications of a few journals at a time, and would read none any more."""
+    bench = Bench()
+    keys, failures = bench.world.keys, 2 * publisher.ACTIVE_MAX
+    read = keys.publications
+
+    def publications(journal: str, journal_id: int, after: int, limit: int) -> list[Publication]:
+        nonlocal failures
+        failures -= 1
+        return [] if failures > 0 else read(journal, journal_id, after, limit)
+
+    monkeypatch.setattr(keys, "publications", publications)
+    publish(bench, 1)
+    until_published(bench)
+    assert failures <= 0
 
 
 # --- registers ------------------------------------------------------------------------------------
