@@ -16,7 +16,7 @@ from qsync_testing.brokers.grpc_client import (
     selector,
     spec,
 )
-from qsync_testing.brokers.servers import brokers
+from qsync_testing.brokers.servers import brokers, create
 
 pytestmark = pytest.mark.asyncio
 
@@ -156,3 +156,14 @@ async def test_suspension_survives_a_change_and_can_be_changed(tmp_path: Path) -
         await client.apply(pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=listed.spec))
         (listed,) = await client.list()
         assert listed.spec.suspend.level == 0
+
+
+async def test_journal_for_appends_only_is_not_read(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, GrpcClient(nodes[0]) as client:
+        create(nodes[0].keys, "b/journal", 1, flags="O_WRONLY")
+        async with asyncio.timeout(10):
+            while (await client.append(b"x", journal="b/journal")).status != pb.OK:
+                await asyncio.sleep(0.05)
+        assert [one.status for one in await client.read(journal="b/journal")] == [pb.NOT_ALLOWED]
+        listed = await client.stub.ListFragments(pb.FragmentsRequest(journal="b/journal"))
+        assert (listed.status, list(listed.fragments)) == (pb.NOT_ALLOWED, [])

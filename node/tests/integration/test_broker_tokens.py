@@ -63,6 +63,23 @@ async def test_expired_token_permits_no_request(tmp_path: Path) -> None:
         assert (await http.get(url, headers=headers)).status == 401
 
 
+async def test_watch_of_journals_ends_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client would otherwise receive changes without an end."""
+    monkeypatch.setattr("qsync_broker.auth._LEEWAY_S", 0)
+
+    async def watch(client: GrpcClient) -> None:
+        async with asyncio.timeout(20):
+            request = pb.ListRequest(watch=True)
+            async for _ in client.stub.List(request, metadata=client.metadata):
+                pass
+
+    async with guarded(tmp_path) as nodes, GrpcClient(nodes[0], claims({}, 2)) as client:
+        code, text = await error_of(watch(client))
+        assert (code, "expired" in text) == (grpc.StatusCode.UNAUTHENTICATED, True)
+
+
 async def test_token_changes_only_journals_that_it_selects(tmp_path: Path) -> None:
     """Labels of a new specification do not give access to a journal that had others."""
     token = claims(EU, 60, Capability.ALL)
