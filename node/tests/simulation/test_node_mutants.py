@@ -23,7 +23,10 @@ from qsync_sim.planted_bugs import (
 from qsync_testing.paths import DOCS, ROOT
 
 MUTANTS = all_mutants()
-AREAS = "Keys|Leases|Limits|Loss|Membership|Orders|Peering|Persistence|Reads|Snapshots|Storage|Time"
+AREAS = (
+    "Access|Keys|Leases|Limits|Loss|Membership|Orders|Peering|Persistence|Reads|Snapshots|Storage"
+    "|Time"
+)
 RULE = re.compile(rf"[LDTREMSPFGJX]\d{{1,2}}|{AREAS}")
 
 
