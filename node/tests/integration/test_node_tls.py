@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -467,6 +468,8 @@ def test_the_admin_port_speaks_tls_and_answers_probes_without(one: NodeProcess) 
     assert [plain.get(path, 5)[0] for path in ("/live", "/ready")] == [200, 200]
     refused = [plain.get(path, 5)[0] for path in ("/status", "/metrics", "/order-challenge")]
     assert refused == [426, 426, 426]
-    assert plain.post("/verb/snapshot", b"{}", 5)[0] == 426, "nor does it take an order"
+    with contextlib.closing(HTTPConnection("127.0.0.1", one.admin_port, timeout=5)) as connection:
+        connection.request("POST", "/verb/snapshot", b"{}")
+        assert connection.getresponse().status == 426, "it takes no order, either"
     assert one.status()["uuid"]
     assert one.post_status("/verb/snapshot", {}) == 200
