@@ -6,8 +6,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from qsync_broker.copier import Copier
+from qsync_broker.keyspace import KeyChange
 from qsync_sim.journals.keys import SimKeySpace
 from qsync_sim.journals.moves import Moves
+from qsync_testing.brokers.grpc_client import GrpcClient
 from qsync_testing.brokers.servers import BrokerNode, create, is_ready, start_broker
 from qsync_testing.ports import free_ports
 
@@ -73,6 +76,40 @@ async def test_bytes_move_with_the_journal_to_other_brokers(tmp_path: Path) -> N
                 while (replica := nodes[-1].server.core.replica(NAME)) is None:
                     await asyncio.sleep(0.01)
             assert replica.hole(0, replica.spool.begin) is None
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("interface", ["http", "grpc"])
+async def test_whole_broker_serves_the_bytes_that_a_partial_one_lacks(
+    interface: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Copier, "tick", lambda _: None)
+    keys, ports = SimKeySpace(), free_ports(4)
+    create(keys, NAME, 1)
+    first = await start_broker(tmp_path, "broker-0", ports[:2], keys)
+    nodes = [first]
+    try:
+        async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+            while not is_ready(first, 1):
+                await asyncio.sleep(0.01)
+            assert (await http.put(f"{first.url}/{NAME}", data=b"first")).status == 204
+            nodes.append(await start_broker(tmp_path, "broker-1", ports[2:], keys))
+            row = first.server.core.keys.journals[NAME]
+            wanted = row._replace(spec={**row.spec, "replication": 2})
+            assert keys.transact(KeyChange((), (wanted,)))
+            while not all(is_ready(node, 2) for node in nodes):
+                await asyncio.sleep(0.01)
+            assert (await http.put(f"{first.url}/{NAME}", data=b"second")).status == 204
+            assert first.server.core.keys.journals[NAME].partial == (nodes[1].server.core.me,)
+            if interface == "http":
+                content = await (await http.get(f"{nodes[1].url}/{NAME}")).read()
+            else:
+                async with GrpcClient(nodes[1]) as client:
+                    content = await client.content()
+            assert content == b"firstsecond"
     finally:
         for node in nodes:
             await node.stop()
