@@ -95,7 +95,7 @@ def test_refusal_of_a_callers_key_before_its_lookup_is_unknown(code: int) -> Non
     async def main() -> None:
         member = FakeMember(answering(refused(code)))
         async with serving(member) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            client = Client(addresses, "app", "secret", deadline_s=1.0)
             outcome = await client.insert(SPACE, [1], request_key=GIVEN)
             assert isinstance(outcome, Unknown), outcome
             assert "reason" in outcome.reason or not outcome.code
@@ -310,7 +310,7 @@ def test_invalid_answer_to_a_write_is_unknown(body: bytes) -> None:
     async def main() -> None:
         member = FakeMember(answering((0, body)))
         async with serving(member) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=0.3)
+            client = Client(addresses, "app", "secret", deadline_s=1.0)
             outcome = await client.insert(SPACE, [1])
             assert isinstance(outcome, Unknown), outcome
             assert "answer" in outcome.reason
