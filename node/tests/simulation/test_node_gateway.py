@@ -234,6 +234,23 @@ def test_view_of_a_user_of_one_space_has_its_rows_alone() -> None:
     assert spaces == [SPACE, SPACE]
 
 
+def test_replica_that_registers_is_answered_after_the_rows_up_to_its_registration() -> None:
+    """It reports its position once it has the answer, and would wait for the rows otherwise."""
+    wire = Wire(relay_chunk_bytes=100)
+    wire.say(1, FETCH_SNAPSHOT)
+    wire.driven.run(500)
+    assert wire.frames[1][-1][0] == OK
+    clock = wire.clock(1)
+    wire.write(1, 2, 3)
+    seen = len(wire.frames[1])
+    wire.say(1, REGISTER, {Key.VCLOCK: clock})
+    assert wire.driven.run(5_000, lambda: OK in [frame[0] for frame in wire.frames[1][seen:]])
+    *rows, answer = wire.frames[1][seen:]
+    assert any(FIRST.encode() in row[3] for row in rows)
+    reached = msgpack.unpackb(answer[3], strict_map_key=False)[Key.VCLOCK]
+    assert sum(reached.values()) == sum(clock.values()) + len(rows)
+
+
 def test_pin_of_a_replica_that_never_follows_ends() -> None:
     wire = Wire(retention_ns=5 * SECOND)
     wire.say(1, FETCH_SNAPSHOT)
