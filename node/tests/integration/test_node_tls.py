@@ -370,6 +370,23 @@ def test_members_bind_their_proofs_to_a_changed_certificate_and_expect_its_names
     assert not node.reload()
 
 
+def test_certificate_without_its_key_leaves_the_earlier_pair_in_use(tmp_path: Path) -> None:
+    """Files may be replaced one after the other: the node must not lose its key meanwhile."""
+    files = certificates(tmp_path / "ours", "qsync test", "DNS:orders")
+    node = loaded(files)
+    other = certificates(tmp_path / "other", "another authority", "DNS:orders")
+    Path(files["cert"]).write_bytes(Path(other["cert"]).read_bytes())
+    with pytest.raises(ConfigError, match="cannot use the certificates"):
+        node.reload()
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = node.dialling.wrap_bio(to_client, to_server)
+    server = node.listening.wrap_bio(to_server, to_client, server_side=True)
+    shake_hands(client, server)
+    shown = client.getpeercert(binary_form=True)
+    assert shown is not None
+    assert certificate_binding(shown) == node.binding
+
+
 def test_addresses_of_certificates_are_compared_in_one_form(tmp_path: Path) -> None:
     files = certificates(tmp_path / "ours", "qsync test", "IP:fd00:0:0:0::5,URI:Spiffe://Orders")
     assert loaded(files).names == {"fd00::5", "spiffe://orders"}
