@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qsync_broker.operations import SpoolOperation
-from qsync_broker.storage.log import PREFIX
-from qsync_broker.storage.spools import spool_name
+from qsync_broker.operations import SpoolKey, SpoolOperation
+from qsync_broker.storage.health import Health
+from qsync_broker.storage.log import IN_PROGRESS, PREFIX
+from qsync_broker.storage.spools import SpoolFiles, spool_name
 from qsync_broker.storage.storage import SpoolStorage
-from qsync_sim.journals.files import FileFault, FilePowerLoss, SimFiles
+from qsync_sim.journals.files import FileFault, FilePowerLoss, SimFiles, SimHandle
 from qsync_testing.brokers.spool_model import (
     DIRECTORY,
     SMALL,
@@ -186,6 +187,47 @@ def test_full_disk_refuses_a_batch_and_accepts_its_repetition() -> None:
             world.files.crash()
             world.open()
     assert refused > 20
+
+
+def test_full_disk_leaves_no_descriptor_of_a_new_segment_open() -> None:
+    """The broker tries again with each batch, and would run out of descriptors."""
+    world = StorageWorld(1)
+    world.open()
+    storage = world.storage
+    assert storage is not None
+    world.files.on_call = lambda call, path: (
+        "full" if call == "write" and path.endswith(IN_PROGRESS) else None
+    )
+    refused = 0
+    while refused < 5:
+        batch, models = world.batches.make(world.model)
+        try:
+            storage.apply(batch)
+            world.model = models[-1]
+        except OSError:
+            refused += 1
+    storage.close()
+    assert world.files.open_handles == 0
+
+
+def test_file_that_is_removed_while_it_is_read_leaves_no_descriptor_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that reads it closes its descriptor, after the read."""
+    files = SimFiles()
+    files.makedirs(DIRECTORY)
+    spools = SpoolFiles(files, DIRECTORY, Health(), 1, 1)
+    key = SpoolKey("a/one", 1, 0)
+    spools.write(key, 0, [b"one"])
+    read = SimHandle.read
+
+    def read_during_a_removal(handle: SimHandle, offset: int, size: int) -> bytes:
+        spools.remove(key)
+        return read(handle, offset, size)
+
+    monkeypatch.setattr(SimHandle, "read", read_during_a_removal)
+    assert spools.read(key, 0, 3) == b"one"
+    assert files.open_handles == 0
 
 
 def test_failed_flush_refuses_all_batches_until_reopened() -> None:
