@@ -4,7 +4,7 @@ A process performs the effects of the core with the code of `qsync_node.storage`
 (disktasks.py), and connects to other members as in production (peers.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -100,6 +100,7 @@ class Shell:
         self.term_before = 0  # when the step began whose effects are performed
         self.voters_before: tuple[str, ...] = ()  # the same, by its log
         self.removed_before: frozenset[str] = frozenset()  # instances that it knew as removed then
+        self.members_before: Container[str] = ()  # instances that its log had registered then
         self.disk_index = 0  # where the log on disk ended when this instance stopped
         self.disk_position = (0, 0)  # term and index of the last row then, at least
         self._woken_incarnation = 0  # to which `wake_at_ns` belongs
@@ -315,6 +316,7 @@ class Shell:
         self.term_before = node.context.term
         self.voters_before = node.context.voter_uuids()
         self.removed_before = node.context.confirmed_configuration.removed
+        self.members_before = node.context.configuration.uuids
         last_before = node.context.tail.last_index
         self.limbo_before = node.context.limbo
         self.confirmed_before = self.limbo_before.confirmed_index

@@ -131,9 +131,11 @@ class WorldWatch:
     def _check_rows(self, shell: Shell, peer_uuid: str, rows: msg.Rows) -> None:
         context = _node(shell).context
         limbo, last = context.limbo, rows.batches[-1].last_index
-        # A member keeps its id until its removal is confirmed; the removal may be of this step.
+        # A member keeps its id until its removal is confirmed. The removal may be of this step, and
+        # so may the rollback of its registration.
         is_registered = (
-            limbo.configuration.by_uuid(peer_uuid) is not None
+            peer_uuid in shell.members_before
+            or limbo.configuration.by_uuid(peer_uuid) is not None
             or context.confirmed_configuration.by_uuid(peer_uuid) is not None
         )
         if last > limbo.confirmed_index and not is_registered:

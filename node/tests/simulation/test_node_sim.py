@@ -34,6 +34,7 @@ from qsync_testing.worlds import INSERT, Driven, put
         3236,
         3670,
         6210,  # a disk failed that a paused leader of an earlier term considered replaceable
+        8954,  # a registration was rolled back in the step that sent unconfirmed rows for it
         7813,
         5166,
         99,
