@@ -6,6 +6,7 @@ Rows of the log are not checked again, so that a member reads rows that an older
 import re
 from typing import Any
 
+from qsync_client.protocol.spaces import SYSTEM_SPACE_MAX
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import errors, rows, sequences, system
@@ -126,6 +127,13 @@ def _check_schema(_state: DatabaseState, old: GrantFields, new: GrantFields) -> 
         )
 
 
+def _check_space(_state: DatabaseState, old: GrantFields, new: GrantFields) -> None:
+    """Refuse to alter a space of a user into an unsupported one, which no member could load."""
+    if old is not None and new is not None and new[0] > SYSTEM_SPACE_MAX:
+        definition = rows.read_space(new, is_new=False)
+        rows.check_flags(definition.name, definition.flags, rows.alter_error)
+
+
 def _check_collation(_state: DatabaseState, old: GrantFields, new: GrantFields) -> None:
     if new is None:
         assert old is not None
@@ -167,8 +175,11 @@ def _check_function(_state: DatabaseState, old: GrantFields, new: GrantFields) -
 
 
 def _check_user(_state: DatabaseState, _old: GrantFields, new: GrantFields) -> None:
-    auth = new[4] if new is not None and len(new) > 4 else None
-    if new is None or not isinstance(auth, dict):
+    if new is None or rows.is_too_long(new[2]):
+        return
+    rows.check_name(new[2])
+    auth = new[4] if len(new) > 4 else None
+    if not isinstance(auth, dict):
         return
     name, kind = new[2], new[3].lower()
     if auth and kind == "role":
@@ -194,6 +205,7 @@ def _check_index(space: SpaceData, row: list[Any]) -> None:
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _ROW_CHECKS = {
     system.SCHEMA_ID: _check_schema,
+    system.SPACE_ID: _check_space,
     system.COLLATION_ID: _check_collation,
     system.SEQUENCE_ID: _check_sequence,
     system.SEQUENCE_DATA_ID: _check_sequence_data,

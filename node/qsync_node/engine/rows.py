@@ -1,6 +1,6 @@
 """Rows of `_space` and `_index` as definitions, with every check that can refuse one."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -129,12 +129,19 @@ def _wrong_space_option(reason: str) -> ClientError:
 def _check_user_space(name: str, engine: str, flags: Any) -> None:
     if engine != "memtx":
         raise create_error(name, f"engine '{engine}' is not supported, use 'memtx'")
-    if flags.get("temporary"):
-        raise create_error(name, "temporary spaces are not supported")
     if flags.get("group_id"):
         raise create_error(name, "local spaces are not supported")
+    check_flags(name, flags, create_error)
+
+
+def check_flags(
+    name: str, flags: Mapping[str, object], failed: Callable[[str, str], ClientError]
+) -> None:
+    """Raise if the flags of a user space demand an unsupported kind of space."""
+    if flags.get("temporary"):
+        raise failed(name, "temporary spaces are not supported")
     if flags.get("view") or flags.get("sql"):
-        raise create_error(name, "SQL views are not supported")
+        raise failed(name, "SQL views are not supported")
 
 
 def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef]:

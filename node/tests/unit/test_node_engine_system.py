@@ -168,6 +168,7 @@ UNFIT_ROWS: list[tuple[int, list[Any], int]] = [
     (SystemSpace.SEQUENCE_DATA, [8, 1], 145),
     (SystemSpace.USER, [40, 1, "readers", "role", {"x": 3}], 84),
     (SystemSpace.USER, [40, 1, "joe", "user", {"CHAP-SHA1": "x"}], 43),
+    (SystemSpace.USER, [7, 1, "an\nn", "user", {}], 70),
     (SystemSpace.INDEX, [512, 1, "more", "tree", {"distance": "x"}, [[0, "unsigned"]]], 108),
 ]
 
@@ -178,6 +179,7 @@ def prepared() -> Database:
     database.apply(Type.INSERT, row(SystemSpace.SPACE, 512, 1, "t", "memtx", 0, {}, []))
     database.apply(Type.INSERT, row(SystemSpace.INDEX, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
     database.apply(Type.INSERT, row(SystemSpace.SEQUENCE, 7, 1, "seven", 1, 1, 100, 1, 0, False))
+    database.apply(Type.INSERT, row(SystemSpace.USER, 7, 1, "seven", "user", {}))
     return database
 
 
@@ -341,12 +343,16 @@ def test_roles_form_no_loop_of_any_length(granted: Database) -> None:
             [512, 1, "v", "tree", {}, [{"field": 1, "type": "string", "path": "[*]"}]],
             "invalid path",
         ),
+        (SystemSpace.SPACE, [512, 1, "t", "memtx", 0, {"temporary": True}, []], "temporary"),
+        (SystemSpace.SPACE, [512, 1, "t", "memtx", 0, {"view": True}, []], "views"),
+        (SystemSpace.SPACE, [512, 1, "t", "memtx", 0, {"sql": "SELECT 1"}, []], "views"),
     ],
 )
 def test_unsupported_definition_is_refused_and_not_ignored(
     prepared: Database, space_id: int, fields: list[Any], reason: str
 ) -> None:
-    request = decode_request(2, row(space_id, *fields))
+    """A definition that a new object must not have is not reached by altering one, either."""
+    request = decode_request(3, row(space_id, *fields))
     with pytest.raises(ClientError, match=reason):
         Pending(prepared).execute(request, user(prepared, "admin"))
 
