@@ -321,6 +321,15 @@ def test_grant_by_a_role_permits_and_a_grant_without_a_name_does_not(limited: Dr
     assert permitted(limited) == [], "a user without usage"
 
 
+def test_grant_of_a_function_without_its_execution_permits_no_journal(limited: Driven) -> None:
+    leader = limited.leader()
+    function = build_body(296, tuple=function_row(100, publish_function("orders/*")))
+    assert limited.ask(leader, INSERT, function).code == 0
+    grant = build_body(312, tuple=[1, 40, "function", 100, 2**32 - 1 - 4])
+    assert limited.ask(leader, INSERT, grant).code == 0
+    assert permitted(limited) == []
+
+
 def test_user_cannot_permit_itself_journals_by_functions_of_its_own(limited: Driven) -> None:
     """Its function is its own to grant; one of admin is not, and none can be renamed."""
     leader = limited.leader()
@@ -376,11 +385,12 @@ def test_removal_is_bounded_and_can_be_repeated(
     leader = driven.leader()
     for _ in range(3):
         driven.ask(leader, CALL, publish(b"x"))
-    removal = call("qsync.published", JOURNAL, ID, 3, [])
-    driven.ask(leader, CALL, removal)
-    assert publisher(driven).published == 2
-    driven.ask(leader, CALL, removal)
-    assert publisher(driven).published == 3
+    places = [[1, 0, 1], [2, 1, 2], [3, 2, 3]]
+    removal = call("qsync.published", JOURNAL, ID, 3, places)
+    for published in (2, 3):
+        driven.ask(leader, CALL, removal)
+        row = publisher(driven)
+        assert (row.published, row.places) == (published, places[:published])
 
 
 def test_places_of_the_last_publications_are_remembered(

@@ -7,7 +7,7 @@ import pytest
 
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
-from qsync_node.engine import Database, Pending, Select, decode_request, reads
+from qsync_node.engine import Database, OpenTransaction, Pending, Select, decode_request, reads
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
@@ -151,3 +151,61 @@ def test_page_after_a_tuple_that_does_not_fit_is_refused(
     with pytest.raises(ClientError) as refused:
         paged.page(BY_ID, protocol.ALL, [], tuple=after)
     assert refused.value.code == code
+
+
+def begun(paged: PagedSpace, pending: Pending, **fields: object) -> reads.SteppedSelect:
+    """Return a read of the whole space that has read nothing yet."""
+    body = {Key.SPACE_ID: SPACE, Key.ITERATOR: protocol.ALL, Key.KEY: [], Key.LIMIT: 1000}
+    body |= {Key[name]: value for name, value in fields.items()}
+    request, admin = (
+        decode_request(Type.SELECT, msgpack.packb(body)),
+        paged.database.user_by_name("admin"),
+    )
+    assert isinstance(request, Select)
+    assert admin is not None
+    return pending.begin_read(request, admin)
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(0, 4), (3, 1)])
+def test_read_beside_pending_rows_visits_a_bounded_number_of_entries(
+    paged: PagedSpace, monkeypatch: pytest.MonkeyPatch, offset: int, limit: int
+) -> None:
+    """It cannot be interrupted, so an unbounded one would hold up its member."""
+    monkeypatch.setattr(reads, "WALKED_MAX", 4)
+    pending = Pending(paged.database)
+    insert = decode_request(Type.INSERT, put_body(SPACE, msgpack.packb([6, "c"])))
+    admin = paged.database.user_by_name("admin")
+    assert admin is not None
+    pending.push(pending.execute(insert, admin).changes)
+    reading = begun(paged, pending, OFFSET=offset, LIMIT=limit)
+    assert not reading.pause()
+    assert reading.run()
+    assert len(reading.found) == limit
+    with pytest.raises(ClientError, match="visits more than 4 index entries"):
+        begun(paged, pending, OFFSET=offset, LIMIT=limit + 1).run()
+
+
+def test_parts_of_an_answer_count_together_for_its_size(
+    paged: PagedSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that takes several steps must not collect more than one answer can hold."""
+    size = len(msgpack.packb([1, "a"]))
+    monkeypatch.setattr(reads, "ANSWER_BYTES_MAX", 4 * size)
+    reading = begun(paged, Pending(paged.database))
+    assert not reading.run(2)
+    assert not reading.run(2)
+    with pytest.raises(ClientError, match="its result has more than") as refused:
+        reading.run(2)
+    assert refused.value.code == ErrorCode.MEMORY_ISSUE
+
+
+def test_position_of_a_page_is_in_the_answer_to_its_statement_only(paged: PagedSpace) -> None:
+    admin = paged.database.user_by_name("admin")
+    assert admin is not None
+    transaction = OpenTransaction(Pending(paged.database))
+    body = {Key.SPACE_ID: SPACE, Key.KEY: [1], Key.LIMIT: 1, Key.FETCH_POSITION: True}
+    transaction.execute(decode_request(Type.SELECT, msgpack.packb(body)), admin)
+    assert transaction.position is not None
+    insert = decode_request(Type.INSERT, put_body(SPACE, msgpack.packb([6, "c"])))
+    transaction.execute(insert, admin)
+    assert transaction.position is None

@@ -19,6 +19,7 @@ from qsync_node.engine import (
     User,
     decode_request,
 )
+from qsync_node.engine.build import NeedsBuildError
 from qsync_node.engine.requests import Select
 from qsync_node.errors import ClientError
 
@@ -257,6 +258,29 @@ def test_a_transaction_waits_for_a_quorum_if_one_of_its_spaces_does(leader: Engi
     assert not leader.prepare().is_sync
     execute(insert(1, "a"))
     assert leader.prepare().is_sync
+
+
+def test_transaction_sees_rows_that_became_pending_after_its_first_write(
+    leader: EngineLeader,
+) -> None:
+    """A read of an older state would be a conflict at COMMIT although no row changed after it."""
+    execute = leader.begin()
+    execute(insert(1, "mine"))
+    leader.push(insert(2, "other"))
+    assert execute(select(2)) == [[2, "other"]]
+    assert leader.prepare().rows
+
+
+def test_index_over_many_pending_tuples_is_built_in_parts(leader: EngineLeader) -> None:
+    """Tuples that are not confirmed yet take a step just as long as confirmed ones."""
+    leader.database.build_tuples_max = 4
+    more = insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288)
+    for number in range(4):
+        leader.push(insert(number, str(number)))
+    assert leader.pending.execute(more, leader.admin).rows
+    leader.push(insert(4, "4"))
+    with pytest.raises(NeedsBuildError):
+        leader.pending.execute(more, leader.admin)
 
 
 def test_a_changed_read_is_a_conflict(leader: EngineLeader) -> None:
