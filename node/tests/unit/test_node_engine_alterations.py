@@ -124,6 +124,17 @@ def test_zero_is_a_value_and_draws_none_from_a_sequence(altered: AlteredSpace) -
     assert altered.draw() == 1
 
 
+def test_sequence_fills_a_field_of_the_primary_key_only(altered: AlteredSpace) -> None:
+    """The key may begin at any field of its tuples."""
+    altered.put(SystemSpace.INDEX, SPACE, 0, "pk", "tree", {}, [[1, "integer"], [3, "integer"]])
+    altered.put(SystemSpace.SEQUENCE, SEQUENCE, 1, "seven", 1, 1, 9, 1, 0, False)
+    for field in (0, 2):
+        with pytest.raises(ClientError, match="sequence field must be a part of the index"):
+            altered.put(SystemSpace.SPACE_SEQUENCE, SPACE, SEQUENCE, False, field, "")
+    altered.put(SystemSpace.SPACE_SEQUENCE, SPACE, SEQUENCE, False, 3, "")
+    assert altered.put(SPACE, "x", 5, "y", None) == ["x", 5, "y", 1]
+
+
 # --- indexes --------------------------------------------------------------------------------------
 
 

@@ -185,6 +185,22 @@ def test_read_beside_pending_rows_visits_a_bounded_number_of_entries(
         begun(paged, pending, OFFSET=offset, LIMIT=limit + 1).run()
 
 
+def test_read_can_be_interrupted_once_no_row_of_its_space_is_pending(paged: PagedSpace) -> None:
+    """Else a space could be read as a whole only until the first write to it."""
+    pending = Pending(paged.database)
+    insert = decode_request(Type.INSERT, put_body(SPACE, msgpack.packb([6, "c"])))
+    admin = paged.database.user_by_name("admin")
+    assert admin is not None
+    changes = pending.execute(insert, admin).changes
+    pending.push(changes)
+    pending.confirm(changes)
+    reading = begun(paged, pending)
+    assert not reading.run(2)
+    assert reading.pause()
+    assert reading.run()
+    assert len(reading.found) == 6
+
+
 def test_parts_of_an_answer_count_together_for_its_size(
     paged: PagedSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
