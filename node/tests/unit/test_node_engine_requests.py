@@ -22,7 +22,7 @@ from qsync_node.engine import (
     reads,
 )
 from qsync_node.engine.requests import split_put
-from qsync_node.errors import ClientError
+from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format import keys as protocol
 from qsync_node.format.body import put_body
 
@@ -88,6 +88,15 @@ def test_no_bytes_break_the_decoder(type_: int, body: bytes) -> None:
             assert error.code in (20, 69)  # noqa: PT017  # decoding may also succeed
         else:
             assert request.type == type_
+
+
+@pytest.mark.parametrize("type_", [1, 2, 3, 4, 5, 9])
+def test_space_of_a_number_beyond_32_bits_does_not_exist(type_: int) -> None:
+    """Any exception that is no answer would stop the member."""
+    body = {Key.SPACE_ID: 1 << 32, Key.KEY: [1], Key.TUPLE: [1], Key.OPS: [], Key.LIMIT: 1}
+    with pytest.raises(ClientError) as refused:
+        decode_request(type_, msgpack.packb(body))
+    assert refused.value.code == ErrorCode.NO_SUCH_SPACE
 
 
 def test_maps_with_unhashable_keys_are_stored_as_they_are() -> None:

@@ -9,6 +9,7 @@ import pytest
 from qsync_client.protocol.constants import Key, Type
 from qsync_client.protocol.spaces import SystemSpace
 from qsync_node.engine import Database, OpenTransaction, Pending, Select, User, decode_request
+from qsync_node.engine.access import fill_user
 from qsync_node.engine.bootstrap import bootstrap_rows
 from qsync_node.errors import ClientError
 from qsync_node.format.body import put_body
@@ -92,6 +93,19 @@ def test_rights_of_a_user_and_of_its_roles_add_up(prepared: Database) -> None:
     joe = user(prepared, "joe")
     assert joe.universe == 8 | 16 | 32
     assert joe.bits("space", 512) == joe.universe | 1 | 2 | 128
+
+
+def test_role_that_several_roles_hold_is_read_once() -> None:
+    """Else each level of such roles doubles the work for every change of a grant."""
+    held = {40: [41, 42], 41: [43], 42: [43], 43: []}
+    read = []
+
+    def grants_of(grantee: int) -> list[list[Any]]:
+        read.append(grantee)
+        return [[1, grantee, "role", role, 4] for role in held[grantee]]
+
+    fill_user(User(40, "joe"), [40, 1, "joe", "user", {}], grants_of)
+    assert sorted(read) == sorted(held)
 
 
 def test_owner_of_a_space_needs_no_grant_to_use_it(prepared: Database) -> None:
