@@ -108,6 +108,13 @@ def test_role_that_several_roles_hold_is_read_once() -> None:
     assert sorted(read) == sorted(held)
 
 
+def test_role_has_no_effect_without_the_right_to_execute_it(granted: Database) -> None:
+    granted.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 41, "universe", 0, 1))
+    assert user(granted, "joe").universe == 1
+    granted.apply(Type.REPLACE, row(SystemSpace.PRIV, 1, 40, "role", 41, 2))
+    assert user(granted, "joe").universe == 0
+
+
 def test_owner_of_a_space_needs_no_grant_to_use_it(prepared: Database) -> None:
     prepared.apply(Type.INSERT, row(SystemSpace.USER, 40, 1, "joe", "user", {}))
     prepared.apply(Type.INSERT, row(SystemSpace.PRIV, 1, 40, "universe", 0, 24))
