@@ -12,6 +12,8 @@ SUSPEND_FULL = 2
 NO_BROKER = BrokerId("", "")
 REVISION_S = 30.0
 """Time in which a broker must know the revision that a request names."""
+FIRST_REVISION = 1
+"""Least revision of a broker that has a snapshot of the key space."""
 
 
 class Resolution(NamedTuple):

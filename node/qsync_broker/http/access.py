@@ -8,7 +8,7 @@ from qsync_broker.auth import AuthError, Authorizer, Capability, Claims
 from qsync_broker.http.requests import journal_of, revision_of
 from qsync_broker.labels import LabelSet, with_name
 from qsync_broker.problems import refused
-from qsync_broker.resolver import REVISION_S
+from qsync_broker.resolver import FIRST_REVISION, REVISION_S
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec
 from qsync_broker.status import Status, refusal
@@ -58,8 +58,9 @@ class JournalAccess:
             LateRevisionError: this broker does not reach the revision in time.
             HiddenJournalError: the token does not select the journal.
         """
-        claims = self.claims(request, capability)
-        revision = revision_of(request)
+        self.claims(request, capability)
+        # A broker that has no rows yet waits for them: without its row, a journal looks absent.
+        revision = max(revision_of(request), FIRST_REVISION)
         try:
             async with asyncio.timeout(REVISION_S):
                 await self._server.revision(revision)
@@ -67,7 +68,8 @@ class JournalAccess:
             raise LateRevisionError(
                 f"this broker does not know revision {revision}: repeat the request"
             ) from None
-        # Not before: an earlier row may have other labels, or not exist yet.
+        # After the wait: an earlier row may have other labels, and the token may have expired.
+        claims = self.claims(request, capability)
         row = self._keys.journals.get(journal_of(request))
         if row is not None and not is_permitted(claims, row):
             raise HiddenJournalError

@@ -60,9 +60,7 @@ class AppendHandlers:
         """Append the body to a journal."""
         try:
             append = append_of(request)
-            await self._access.check(request, Capability.APPEND)
-            if append.accepts_loss:
-                await self._access.check(request, Capability.APPLY)
+            await self._check(request, append)
         except InvalidRequest as error:
             return answer_to(request, error)
         length = _length_of(request)
@@ -84,12 +82,23 @@ class AppendHandlers:
             return refused(400, text)
         return await self._serve(request, append, body)
 
+    async def _check(self, request: web.Request, append: Append) -> None:
+        """Check the token of an append. Raises one of `InvalidRequest`."""
+        await self._access.check(request, Capability.APPEND)
+        if append.accepts_loss:
+            await self._access.check(request, Capability.APPLY)
+
     async def _serve(
         self, request: web.Request, append: Append, body: bytes | None
     ) -> web.StreamResponse:
         """Append here or at the journal's primary broker, which may change meanwhile."""
         deadline_s = self._server.loop.time() + MOVED_S
         while True:
+            # Again: the journal may have been created, or have other labels, since the last check.
+            try:
+                await self._check(request, append)
+            except InvalidRequest as error:
+                return answer_to(request, error)
             result, is_proxied = await self._append(request, append, body)
             if not is_proxied:
                 return self._answer(request, append, result, has_content=body != b"")
@@ -157,15 +166,19 @@ class AppendHandlers:
         if length is None or length > BATCH_BYTES:
             text = f"a batch needs a Content-Length of at most {BATCH_BYTES}: send smaller batches"
             return refused(413 if length else 411, text)
+        try:
+            base = append_of(request)
+            await self._check(request, base)
+        except InvalidRequest as error:
+            return answer_to(request, error)
         if self._batched_bytes + length > BATCHES_BYTES:
             return refused(503, "too many batches are under way at this broker: retry later")
         self._batched_bytes += length
         try:
-            await self._access.check(request, Capability.APPEND)
-            base = append_of(request)
             async with asyncio.timeout(BODY_S):
                 body = await request.read()
             items = decode_items(body, base)
+            await self._check(request, base)
             results = await append_items(self._server, items)
         except InvalidRequest as error:
             return answer_to(request, error)

@@ -7,7 +7,7 @@ import grpc
 
 from qsync_broker.auth import AuthError, Authorizer, Capability, Claims
 from qsync_broker.labels import with_name
-from qsync_broker.resolver import REVISION_S, Resolution, resolve
+from qsync_broker.resolver import FIRST_REVISION, REVISION_S, Resolution, resolve
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.answers import CallContext, abort, check
@@ -57,7 +57,7 @@ class Servicer(pb_grpc.JournalServicer):
         if wanted.suffix and (wanted.zone, wanted.suffix) != tuple(me):
             text = f"the request is for broker {wanted.zone}/{wanted.suffix}, not for {me.suffix}"
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
-        revision = max(least, header.etcd.revision)
+        revision = max(least, header.etcd.revision, FIRST_REVISION)
         try:
             async with asyncio.timeout(REVISION_S):
                 await server.revision(revision)

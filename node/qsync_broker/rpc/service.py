@@ -84,11 +84,9 @@ class JournalService(Specifications):
             await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, text)
         await check(context, _preamble_problem(first))
         await self._accept_header(context, first.header, first.min_etcd_revision)
-        core = self._server.core
-        row = core.keys.journals.get(first.journal.partition(";")[0])
-        if not self._is_permitted(row, claims):
-            header = self._own_header()
-            return pb.AppendResponse(status=enum_value(Status.JOURNAL_NOT_FOUND), header=header)
+        claims = await self._claims(context, Capability.APPEND)  # it may have expired meanwhile
+        if self._is_hidden(first.journal, claims):
+            return self._not_found()
         request = append_of(first)
         early: list[Any] = []
         if self._may_group(request) and await self._early.may_read():
@@ -98,6 +96,9 @@ class JournalService(Specifications):
                 await abort(context, grpc.StatusCode.UNKNOWN, TOO_SLOW)
             finally:
                 self._early.end()
+            # Again: the journal may have been created, or have other labels, since the last check.
+            if self._is_hidden(first.journal, claims):
+                return self._not_found()
             if content is not None:
                 result, is_proxied = await self._server.groups.append(request, content).result()
                 if not is_proxied:
@@ -105,6 +106,15 @@ class JournalService(Specifications):
         stream = replayed(early, stream) if early else stream
         with self._early.holding(early):
             return await self._append(context, first, request, stream)
+
+    def _is_hidden(self, journal: str, claims: Claims) -> bool:
+        """Return whether a journal exists that a token does not select."""
+        row = self._server.core.keys.journals.get(journal.partition(";")[0])
+        return not self._is_permitted(row, claims)
+
+    def _not_found(self) -> pb.AppendResponse:
+        status = enum_value(Status.JOURNAL_NOT_FOUND)
+        return pb.AppendResponse(status=status, header=self._own_header())
 
     def _may_group(self, request: appends.Append) -> bool:
         """Return whether a small append can be grouped: this broker is the journal's primary."""

@@ -12,7 +12,8 @@ from qsync_broker import directory
 from qsync_broker.applying import ApplyChange, Applying, Done
 from qsync_broker.auth import AuthError, Capability, Claims
 from qsync_broker.directory import ChangeError, SpecChange, matches
-from qsync_broker.labels import NO_LABELS, LabelSelector, selector_of_journals, with_name
+from qsync_broker.labels import LabelSelector, selector_of_journals, with_name
+from qsync_broker.resolver import FIRST_REVISION
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc.answers import CallContext, abort, while_valid
 from qsync_broker.rpc.base import Servicer
@@ -48,7 +49,7 @@ class Specifications(Servicer):
         except ValueError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         keys = self._server.core.keys
-        await self._server.revision(1)  # the first snapshot of the key space
+        await self._server.revision(FIRST_REVISION)
         sent: list[tuple[str, int]] | None = None
         if request.HasField("watch_resume"):
             await self._until_specified(request.watch_resume.etcd.revision)
@@ -120,8 +121,8 @@ class Specifications(Servicer):
             changes = [_change_of(change) for change in request.changes]
             directory.check(changes)
             for change in changes:
-                labels = change.spec.labels if change.spec is not None else NO_LABELS
-                if not claims.permits(with_name(labels, change.name)):
+                spec = change.spec  # a deletion has none: the row that it removes is compared
+                if spec and not claims.permits(with_name(spec.labels, change.name)):
                     raise AuthError(f"the token does not select {change.name!r}")
             async with asyncio.timeout(APPLY_S):
                 is_applied = await self._apply(changes, claims)

@@ -1,20 +1,38 @@
 """Journals that the token of a client selects, and those that do not exist for the client."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
 import grpc
 import pytest
+from aiohttp import web
 
-from qsync_broker.auth import Capability
+from qsync_broker.auth import EXPIRED, Capability, Claims
+from qsync_broker.batch import encode_item
 from qsync_broker.client import JournalClient
+from qsync_broker.events import Watched
+from qsync_broker.http.access import JournalAccess
 from qsync_broker.rpc import journal_pb2 as pb
+from qsync_broker.rpc.service import JournalService
+from qsync_sim.journals.keys import SimKeySpace
 from qsync_testing.brokers.grpc_client import JOURNAL, GrpcClient, error_of, label_set, spec
-from qsync_testing.brokers.servers import FakeCoordination, create
+from qsync_testing.brokers.servers import BrokerNode, FakeCoordination, create, start_broker
 from qsync_testing.brokers.tokens import bearer, claims, guarded
+from qsync_testing.ports import free_ports
 
 pytestmark = pytest.mark.asyncio
+
+
+async def until_assigned(node: BrokerNode, journal: str) -> None:
+    """Wait until a broker has a journal."""
+    keys = node.server.core.keys
+    async with asyncio.timeout(10):
+        while not keys.route(journal).members:
+            await asyncio.sleep(0.01)
+
+
 OTHER = {"include": {"labels": [{"name": "name", "value": "b/journal"}]}}
 EU = {"include": {"labels": [{"name": "region", "value": "eu"}]}}
 
@@ -69,15 +87,18 @@ async def test_watch_of_journals_ends_with_its_token(
     """Its client would otherwise receive changes without an end."""
     monkeypatch.setattr("qsync_broker.auth._LEEWAY_S", 0)
 
+    listings = []
+
     async def watch(client: GrpcClient) -> None:
         async with asyncio.timeout(20):
             request = pb.ListRequest(watch=True)
-            async for _ in client.stub.List(request, metadata=client.metadata):
-                pass
+            async for listing in client.stub.List(request, metadata=client.metadata):
+                listings.append(listing)
 
-    async with guarded(tmp_path) as nodes, GrpcClient(nodes[0], claims({}, 2)) as client:
+    async with guarded(tmp_path) as nodes, GrpcClient(nodes[0], claims({}, 3)) as client:
         code, text = await error_of(watch(client))
-        assert (code, "expired" in text) == (grpc.StatusCode.UNAUTHENTICATED, True)
+        assert (code, text) == (grpc.StatusCode.UNAUTHENTICATED, EXPIRED)
+        assert listings
 
 
 async def test_token_changes_only_journals_that_it_selects(tmp_path: Path) -> None:
@@ -105,6 +126,9 @@ async def test_token_changes_only_journals_that_it_selects(tmp_path: Path) -> No
         assert (await client.apply(mine)).status == pb.OK
         assert [one.spec.name for one in await client.list()] == ["b/journal"]
         assert [len(one.spec.labels.labels) for one in await other.list()] == [0, 1]
+        removal = pb.ApplyRequest.Change(expect_mod_revision=-1, delete="b/journal")
+        assert (await client.apply(removal)).status == pb.OK
+        assert [one.spec.name for one in await other.list()] == [JOURNAL]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
@@ -124,3 +148,108 @@ async def test_token_is_checked_at_the_revision_of_the_request(tmp_path: Path, m
             create(keys, "b/journal", 1)
             coordination.is_cut = False
             assert (await waiting).status == 404
+            await until_assigned(nodes[0], "b/journal")
+        async with http.get(f"{nodes[0].url}/b/journal", headers=bearer(claims({}, 60))) as full:
+            assert full.status != 404
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+async def test_token_is_checked_after_the_content_has_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """A journal that is created while the content arrives is not selected, either."""
+    checked, check = asyncio.Event(), JournalAccess.check
+
+    async def noted(access: JournalAccess, request: web.Request, capability: Capability) -> Claims:
+        found = await check(access, request, capability)
+        checked.set()
+        return found
+
+    monkeypatch.setattr(JournalAccess, "check", noted)
+    content = encode_item(b"late")
+    async with guarded(tmp_path) as nodes, aiohttp.ClientSession() as http:
+
+        async def arriving() -> AsyncIterator[bytes]:
+            yield content[:1]
+            await checked.wait()
+            create(nodes[0].keys, "b/journal", 1)
+            await until_assigned(nodes[0], "b/journal")
+            yield content[1:]
+
+        url, headers = f"{nodes[0].url}/b/journal", bearer(claims(EU, 60))
+        headers["Content-Length"] = str(len(content))
+        async with (
+            asyncio.timeout(10),
+            http.request(method, url, headers=headers, data=arriving()) as answer,
+        ):
+            assert answer.status == 404
+        replica = nodes[0].server.core.replica("b/journal")
+        assert replica is not None
+        assert replica.visible_end == 0
+
+
+async def test_token_is_checked_after_the_content_has_arrived_by_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The labels of a journal may change meanwhile, so that the token no longer selects it."""
+    checked, is_hidden = asyncio.Event(), JournalService._is_hidden
+
+    def noted(service: JournalService, journal: str, claims: Claims) -> bool:
+        checked.set()
+        return is_hidden(service, journal, claims)
+
+    async with (
+        guarded(tmp_path) as nodes,
+        GrpcClient(nodes[0], claims(EU, 60)) as client,
+        GrpcClient(nodes[0], claims({}, 60)) as other,
+    ):
+        await other.apply(
+            pb.ApplyRequest.Change(upsert=spec("b/eu", labels=label_set(region="eu")))
+        )
+        await until_assigned(nodes[0], "b/eu")
+        assert (await client.append(b"x", journal="b/eu")).status == pb.OK
+        monkeypatch.setattr(JournalService, "_is_hidden", noted)
+
+        async def requests() -> AsyncIterator[pb.AppendRequest]:
+            yield pb.AppendRequest(journal="b/eu")
+            await checked.wait()
+            us = spec("b/eu", labels=label_set(region="us"))
+            await other.apply(pb.ApplyRequest.Change(upsert=us, expect_mod_revision=-1))
+            yield pb.AppendRequest(content=b"late")
+            yield pb.AppendRequest()
+
+        async with asyncio.timeout(10):
+            answer = await client.stub.Append(requests(), metadata=client.metadata)
+        assert answer.status == pb.JOURNAL_NOT_FOUND
+        assert await other.content(journal="b/eu") == b"x"
+
+
+async def test_broker_without_rows_permits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its interfaces accept requests before it knows the journals."""
+    keys, ports, may_watch = SimKeySpace(), free_ports(2), asyncio.Event()
+    (tmp_path / "keys").write_text("c2VjcmV0")
+    create(keys, JOURNAL, 1)
+    watch = FakeCoordination.watch
+
+    async def late(coordination: FakeCoordination, deliver: Callable[[Watched], None]) -> None:
+        await may_watch.wait()
+        await watch(coordination, deliver)
+
+    monkeypatch.setattr(FakeCoordination, "watch", late)
+    token = claims(EU, 60)
+    node = await start_broker(tmp_path, "broker-0", ports, keys, auth_keys_file=tmp_path / "keys")
+    try:
+        async with GrpcClient(node, token) as client, aiohttp.ClientSession() as http:
+            url, headers = f"{node.url}/{JOURNAL}", bearer(token)
+            put = asyncio.ensure_future(http.put(url, data=b"x", headers=headers))
+            append = asyncio.ensure_future(client.append(b"x"))
+            done, _ = await asyncio.wait({put, append}, timeout=0.3)
+            assert not done
+            may_watch.set()
+            async with asyncio.timeout(10):
+                assert (await put).status == 404
+                assert (await append).status == pb.JOURNAL_NOT_FOUND
+    finally:
+        await node.stop()
