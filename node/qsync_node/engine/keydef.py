@@ -50,12 +50,28 @@ def value_at(fields: TupleFields, part: KeyPart) -> Any:
     return value
 
 
-def value_of(packed: bytes, part: KeyPart) -> bytes:
-    """Return the packed value of a part, which must exist, in the encoding of the tuple."""
-    value = item_of(packed, part.field)
-    for step in part.path:
-        value = item_of(value, step) if isinstance(step, int) else MapPieces(value).last_of(step)
-    return value
+def packed_values(packed: bytes, parts: Sequence[KeyPart]) -> list[bytes]:
+    """Return the values of parts, which must exist, in the encoding of the tuple.
+
+    Each document is opened once, however many parts are inside.
+    """
+    items: dict[tuple[str | int, ...], bytes] = {(): packed}
+    maps: dict[tuple[str | int, ...], MapPieces] = {}
+
+    def item_at(place: tuple[str | int, ...]) -> bytes:
+        if place not in items:
+            *outer_steps, step = place
+            outer = tuple(outer_steps)
+            container = item_at(outer)
+            if isinstance(step, int):
+                items[place] = item_of(container, step)
+            else:
+                if outer not in maps:
+                    maps[outer] = MapPieces(container)
+                items[place] = maps[outer].last_of(step)
+        return items[place]
+
+    return [item_at((part.field, *part.path)) for part in parts]
 
 
 def _part_extractor(part: KeyPart) -> Callable[[TupleFields], Any]:

@@ -228,7 +228,9 @@ def _bounds(space: SpaceData, index_id: int, index: IndexView, request: Select) 
 
 
 def _check_position(prefix: tuple[Any, ...], after: tuple[Any, ...], iterator: int) -> None:
-    """Raise if a page would begin at a tuple that the iterator cannot have returned.
+    """Raise if a page would begin outside the range of its key.
+
+    A page of GT or LT may begin at a tuple with the key itself, as in Tarantool.
 
     Source: Tarantool's `iterator_position_validate`.
     """

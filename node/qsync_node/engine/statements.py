@@ -17,7 +17,7 @@ from qsync_node.format.mp import pack
 
 from . import errors, sequences, system
 from .fields import decode
-from .keydef import value_of
+from .keydef import packed_values
 from .operations import read_operations, work_of
 from .pieces import with_item
 from .requests import (
@@ -127,7 +127,7 @@ def find_unique(space: SpaceData, index_id: int, key: list[Any]) -> bytes | None
 
 
 def _primary_key(space: SpaceData, packed: bytes) -> bytes:
-    return join_array([value_of(packed, part) for part in space.indexes[0].key_def.parts])
+    return join_array(packed_values(packed, space.indexes[0].key_def.parts))
 
 
 def _delete(space: SpaceData, request: Delete) -> StatementResult:
@@ -204,10 +204,12 @@ def _decode_result(space: SpaceData, new: bytes, work_max: int | None) -> list[A
 def _is_key_kept(space: SpaceData, old: bytes, new: bytes, fields: list[Any]) -> bool:
     """Return whether both tuples have the same primary key.
 
-    Large tuples are compared by their raw bytes first, which avoids decoding them.
+    Large tuples are compared by their raw bytes first, which avoids decoding them. A key inside a
+    document needs the document to be decoded anyway.
     """
-    if len(old) > _LARGE_BYTES and _primary_key(space, old) == _primary_key(space, new):
-        return True
+    if len(old) > _LARGE_BYTES and not any(part.path for part in space.indexes[0].key_def.parts):
+        if _primary_key(space, old) == _primary_key(space, new):
+            return True
     return space.is_same_key(decode(old), fields)
 
 

@@ -97,10 +97,10 @@ def test_page_after_the_tuple_of_a_full_key_is_empty(paged: PagedSpace) -> None:
         (BY_NAME, protocol.LE, ["a"], 2),
     ],
 )
-def test_position_that_the_iterator_cannot_have_returned_is_refused(
+def test_position_outside_the_range_of_a_key_is_refused(
     paged: PagedSpace, index: int, iterator: int, key: list[Any], number: int
 ) -> None:
-    """A read with a key must not return tuples outside its range, as in Tarantool."""
+    """Tarantool refuses it, too."""
     name = "ba"[number % 2]
     position = msgpack.packb([1, [number] if index == BY_ID else [name, number]])
     for after in ({"position": position}, {"tuple": [number, name]}):
@@ -119,6 +119,7 @@ def test_position_that_the_iterator_cannot_have_returned_is_refused(
         (BY_NAME, protocol.EQ, ["a"], 1, [3, 5]),
         (BY_NAME, protocol.REQ, ["a"], 5, [3, 1]),
         (BY_NAME, protocol.GT, ["a"], 2, [4]),
+        (BY_NAME, protocol.GT, ["a"], 3, [5, 2]),  # as in Tarantool
     ],
 )
 def test_page_within_the_range_of_a_key_begins_after_its_position(

@@ -14,6 +14,7 @@ from msgpack import packb, unpackb
 from qsync_client.protocol.constants import Key, Type
 from qsync_node.engine import Database, OpenTransaction, Pending, Update, User
 from qsync_node.engine.fields import decode
+from qsync_node.engine.keydef import KeyPart, packed_values
 from qsync_node.engine.operations import work_of
 from qsync_node.engine.overlay import UPDATE_WORK_MAX
 from qsync_node.engine.paths import Malformed, read_steps
@@ -333,3 +334,13 @@ def test_item_of_a_large_array_is_read_and_replaced() -> None:
     changed = with_item(FLAT, ITEMS - 2, packb("new"))
     assert decode(changed)[-3:] == [1, "new", 1]
     assert len(changed) == len(FLAT) + 3
+
+
+def test_document_with_many_parts_of_a_key_is_opened_once() -> None:
+    """Followers, too, read the key of a changed tuple while they must answer heartbeats (G1)."""
+    packed = packb([{f"k{number}": number for number in range(20_000)}])
+    parts = [KeyPart(0, "unsigned", path=(f"k{number}",)) for number in range(60)]
+    one_part = min(cpu_seconds(lambda: packed_values(packed, parts[:1])) for _ in range(3))
+    taken = min(cpu_seconds(lambda: packed_values(packed, parts)) for _ in range(3))
+    assert taken < 10 * one_part
+    assert packed_values(packed, parts) == [packb(number) for number in range(60)]
