@@ -233,8 +233,9 @@ def test_refused_log_in_after_a_lost_answer_leaves_the_write_unknown() -> None:
 
     async def main() -> None:
         async with serving(member) as addresses:
-            client = Client(addresses, "app", "secret", deadline_s=0.5)
+            client = Client(addresses, "app", "secret", deadline_s=2)
             assert isinstance(await client.insert(SPACE, [1]), Unknown)
+            assert member.kinds() == [Type.INSERT]
             await client.close()
 
     member = FakeMember(answer)

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,10 +135,12 @@ async def test_oldest_served_connection_makes_room_and_closed_ones_do_not_count(
 async def test_connection_that_decides_nothing_is_closed_after_its_deadline(sent: bytes) -> None:
     """The second one begins a handshake, and leaves it unfinished."""
     async with asyncio.timeout(20), listening("127.0.0.1", deadline_s=0.3) as (host, port):
+        began_s = time.monotonic()
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(sent)
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
+        assert time.monotonic() - began_s > 0.25
         writer.close()
 
 
