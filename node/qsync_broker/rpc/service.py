@@ -109,7 +109,8 @@ class JournalService(Specifications):
 
     def _is_hidden(self, journal: str, claims: Claims) -> bool:
         """Return whether a journal exists that a token does not select."""
-        row = self._server.core.keys.journals.get(journal.partition(";")[0])
+        keys = self._server.core.keys
+        row = keys.journals.get(journal.partition(";")[0])
         return not self._is_permitted(row, claims)
 
     def _not_found(self) -> pb.AppendResponse:
