@@ -221,6 +221,31 @@ def test_log_after_a_view_stays_until_its_replica_follows() -> None:
     assert wire.gateway.pinned_index() is None
 
 
+def removable_index(wire: Wire) -> int:
+    """Return the index up to which the leader removes files after a checkpoint."""
+    node = node_of(wire.leader)
+    confirmed = node.context.limbo.confirmed_index
+    wire.driven.world.command(wire.leader, "snapshot")
+    assert wire.driven.run(1_000, lambda: node.checkpoints.index >= confirmed)
+    wire.driven.run(500)
+    node.checkpoints.collect_garbage()
+    (removal,) = (effect for effect in node.context.out if isinstance(effect, fx.RemoveSegments))
+    return removal.log_index
+
+
+def test_checkpoint_removes_no_row_after_a_view_until_its_replica_follows() -> None:
+    """The replica would have to fetch a view again, which takes longer each time."""
+    wire = Wire(retention_ns=60 * SECOND)
+    wire.say(1, FETCH_SNAPSHOT)
+    wire.driven.run(500)
+    viewed = sum(wire.clock(1).values())
+    wire.write(1, 2, 3)
+    assert removable_index(wire) == viewed
+    wire.leader.step([fx.SessionClosed(1)])
+    wire.write(4)
+    assert removable_index(wire) > viewed
+
+
 def test_view_of_a_user_of_one_space_has_its_rows_alone() -> None:
     """Users, grants and other definitions are omitted (F4)."""
     wire = Wire()
