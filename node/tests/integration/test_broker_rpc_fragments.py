@@ -11,6 +11,7 @@ import pytest
 from qsync_broker import persister
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.index import RemoteFragment
+from qsync_broker.replica import JournalReplica
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.status import Status
 from qsync_testing.brokers.grpc_client import (
@@ -18,7 +19,7 @@ from qsync_testing.brokers.grpc_client import (
     GrpcClient,
     error_of,
 )
-from qsync_testing.brokers.servers import brokers
+from qsync_testing.brokers.servers import BrokerNode, brokers
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,17 +55,26 @@ async def test_fragments_are_listed_in_pages(tmp_path: Path) -> None:
         assert len(described) == 1
 
 
+async def replica_with_a_fragment(node: BrokerNode, client: GrpcClient) -> JournalReplica:
+    """Append twice; return the replica once its first 1,500 bytes are in the store."""
+    for _ in range(2):
+        await client.append(b"x" * 1500)
+    replica = node.server.core.replica(JOURNAL)
+    assert replica is not None
+    async with asyncio.timeout(10):
+        while not replica.remote.covers(0, 1500):
+            await asyncio.sleep(0.01)
+    return replica
+
+
 async def test_read_passes_over_fragments_from_before_a_time(tmp_path: Path) -> None:
     """With `begin_mod_time`, the first byte is of a fragment that was persisted later, or never."""
     store = f"file://{tmp_path}/store/"
     started = brokers(tmp_path, 1, length=1024, stores=[store])
     async with started as nodes, GrpcClient(nodes[0]) as client:
-        for _ in range(2):
-            await client.append(b"x" * 1500)
-        replica = nodes[0].server.core.replica(JOURNAL)
-        assert replica is not None
+        replica = await replica_with_a_fragment(nodes[0], client)
         async with asyncio.timeout(10):
-            while replica.completed or not replica.remote.end:
+            while replica.completed:
                 await asyncio.sleep(0.01)
         (fragment,) = replica.remote
         for later, offset in ((0, 0), (1, 1500)):
@@ -103,13 +113,8 @@ async def test_read_finds_a_fragment_that_the_last_listing_lacked(
     store = f"file://{tmp_path}/store/"
     started = brokers(tmp_path, 1, length=1024, stores=[store])
     async with started as nodes, GrpcClient(nodes[0]) as client:
-        for _ in range(2):
-            await client.append(b"x" * 1500)
-        replica = nodes[0].server.core.replica(JOURNAL)
-        assert replica is not None
+        replica = await replica_with_a_fragment(nodes[0], client)
         async with asyncio.timeout(10):
-            while not replica.remote.covers(0, 1500):
-                await asyncio.sleep(0.01)
             replica.remote.replace([])  # as if another broker had persisted it after the listing
             found = await client.read(offset=0, end_offset=1500, block=True)
         assert b"".join(one.content for one in found) == b"x" * 1500
